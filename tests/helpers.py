@@ -1,0 +1,73 @@
+"""Parts that tests share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.channel import Leaf, Match
+from voicevault_retrievers.types import Chunk, ChannelKind, Query, Variant
+
+
+class HashEmbedder:
+    """Rows of length 1 from hashed words: texts that share words are near. Stands in for a model in unit tests."""
+
+    def __init__(self, dimension: int = 16) -> None:
+        self.dimension = dimension
+
+    @property
+    def fingerprint(self) -> str:
+        return f"hash/{self.dimension}"
+
+    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        rows = np.array([self._row(text) for text in texts], dtype=np.float32).reshape(len(texts), self.dimension)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self.embed_documents(texts)
+
+    def _row(self, text: str) -> NDArray[np.float64]:
+        total = np.full(self.dimension, 0.01)
+        for word in text.casefold().split():
+            seed = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "big")
+            total += np.random.default_rng(seed).standard_normal(self.dimension)
+        return total
+
+    def __repr__(self) -> str:
+        return f"HashEmbedder({self.dimension})"
+
+
+class ListChannel(Leaf):
+    """Finds what it was given, in that order, whatever is asked."""
+
+    def __init__(
+        self, found: Sequence[tuple[str, float | None]], *, name: str = "list", kind: ChannelKind = "semantic",
+        timeout: float | None = None, metadata: dict[str, dict[str, Any]] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name, kind, timeout=timeout)
+        self.found = found
+        self.metadata = metadata or {}
+        self.asked: list[tuple[str, int]] = []
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        self.asked.extend((wording.text, k) for wording in wordings)
+        matches = [
+            Match(Chunk(chunk_id, chunk_id, metadata=self.metadata.get(chunk_id, {})), score)
+            for chunk_id, score in self.found[:k]
+        ]
+        return [matches for _ in wordings]
+
+
+class FailingChannel(Leaf):
+    """Raises whenever it is asked."""
+
+    def __init__(self, error: Exception, *, name: str = "failing") -> None:
+        super().__init__(name, "semantic")
+        self.error = error
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        raise self.error

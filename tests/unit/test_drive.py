@@ -1,0 +1,244 @@
+"""The drivers: calls, deadlines, abandonment, and that sync and async are one thing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from voicevault_retrievers.drive import MAX_ABANDONED, Call, Lane, Plan, Span, adrive, drive
+from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.workers import Workers
+
+Driver = Callable[..., Any]
+
+
+def _sync(plan: Plan[Any], **options: Any) -> Any:
+    return drive(plan, **options)
+
+
+def _async(plan: Plan[Any], **options: Any) -> Any:
+    return asyncio.run(adrive(plan, **options))
+
+
+BOTH = pytest.mark.parametrize("driver", [_sync, _async], ids=["sync", "async"])
+
+
+@pytest.fixture
+def hang() -> Iterator[Callable[[], None]]:
+    """A function that does not return until the test is over."""
+    over = threading.Event()
+    yield over.wait  # type: ignore[misc]
+    over.set()
+
+
+def _each(*calls: Call) -> Plan[list[Any]]:
+    return (yield calls)
+
+
+@BOTH
+def test_outcomes_come_in_the_order_of_the_steps(driver: Driver) -> None:
+    met = threading.Barrier(2)  # both calls run at the same time, or neither returns
+
+    def nested() -> Plan[str]:
+        (value,) = yield (Call("inner", lambda: "inner"),)
+        return str(value)
+
+    def plan() -> Plan[list[Any]]:
+        return (yield (Call("a", lambda: met.wait(30)), nested(), Call("b", lambda: met.wait(30)), _each()))
+
+    first, inner, second, empty = driver(plan())
+    assert {first, second} == {0, 1}
+    assert inner == "inner"
+    assert empty == []
+
+
+@BOTH
+def test_an_exception_is_an_outcome_and_an_uncaught_one_is_raised(driver: Driver) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    (outcome,) = driver(_each(Call("a", fail)))
+    assert isinstance(outcome, ValueError)
+
+    def plan() -> Plan[None]:
+        (got,) = yield (Call("a", fail),)
+        raise got
+
+    with pytest.raises(ValueError, match="no"):
+        driver(plan())
+
+
+@BOTH
+def test_a_call_past_its_deadline_is_abandoned_and_the_others_are_kept(
+    driver: Driver, hang: Callable[[], None]
+) -> None:
+    late, fine = driver(_each(Call("slow", hang, timeout=0.05), Call("fine", lambda: 1)))
+    assert isinstance(late, SearchTimeoutError)
+    assert str(late) == "slow did not answer within its 0.05 s"
+    assert fine == 1
+
+
+@BOTH
+def test_the_whole_run_has_a_deadline(driver: Driver, hang: Callable[[], None]) -> None:
+    (late,) = driver(_each(Call("slow", hang)), timeout=0.05)
+    assert isinstance(late, SearchTimeoutError)
+
+
+@BOTH
+def test_a_repeated_ask_gets_what_is_left_of_its_time(driver: Driver, hang: Callable[[], None]) -> None:
+    lane = Lane()
+    started: list[int] = []
+
+    def plan() -> Plan[Any]:
+        yield (Call("slow", hang, timeout=0.05, lane=lane),)
+        (second,) = yield (Call("slow", lambda: started.append(1), timeout=0.05, lane=lane),)
+        return [second]
+
+    assert isinstance(driver(plan())[0], SearchTimeoutError)
+    assert started == []
+
+
+@BOTH
+def test_a_lane_with_too_many_hung_calls_is_refused_until_one_ends(driver: Driver) -> None:
+    lane, over = Lane(), threading.Event()
+    hung = [Call("slow", over.wait, timeout=0.02, lane=lane) for _ in range(MAX_ABANDONED)]
+    assert all(isinstance(outcome, SearchTimeoutError) for outcome in driver(_each(*hung)))
+    (refused,) = driver(_each(Call("slow", lambda: 1, lane=lane)))
+    assert isinstance(refused, SearchNotAvailableError)
+    over.set()
+    for _ in range(1000):
+        if not lane.closed:
+            break
+        threading.Event().wait(0.01)
+    assert driver(_each(Call("slow", lambda: 1, lane=lane))) == [1]
+
+
+@BOTH
+def test_calls_with_equal_keys_are_made_once_in_a_run(driver: Driver) -> None:
+    made: list[int] = []
+
+    def call() -> Call:
+        return Call("a", lambda: made.append(1) or len(made), key=("a", 1))
+
+    def plan() -> Plan[list[Any]]:
+        together = yield (call(), call())
+        later = yield (call(),)
+        return [*together, *later]
+
+    assert driver(plan()) == [1, 1, 1]
+
+
+@BOTH
+def test_context_variables_reach_calls_and_do_not_come_back(driver: Driver) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    variable.set("caller")
+
+    def inside() -> str:
+        seen = variable.get()
+        variable.set("call")
+        return seen
+
+    assert driver(_each(Call("a", inside))) == ["caller"]
+    assert variable.get() == "caller"
+
+
+@BOTH
+def test_spans_tell_what_ran(driver: Driver) -> None:
+    spans: list[Span] = []
+    driver(_each(Call("a", lambda: 1, kind="channel"), Call("b", lambda: 1 / 0, kind="stage")), spans=spans)
+    assert {(span.name, span.kind, type(span.error)) for span in spans} == {
+        ("a", "channel", type(None)),
+        ("b", "stage", ZeroDivisionError),
+    }
+
+
+@BOTH
+def test_an_interrupt_in_a_call_is_raised_in_the_caller(driver: Driver) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        driver(_each(Call("a", interrupt)))
+
+
+async def test_a_coroutine_runs_on_the_loop_and_is_cancelled_at_its_deadline() -> None:
+    cancelled = asyncio.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def thread() -> str:
+        return threading.current_thread().name
+
+    late, name = await adrive(_each(Call("slow", int, forever, timeout=0.02), Call("here", str, thread)))
+    await cancelled.wait()
+    assert isinstance(late, SearchTimeoutError)
+    assert name == threading.current_thread().name
+
+
+async def test_cancelling_the_search_cancels_its_coroutines() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def forever() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    task = asyncio.ensure_future(adrive(_each(Call("slow", int, forever))))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await cancelled.wait()
+
+
+def test_calls_made_inside_calls_do_not_wait_for_a_free_thread() -> None:
+    workers, depth = Workers(limit=1), 5
+    done: list[Any] = []
+
+    def dive(level: int) -> int:
+        if level == 0:
+            return 0
+        ready = threading.Event()
+        got: list[int] = []
+        workers.submit(lambda: dive(level - 1), lambda value: (got.append(value), ready.set()))
+        assert ready.wait(30)
+        return got[0] + 1
+
+    finished = threading.Event()
+    workers.submit(lambda: dive(depth), lambda value: (done.append(value), finished.set()))
+    assert finished.wait(30)
+    assert done == [depth]
+
+
+def test_more_calls_than_threads_all_run() -> None:
+    workers, left, finished = Workers(limit=2), threading.Semaphore(0), []
+    for number in range(20):
+        workers.submit(lambda number=number: number, lambda value: (finished.append(value), left.release()))
+    for _ in range(20):
+        assert left.acquire(timeout=30)
+    assert sorted(finished) == list(range(20))
+
+
+def test_a_hung_call_does_not_keep_the_process_alive() -> None:
+    program = (
+        "import threading\n"
+        "from voicevault_retrievers.drive import Call, drive\n"
+        "def plan():\n"
+        "    return (yield (Call('slow', threading.Event().wait, timeout=0.05),))\n"
+        "print(type(drive(plan())[0]).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "SearchTimeoutError"

@@ -1,0 +1,114 @@
+"""The portable filter, operator by operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import both, canonical, compile_filter
+
+META: dict[str, Any] = {
+    "file": "a.pdf", "page": 3, "ratio": 0.5, "done": True, "tags": ["x", "y", 2], "none": None, "void": [], "blank": "",
+}  # fmt: skip
+
+TRUE = [
+    {},
+    {"file": "a.pdf"},
+    {"file": "a.pdf", "page": 3},
+    {"page": 3.0},
+    {"page": {"$gte": 3, "$lt": 4}},
+    {"ratio": {"$gt": 0}},
+    {"file": {"$gte": "a"}},
+    {"done": True},
+    {"tags": "x"},
+    {"tags": {"$in": ["z", "y"]}},
+    {"tags": {"$nin": ["z"]}},
+    {"tags": {"$contains": 2}},
+    {"tags": {"$all": ["x", "y"]}},
+    {"tags": {"$any": ["q", "x"]}},
+    {"file": {"$contains": ".pdf"}},
+    {"file": {"$text": "a.p"}},
+    {"file": {"$itext": "A.PDF"}},
+    {"file": {"$in": ["a.pdf"]}},
+    {"file": {"$ne": "b.pdf"}},
+    {"none": {"$exists": False}},
+    {"missing": {"$exists": False}},
+    {"page": {"$exists": True}},
+    {"void": {"$empty": True}},
+    {"blank": {"$empty": True}},
+    {"file": {"$empty": False}},
+    {"$or": [{"file": "b.pdf"}, {"page": 3}]},
+    {"$and": [{"file": "a.pdf"}, {"$not": {"page": 4}}]},
+    {"$not": {"missing": "x"}},
+    {"page": {"$not": {"$gt": 5}}},
+    {"missing": {"$not": {"$eq": 1}}},
+]
+FALSE = [
+    {"file": "A.pdf"},
+    {"page": "3"},
+    {"page": True},
+    {"done": 1},
+    {"done": {"$gt": 0}},
+    {"page": {"$ne": "3"}},
+    {"missing": {"$ne": 1}},
+    {"none": {"$ne": 1}},
+    {"none": {"$exists": True}},
+    {"missing": {"$nin": [1]}},
+    {"missing": {"$empty": True}},
+    {"tags": {"$gt": 1}},
+    {"tags": {"$all": ["x", "z"]}},
+    {"page": {"$contains": 3}},
+    {"page": {"$text": "3"}},
+    {"file": {"$any": ["a.pdf"]}},
+    {"$or": []},
+    {"$or": [{"file": "b.pdf"}]},
+    {"file": "a.pdf", "page": 4},
+]
+BAD: list[tuple[Any, str]] = [
+    ("file", "a filter is a mapping"),
+    ({"$xor": []}, "unknown filter operator"),
+    ({"page": {"$gtee": 3}}, r"Did you mean '\$gte'"),
+    ({"$or": {"a": 1}}, "takes a list of filters"),
+    ({"page": {"$in": "abc"}}, "takes a list"),
+    ({"page": {"$exists": 1}}, "true or false"),
+]
+
+
+@pytest.mark.parametrize("where", TRUE, ids=str)
+def test_passes(where: dict[str, Any]) -> None:
+    assert compile_filter(where)(META)
+    if where:
+        assert not compile_filter({"$not": where})(META)
+
+
+@pytest.mark.parametrize("where", FALSE, ids=str)
+def test_does_not_pass(where: dict[str, Any]) -> None:
+    assert not compile_filter(where)(META)
+    assert compile_filter({"$not": where})(META)
+
+
+@pytest.mark.parametrize(("where", "message"), BAD, ids=str)
+def test_a_malformed_filter_is_refused(where: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compile_filter(where)
+
+
+def test_nesting_has_a_limit() -> None:
+    deep: dict[str, Any] = {"a": 1}
+    for _ in range(100):
+        deep = {"$not": deep}
+    with pytest.raises(ConfigError, match="nests deeper"):
+        compile_filter(deep)
+
+
+def test_both_holds_what_both_hold() -> None:
+    assert both(None, None) is None
+    assert both({"page": 3}, None) == {"page": 3}
+    assert compile_filter(both({"page": 3}, {"file": "a.pdf"}))(META)
+    assert not compile_filter(both({"page": 3}, {"file": "b.pdf"}))(META)
+
+
+def test_equal_filters_have_one_canonical_form() -> None:
+    assert canonical({"a": 1, "b": 2}) == canonical({"b": 2, "a": 1}) != canonical({"a": "1", "b": 2})

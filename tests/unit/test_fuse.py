@@ -1,0 +1,187 @@
+"""Fusion of channels: weights, depth, failure, and what the votes say."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.helpers import FailingChannel, ListChannel
+from voicevault_retrievers.channel import Channel, Leaf, Match, Stage
+from voicevault_retrievers.diversity import PageCap
+from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError
+from voicevault_retrievers.explain import explain, provenance
+from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.types import Query, Ranking, Variant
+
+A = ListChannel([("x", 3.0), ("y", 2.0), ("z", 1.0)])
+B = ListChannel([("y", 0.9), ("w", 0.8), ("v", 0.7), ("u", 0.6), ("x", 0.5)], kind="keyword")
+
+
+class Hung(Leaf):
+    """Does not answer until it is told to."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__("hung", "semantic", timeout=timeout)
+        self.over = threading.Event()
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        self.over.wait()
+        return [[] for _ in wordings]
+
+
+@pytest.fixture
+def hung() -> Iterator[Hung]:
+    channel = Hung(timeout=0.05)
+    yield channel
+    channel.over.set()
+
+
+def test_scores_are_written_in_the_paper() -> None:
+    both_first = fuse(a=ListChannel([("x", 1.0)]), b=ListChannel([("x", 1.0)])).search("q")
+    assert [hit.score for hit in both_first] == [2 / 61]
+    ranking = fuse(a=A, b=B).search("q")
+    assert {hit.id: hit.score for hit in ranking}["x"] == math.fsum([1 / 61, 1 / 65])
+
+
+async def test_one_channel_raises_one_hangs_and_the_third_answers(hung: Hung) -> None:
+    pipeline = compose({"bad": FailingChannel(SearchError("disk on fire")), "slow": hung, "good": A}, k=3)
+    for result in (pipeline.search("q"), await pipeline.asearch("q")):
+        assert result.ranking.ids == ("x", "y", "z")
+        assert result.degraded
+        assert result.channels_used == ("good",)
+        assert {(failure.stage, failure.kind) for failure in result.errors} == {
+            ("bad", "SearchError"),
+            ("slow", "SearchTimeoutError"),
+        }
+        assert "disk on fire" in str(result.errors)
+
+
+def test_on_error_raise_raises_what_the_channel_raised(hung: Hung) -> None:
+    for channels in ({"bad": FailingChannel(SearchError("no")), "good": A}, {"bad": hung, "good": A}):
+        with pytest.raises((SearchError, SearchTimeoutError)):
+            fuse(channels, on_error="raise").search("q")
+
+
+def test_all_channels_failing_always_raises() -> None:
+    with pytest.raises(SearchError, match="first"):
+        fuse(a=FailingChannel(SearchError("first")), b=FailingChannel(SearchError("second"))).search("q")
+
+
+def test_a_failure_below_a_nested_fusion_survives_with_its_path() -> None:
+    inner = fuse(bad=FailingChannel(SearchError("no")), good=A)
+    ranking = fuse(inner=inner, other=B).search("q")
+    assert [failure.stage for failure in ranking.errors] == ["inner/bad"]
+
+
+def test_a_stage_that_fails_leaves_the_order_and_says_so() -> None:
+    class Broken(Stage):
+        name = "broken"
+
+        def refine(self, query: Query, ranking: Ranking) -> Ranking:
+            raise RuntimeError("out of memory")
+
+    result = Pipeline(A >> Broken(), k=2).search("q")
+    assert result.ranking.ids == ("x", "y")
+    assert [(failure.stage, failure.kind) for failure in result.errors] == [("broken", "RuntimeError")]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        Pipeline(A >> Broken(), on_error="raise").search("q")
+
+
+def test_weights_scale_contributions_and_zero_leaves_a_channel_unasked() -> None:
+    silent = ListChannel([("s", 1.0)])
+    ranking = fuse(a=A, s=silent, weights={"a": 0.5, "s": 0}).search("q")
+    assert [hit.score for hit in ranking] == [0.5 / 61, 0.5 / 62, 0.5 / 63]
+    assert silent.asked == []
+    assert fuse(a=A, b=B).search(Query("q", weights={"b": 0})).ids == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("weights", [{"a": -1.0}, {"a": math.nan}, {"a": True}, {"c": 1.0}, {"a": 0, "b": 0}])
+def test_wrong_weights_are_refused(weights: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        fuse(a=A, b=B, weights=weights).search("q")
+    with pytest.raises(ConfigError):
+        Pipeline(fuse(a=A, b=B)).search(Query("q", weights=weights))
+
+
+def test_wrong_channels_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one channel"):
+        fuse()
+    with pytest.raises(ConfigError, match="not a channel"):
+        fuse(a="bm25")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="twice"):
+        fuse({"a": A}, a=B)
+    with pytest.raises(ConfigError, match="unknown channel in depth 'c'"):
+        fuse(a=A, depth={"c": 5})
+
+
+def test_channels_are_asked_to_a_fixed_depth_and_deeper_only_for_more() -> None:
+    channel = ListChannel([])
+    fuse(a=channel, depth=7).search("q", 3)
+    fuse(a=channel, depth=7).search("q", 9)
+    assert channel.asked == [("q", 7), ("q", 9)]
+
+
+def test_a_stage_that_drops_hits_asks_deeper_without_searching_the_same_twice() -> None:
+    metadata = {f"d{n}": {"source_file": "a", "page_number": 1 if n < 90 else n} for n in range(100)}
+    channel = ListChannel([(name, -float(n)) for n, name in enumerate(metadata)], metadata=metadata)
+    ranking = (fuse(a=channel, depth=10) >> PageCap(1)).search("q", 3)
+    assert ranking.ids == ("d0", "d90", "d91")
+    assert channel.asked == [("q", k) for k in (10, 18, 36, 72, 144)]
+
+
+def test_variants_count_once_by_their_best_and_for_their_channels_only() -> None:
+    class Echo(Leaf):
+        def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+            scores = {"long": 4.0, "short": 3.0, "original": 2.0}
+            return [[Match(A.find(query, wordings, 1)[0][0].chunk, scores[w.text])] for w in wordings]
+
+    query = Query("original", (Variant("short", 0.5), Variant("long", channels=frozenset({"semantic"}))))
+    ranking = fuse(k=Echo("k", "keyword"), s=Echo("s", "semantic")).search(query)
+    (hit,) = ranking
+    assert [(vote.stage, vote.score, vote.query) for vote in hit.votes] == [
+        ("k", 2.0, "original"),
+        ("s", 4.0, "long"),
+    ]
+
+
+def test_provenance_says_who_found_a_hit_and_what_each_added() -> None:
+    told = {hit.id: provenance(hit) for hit in fuse(a=A, b=B).search("q")}
+    assert told["x"] == {
+        "found_by": "hybrid",
+        "channels": {
+            "a": {"rank": 1, "score": 3.0, "weight": 1.0, "contribution": 1 / 61, "query": "q"},
+            "b": {"rank": 5, "score": 0.5, "weight": 1.0, "contribution": 1 / 65, "query": "q"},
+        },
+        "fused": math.fsum([1 / 61, 1 / 65]),
+    }
+    assert told["w"]["found_by"] == "keyword"
+    assert told["z"]["found_by"] == "semantic"
+    assert "b" not in told["z"]["channels"]
+
+
+def test_explanations_name_channels_parts_and_sum() -> None:
+    (hit, *_) = fuse(inner=fuse(a=A, b=B), c=A).search("q")
+    text = explain(hit)
+    for said in ("found by hybrid", "inner: rank", "a: rank", "fused = "):
+        assert said in text
+
+
+def test_a_description_shows_every_part() -> None:
+    channel: Channel = fuse(a=A, b=B, method=RRF(k=10)) >> PageCap(2)
+    for said in ("RRF(k=10)", "a: ", "b: ", ">> PageCap(2)"):
+        assert said in Pipeline(channel).describe()
+
+
+def test_nothing_found_is_said() -> None:
+    result = Pipeline(ListChannel([])).search("q")
+    assert (result.hits, result.confidence, result.degraded, result.context.text) == ((), "none", False, "")
+
+
+@pytest.mark.parametrize("k", [-1, 1.5, True, "3"])
+def test_a_wrong_k_is_refused(k: object) -> None:
+    with pytest.raises(ConfigError, match="whole number"):
+        A.search("q", k)  # type: ignore[arg-type]

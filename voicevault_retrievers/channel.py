@@ -1,0 +1,330 @@
+"""Channels, stages and rewriters, and the operator that joins them.
+
+`channel >> stage` is again a channel, and so is `rewriter >> channel`. Each is a plan (see `drive`), so every
+composition can be searched synchronously and on an event loop, and gives the same ranking.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from voicevault_retrievers.drive import Call, Lane, Plan, Span, adrive, drive
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.types import (
+    ChannelKind,
+    Chunk,
+    Failure,
+    Hit,
+    Query,
+    Ranking,
+    Spread,
+    Variant,
+    Vote,
+    as_query,
+    check_scores,
+    ranked,
+)
+
+C = TypeVar("C", bound="Channel")
+
+MAX_DEPTH = 10_000
+"""A stage that drops hits is never fed more than this many."""
+
+
+class Match(NamedTuple):
+    """What a leaf channel found: a chunk, its score (higher is better, None for rank only), the matched words."""
+
+    chunk: Chunk
+    score: float | None
+    terms: tuple[str, ...] = ()
+
+
+class Channel(ABC):
+    """Finds chunks for a query. `name` is what votes, errors and weights call it."""
+
+    name: str
+    kind: ChannelKind
+
+    @abstractmethod
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        """How to find at most k chunks; never an unmatched one to fill up."""
+
+    def search(
+        self,
+        query: str | Query,
+        k: int = 10,
+        *,
+        timeout: float | None = None,
+        spans: MutableSequence[Span] | None = None,
+    ) -> Ranking:
+        """At most k hits, best first. `timeout` is in seconds for the whole search; `spans` collects what ran."""
+        return drive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans)
+
+    async def asearch(
+        self,
+        query: str | Query,
+        k: int = 10,
+        *,
+        timeout: float | None = None,
+        spans: MutableSequence[Span] | None = None,
+    ) -> Ranking:
+        """`search` on the running event loop; the same ranking."""
+        return await adrive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans)
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        """The exact score of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
+        return None
+
+    def spread(self, query: Query) -> Spread | None:
+        """How this channel's scores are distributed over its collection; None where it cannot tell."""
+        return None
+
+    def leaves(self) -> Iterator[Channel]:
+        """The channels at the bottom of this one."""
+        yield self
+
+    def named(self: C, name: str) -> C:
+        """This channel under another name; what it searches is shared."""
+        twin = copy.copy(self)
+        twin.name = name
+        return twin
+
+    def describe(self, indent: str = "") -> str:
+        """The composition as text, one part a line."""
+        return f"{indent}{self.name}: {self!r}"
+
+    def __rshift__(self, stage: Stage) -> Then:
+        if not isinstance(stage, Stage):
+            return NotImplemented
+        return Then(self, stage)
+
+
+class Leaf(Channel):
+    """A channel that searches something itself: subclasses say how to `find` for one wording of a query.
+
+    Of a query's wordings each chunk keeps its best score (Cormack's CombMAX over wordings). They are searched in one
+    call, or where `each_alone`, for channels that wait on something remote, in one call each, at the same time.
+    `timeout` is in seconds; None waits.
+    """
+
+    each_alone = False
+
+    def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
+        if timeout is not None and not timeout > 0:
+            raise ConfigError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
+        self.name = name
+        self.kind = kind
+        self.timeout = timeout
+        self._lane = Lane()
+
+    @abstractmethod
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """For each wording at most k matches, best first."""
+
+    afind: Callable[[Query, Sequence[Variant], int], Any] | None = None
+    """An async `find`, where the channel has one of its own."""
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        if k == 0:
+            return Ranking()
+        wordings = query.wordings(self.name, self.kind)
+        groups = [(wording,) for wording in wordings] if self.each_alone else [wordings]
+        outcomes = yield tuple(self._call(query, group, k) for group in groups)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        if len(failures) == len(outcomes):
+            raise failures[0]
+        found = [
+            (wording, matches)
+            for group, outcome in zip(groups, outcomes, strict=True)
+            if not isinstance(outcome, Exception)
+            for wording, matches in zip(group, outcome, strict=True)
+        ]
+        return Ranking(self._merge(found, k), tuple(Failure.of(self.name, error) for error in failures))
+
+    def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
+        return Call(
+            self.name,
+            partial(self.find, query, wordings, k),
+            partial(self.afind, query, wordings, k) if self.afind else None,
+            timeout=self.timeout,
+            lane=self._lane,
+            key=(self._lane, query, wordings, k),
+            kind="channel",
+        )
+
+    def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> tuple[Hit, ...]:
+        best: dict[str, tuple[tuple[float, int], Hit]] = {}
+        bare = any(match.score is None for _, matches in found for match in matches)
+        for wording, matches in found:
+            check_scores((match.chunk.id, match.score) for match in matches)
+            for rank, match in enumerate(matches[:k], 1):
+                score = None if bare or match.score is None else _weighted(match.score, wording.weight)
+                key = (-score if score is not None else 0.0, rank)
+                if match.chunk.id not in best or key < best[match.chunk.id][0]:
+                    vote = Vote(self.name, rank, score, query=wording.text, terms=match.terms, kind=self.kind)
+                    best[match.chunk.id] = key, Hit(match.chunk, score, (vote,))
+        order = sorted(best.values(), key=lambda entry: (entry[0] if bare else entry[0][:1], entry[1].chunk.id))
+        return tuple(
+            replace(hit, votes=(replace(hit.votes[0], rank=rank),)) for rank, (_, hit) in enumerate(order[:k], 1)
+        )
+
+
+def _weighted(score: float, weight: float) -> float:
+    """A wording's weight lowers a score: `weight * score` for a positive one, and a negative one falls as far."""
+    return score - (1.0 - weight) * abs(score)
+
+
+class Stage(ABC):
+    """Refines a ranking: reranks, drops, expands. Pure: it never calls the channel below.
+
+    `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are.
+    """
+
+    name: str
+    blocking = False
+    timeout: float | None = None
+
+    def __init__(self) -> None:
+        self._lane = Lane()
+
+    @abstractmethod
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        """The ranking after this stage; it keeps the errors of the one it was given."""
+
+    def needs(self, k: int) -> int:
+        """How many hits it asks from below, at first, to give k."""
+        return k
+
+    def call(self, query: Query, ranking: Ranking) -> Call:
+        """The call that refines a ranking."""
+        return Call(
+            self.name,
+            partial(self.refine, query, ranking),
+            timeout=self.timeout,
+            lane=self._lane,
+            inline=not self.blocking,
+            kind="stage",
+        )
+
+
+class Then(Channel):
+    """A channel followed by a stage. A stage that fails leaves the ranking as it was, with the failure beside it.
+
+    While the stage gives fewer than k and the channel gave all it was asked for, the channel is asked for twice as
+    many.
+    """
+
+    def __init__(self, below: Channel, stage: Stage) -> None:
+        self.below = below
+        self.stage = stage
+        self.name = below.name
+        self.kind = below.kind
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        if k == 0:
+            return Ranking()
+        ask = max(k, self.stage.needs(k))
+        while True:
+            below = yield from self.below.plan(query, ask)
+            (outcome,) = yield (self.stage.call(query, below),)
+            if isinstance(outcome, Exception):
+                return below.failing(Failure.of(self.stage.name, outcome)).top(k)
+            refined: Ranking = outcome
+            if len(refined) >= k or len(below) < ask or ask >= MAX_DEPTH:
+                return refined.top(k)
+            ask = min(2 * ask, MAX_DEPTH)
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        return None
+
+    def leaves(self) -> Iterator[Channel]:
+        return self.below.leaves()
+
+    def describe(self, indent: str = "") -> str:
+        return f"{self.below.describe(indent)}\n{indent}>> {self.stage!r}"
+
+    def __repr__(self) -> str:
+        return f"{self.below!r} >> {self.stage!r}"
+
+
+class Rewriter(ABC):
+    """Rewrites a query before it is searched: expansion, hypothetical answers, follow-up questions."""
+
+    name: str
+    blocking = False
+    timeout: float | None = None
+
+    def __init__(self) -> None:
+        self._lane = Lane()
+
+    @abstractmethod
+    def rewrite(self, query: Query) -> Query:
+        """The query to search for; the given one is not changed."""
+
+    def call(self, query: Query) -> Call:
+        """The call that rewrites a query, made once in a run."""
+        return Call(
+            self.name,
+            partial(self.rewrite, query),
+            timeout=self.timeout,
+            lane=self._lane,
+            key=(self._lane, query),
+            inline=not self.blocking,
+            kind="rewriter",
+        )
+
+    def __rshift__(self, channel: Channel) -> Rewritten:
+        if not isinstance(channel, Channel):
+            return NotImplemented
+        return Rewritten(self, channel)
+
+
+class Rewritten(Channel):
+    """A channel asked with a rewritten query; with the original where the rewriter fails, which is then noted."""
+
+    def __init__(self, rewriter: Rewriter, below: Channel) -> None:
+        self.rewriter = rewriter
+        self.below = below
+        self.name = below.name
+        self.kind = below.kind
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        if k == 0:
+            return Ranking()
+        (outcome,) = yield (self.rewriter.call(query),)
+        if isinstance(outcome, Exception):
+            ranking = yield from self.below.plan(query, k)
+            return ranking.failing(Failure.of(self.rewriter.name, outcome))
+        return (yield from self.below.plan(outcome, k))
+
+    def leaves(self) -> Iterator[Channel]:
+        return self.below.leaves()
+
+    def describe(self, indent: str = "") -> str:
+        return f"{indent}{self.rewriter!r} >>\n{self.below.describe(indent)}"
+
+    def __repr__(self) -> str:
+        return f"{self.rewriter!r} >> {self.below!r}"
+
+
+def check_k(k: int) -> int:
+    """k, when it is a whole number of at least 0."""
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+        raise ConfigError(f"k is a whole number of at least 0, not {k!r}")
+    return k
+
+
+def rescored(ranking: Ranking, stage: str, scores: Sequence[float]) -> Ranking:
+    """The first hits in the order of new scores, with the stage's votes; the rest follow unscored, in their order."""
+    head = ranking.hits[: len(scores)]
+    ordered = ranked(replace(hit, score=float(score)) for hit, score in zip(head, scores, strict=True))
+    voted = [hit.voted(Vote(stage, rank, hit.score)) for rank, hit in enumerate(ordered, 1)]
+    rest = [replace(hit, score=None) for hit in ranking.hits[len(scores) :]]
+    return replace(ranking, hits=(*voted, *rest))
+
+

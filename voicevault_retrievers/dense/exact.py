@@ -1,0 +1,159 @@
+"""Exact search over vectors in memory or memory-mapped, and the channel over any vector index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.channel import Leaf, Match
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
+from voicevault_retrievers.rows import Rows, best
+from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
+
+# float32 products of rows of length 1 are off by far less than this.
+_MARGIN = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class VectorPart:
+    """Rows and their vectors, of shape (rows, dimension) and length 1: row i is the same chunk in both."""
+
+    rows: Rows
+    matrix: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.matrix.ndim != 2 or len(self.matrix) != len(self.rows):
+            raise ConfigError(f"{len(self.rows)} chunks and vectors of shape {self.matrix.shape} do not join")
+
+
+class ExactVectors:
+    """Compares a query with every vector.
+
+    A float32 product picks the candidates, with a margin; their cosines are then summed in float64 row by row, so
+    neither the order of the corpus nor how it is cut into parts changes a bit.
+    """
+
+    def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
+        self.parts = tuple(parts)
+        self.dimension = dimension
+        for part in self.parts:
+            if part.matrix.shape[1] != dimension:
+                raise ConfigError(f"vectors of dimension {part.matrix.shape[1]} in an index of dimension {dimension}")
+
+    @classmethod
+    def build(cls, chunks: Iterable[Chunk], embedder: Embedder) -> ExactVectors:
+        """The vectors of chunks held in memory."""
+        rows = Rows.of(chunks)
+        matrix = embedder.embed_documents([chunk.text for chunk in rows.chunks])
+        return cls([VectorPart(rows, matrix)], embedder.dimension)
+
+    def __len__(self) -> int:
+        return sum(part.rows.count for part in self.parts)
+
+    def nearest(
+        self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
+    ) -> list[Found]:
+        """At most k chunks of those that pass, by falling cosine, ties by ascending id."""
+        found: list[Found] = []
+        for part in self.parts:
+            rough = part.matrix @ vector
+            candidates = _candidates(rough, part.rows.mask(both(require, where)), k)
+            exact = np.zeros(len(rough))
+            exact[candidates] = _cosines(part.matrix[candidates], vector)
+            top = best(exact, candidates, k)
+            found.extend(Found(part.rows.chunks[at], float(exact[at])) for at in top.tolist())
+        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+
+    def similarities(self, vector: Vector, ids: Sequence[str]) -> dict[str, float]:
+        """The cosines of those of the given chunks that are here."""
+        found: dict[str, float] = {}
+        for part in self.parts:
+            places = {chunk_id: at for chunk_id in ids if (at := part.rows.ordinal(chunk_id)) is not None}
+            cosines = _cosines(part.matrix[list(places.values())], vector) if places else np.empty(0)
+            found |= dict(zip(places, cosines.tolist(), strict=True))
+        return found
+
+
+class VectorChannel(Leaf):
+    """Finds chunks by the similarity of their vectors to the query's.
+
+    A score is the cosine, in (0, 1], higher is nearer; a chunk at 0 or below is not a match and is left out. The
+    query's own vector (`Query.vectors`) is used where it is this embedder's, or a bare one that fits; it stands for
+    the query's text, and its variants are embedded as ever.
+    """
+
+    def __init__(
+        self, index: VectorIndex, embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
+    ) -> None:
+        super().__init__(name, "semantic", timeout=timeout)
+        self.index = index
+        self.embedder = embedder
+
+    @classmethod
+    def from_chunks(
+        cls, chunks: Iterable[Chunk], embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
+    ) -> VectorChannel:
+        """Exact search over chunks held in memory; embeds them now."""
+        return cls(ExactVectors.build(chunks, embedder), embedder, timeout=timeout, name=name)
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [
+            [
+                Match(chunk, score)
+                for chunk, score in self.index.nearest(vector, k, where=query.where, require=query.require)
+                if score > 0
+            ]
+            for vector in self._vectors(query, wordings)
+        ]
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        (vector,) = self._vectors(query, [Variant(query.text)])
+        return self.index.similarities(vector, list(ids))
+
+    def _vectors(self, query: Query, wordings: Sequence[Variant]) -> list[Vector]:
+        own = self._own(query)
+        texts = [wording.text for wording in wordings if own is None or wording.text != query.text]
+        embedded = iter(self.embedder.embed_queries(texts)) if texts else iter(())
+        return [own if own is not None and wording.text == query.text else next(embedded) for wording in wordings]
+
+    def _own(self, query: Query) -> Vector | None:
+        vector = query.vectors.get(self.embedder.fingerprint)
+        bare = query.vectors.get(ANY_EMBEDDER)
+        if vector is None and bare is not None and len(bare) == self.index.dimension:
+            vector = bare
+        if vector is None:
+            return None
+        if len(vector) != self.index.dimension:
+            raise ConfigError(f"the query's vector has dimension {len(vector)}, the index {self.index.dimension}")
+        length = float(np.linalg.norm(vector))
+        if length == 0:
+            raise ConfigError("the query's vector is all zeros, which points nowhere")
+        return vector / np.float32(length)
+
+    def __repr__(self) -> str:
+        return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"
+
+
+def _candidates(
+    rough: NDArray[np.float32], mask: NDArray[np.bool_] | None, k: int
+) -> NDArray[np.intp]:
+    """Rows that may be among the k nearest, for all that float32 can tell."""
+    allowed = np.arange(len(rough)) if mask is None else np.flatnonzero(mask)
+    if len(allowed) <= k:
+        return allowed
+    if k == 0:
+        return allowed[:0]
+    chosen = rough[allowed]
+    border = np.partition(chosen, len(chosen) - k)[len(chosen) - k]
+    return allowed[chosen >= border - _MARGIN]
+
+
+def _cosines(rows: NDArray[np.float32], vector: Vector) -> NDArray[np.float64]:
+    """Inner products in float64; the order of summation depends on the dimension alone."""
+    products: NDArray[np.float64] = (rows.astype(np.float64) * vector.astype(np.float64)).sum(axis=1)
+    return products

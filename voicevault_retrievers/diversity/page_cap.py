@@ -1,0 +1,73 @@
+"""At most so many chunks of one page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.types import Hit, Query, Ranking
+
+PAGE_KEYS = (("source_file", "page_number"), ("source", "page"), ("file_name", "page_label"))
+"""Where metadata names a file and its page: the first pair of which both are there."""
+
+
+def page_of(metadata: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """The (file, page) of a chunk; None when it has no page."""
+    for file_key, page_key in PAGE_KEYS:
+        if metadata.get(file_key) is not None and metadata.get(page_key) is not None:
+            return metadata[file_key], metadata[page_key]
+    return None
+
+
+def file_of(metadata: Mapping[str, Any]) -> Any | None:
+    """The file of a chunk; None when it has none."""
+    return next((metadata[key] for key, _ in PAGE_KEYS if metadata.get(key) is not None), None)
+
+
+class PageCap(Stage):
+    """Drops hits beyond the first `max_chunks_per_page` of their page, and keeps the order.
+
+    The cap is hard. To fill k, deeper hits of other pages are taken; where none are left there are fewer. Hits
+    without a page are not capped, unless `max_chunks_per_document` is set, which caps each file's.
+    """
+
+    name = "page_cap"
+
+    def __init__(self, max_chunks_per_page: int = 2, *, max_chunks_per_document: int | None = None) -> None:
+        super().__init__()
+        for option, value in (("max_chunks_per_page", max_chunks_per_page), ("max_chunks_per_document", max_chunks_per_document)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{option} is a whole number of at least 1, not {value!r}")
+        self.max_chunks_per_page = max_chunks_per_page
+        self.max_chunks_per_document = max_chunks_per_document
+
+    def needs(self, k: int) -> int:
+        return 3 * k
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        counts: Counter[tuple[Any, ...]] = Counter()
+        return replace(ranking, hits=tuple(hit for hit in ranking if self._admit(hit, counts)))
+
+    def _admit(self, hit: Hit, counts: Counter[tuple[Any, ...]]) -> bool:
+        caps = self._caps(hit)
+        if any(counts[key] >= cap for key, cap in caps.items()):
+            return False
+        counts.update(caps.keys())
+        return True
+
+    def _caps(self, hit: Hit) -> dict[tuple[Any, ...], int]:
+        page, file = page_of(hit.chunk.metadata), file_of(hit.chunk.metadata)
+        caps: dict[tuple[Any, ...], int] = {}
+        if page is not None:
+            caps["page", hit.chunk.kb, *page] = self.max_chunks_per_page
+        if self.max_chunks_per_document is not None and file is not None:
+            caps["file", hit.chunk.kb, file] = self.max_chunks_per_document
+        return caps
+
+    def __repr__(self) -> str:
+        document = "" if self.max_chunks_per_document is None else f", max_chunks_per_document={self.max_chunks_per_document}"
+        return f"PageCap({self.max_chunks_per_page}{document})"

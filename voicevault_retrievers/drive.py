@@ -1,0 +1,324 @@
+"""Runs plans: pure generators that say what to call, driven synchronously or on an event loop.
+
+A plan yields a tuple of steps, each a `Call` or another plan, and is sent a list with the outcome of each: its value,
+or the exception it raised. Sync and async are two small drivers over the same generators, so they cannot disagree.
+Only calls leave the caller's thread, and only those that are not inline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Any, Literal, TypeAlias, TypeVar, Union
+
+from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.workers import WORKERS
+
+T = TypeVar("T")
+Kind: TypeAlias = Literal["channel", "stage", "rewriter", "other"]
+Step: TypeAlias = Union["Call", "Plan[Any]"]
+Plan: TypeAlias = Generator[tuple[Step, ...], list[Any], T]
+
+MAX_ABANDONED = 4
+
+
+class Lane:
+    """What the calls of one channel or stage share: a deadline within a run, and a count of abandoned calls.
+
+    A lane with `MAX_ABANDONED` abandoned calls still running is closed: its next call fails at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._abandoned = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._abandoned >= MAX_ABANDONED
+
+    def count(self, change: int) -> None:
+        with self._lock:
+            self._abandoned += change
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function to run in a worker thread, or in the driver's own where `inline`.
+
+    `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left. Calls with equal
+    `key` are made once in a run. The async driver awaits `coroutine` where there is one.
+    """
+
+    name: str
+    function: Callable[[], Any]
+    coroutine: Callable[[], Awaitable[Any]] | None = None
+    timeout: float | None = None
+    lane: Lane = field(default_factory=Lane)
+    key: Hashable = None
+    inline: bool = False
+    kind: Kind = "other"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One call of a run: how long it took in seconds, and the error it ended with."""
+
+    name: str
+    kind: Kind
+    seconds: float
+    error: Exception | None = None
+
+
+def value_of(outcome: T | Exception) -> T:
+    """The value of an outcome; raises it when it is an exception."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def drive(plan: Plan[T], *, timeout: float | None = None, spans: MutableSequence[Span] | None = None) -> T:
+    """Run a plan to its end, in this thread and the workers'; calls left after `timeout` seconds time out."""
+    run = _Run(plan, timeout, spans)
+    inbox: SimpleQueue[tuple[_Ticket, Any]] = SimpleQueue()
+    try:
+        while not run.done:
+            for ticket in run.start():
+                ticket.in_thread(lambda outcome, ticket=ticket: inbox.put((ticket, outcome)))
+            if run.done:
+                break
+            try:
+                run.finish(*inbox.get(timeout=run.patience()))
+            except Empty:
+                run.expire()
+        result: T = value_of(run.outcome)
+        return result
+    finally:
+        run.close()
+
+
+async def adrive(plan: Plan[T], *, timeout: float | None = None, spans: MutableSequence[Span] | None = None) -> T:
+    """`drive` on the running event loop, which is never blocked by a call that is not inline."""
+    run = _Run(plan, timeout, spans)
+    loop = asyncio.get_running_loop()
+    inbox: asyncio.Queue[tuple[_Ticket, Any] | None] = asyncio.Queue()
+
+    def from_thread(ticket: _Ticket, outcome: Any) -> None:
+        try:
+            loop.call_soon_threadsafe(inbox.put_nowait, (ticket, outcome))
+        except RuntimeError:  # the loop has closed: nobody waits for a late answer
+            return
+
+    try:
+        while not run.done:
+            for ticket in run.start():
+                if ticket.call.coroutine is not None:
+                    ticket.on_loop(loop, ticket.call.coroutine, inbox)
+                else:
+                    ticket.in_thread(lambda outcome, ticket=ticket: from_thread(ticket, outcome))
+            if run.done:
+                break
+            patience = run.patience()
+            alarm = None if patience is None else loop.call_later(patience, inbox.put_nowait, None)
+            arrived = await inbox.get()
+            if alarm is not None:
+                alarm.cancel()
+            if arrived is None:
+                run.expire()
+            else:
+                run.finish(*arrived)
+        result: T = value_of(run.outcome)
+        return result
+    finally:
+        run.close()
+
+
+@dataclass(eq=False)
+class _Ticket:
+    """A started call: who gets its outcome, by when."""
+
+    call: Call
+    deliver: list[Callable[[Any], None]]
+    began: float
+    deadline: float
+    abandon: Callable[[], None] = lambda: None
+
+    def in_thread(self, done: Callable[[Any], None]) -> None:
+        lane = self.call.lane
+        task = WORKERS.submit(self.call.function, done)
+
+        def abandon() -> None:
+            lane.count(1)
+            if not WORKERS.abandon(task, release=lambda: lane.count(-1)):
+                lane.count(-1)
+
+        self.abandon = abandon
+
+    def on_loop(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Callable[[], Awaitable[Any]],
+        inbox: asyncio.Queue[tuple[_Ticket, Any] | None],
+    ) -> None:
+        async def awaited() -> None:
+            outcome: Any
+            try:
+                outcome = await coroutine()
+            except asyncio.CancelledError:
+                outcome = SearchNotAvailableError(f"{self.call.name} was cancelled")
+            except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
+                outcome = error
+            inbox.put_nowait((self, outcome))
+
+        task = loop.create_task(awaited())
+        self.abandon = lambda: None if task.cancel() else None
+
+
+class _Run:
+    """Advances generators and keeps the deadlines; how calls are made and awaited is the drivers' part."""
+
+    def __init__(self, plan: Plan[Any], timeout: float | None, spans: MutableSequence[Span] | None) -> None:
+        self.done = False
+        self.outcome: Any = None
+        self._end = math.inf if timeout is None else time.monotonic() + timeout
+        self._spans = spans
+        self._queued: list[tuple[Call, Callable[[Any], None]]] = []
+        self._pending: dict[_Ticket, None] = {}
+        self._known: dict[Hashable, Any] = {}
+        self._asked: dict[Hashable, _Ticket] = {}
+        self._deadlines: dict[Lane, float] = {}
+        self._plans: list[Plan[Any]] = []
+        self._begin(plan, self._finish)
+
+    def start(self) -> Iterator[_Ticket]:
+        """The calls to be made now; inline, repeated, late and refused ones are dealt with here."""
+        while self._queued:
+            call, deliver = self._queued.pop(0)
+            if call.key is not None and call.key in self._known:
+                deliver(self._known[call.key])
+            elif call.key is not None and call.key in self._asked:
+                self._asked[call.key].deliver.append(deliver)
+            else:
+                ticket = self._ticket(call, deliver)
+                refusal = self._refusal(ticket)
+                if refusal is not None or call.inline:
+                    self.finish(ticket, refusal if refusal is not None else _outcome(call.function))
+                else:
+                    yield ticket
+
+    def patience(self) -> float | None:
+        """Seconds until the next deadline; None when there is none."""
+        first = min((ticket.deadline for ticket in self._pending), default=math.inf)
+        return None if math.isinf(first) else max(0.0, first - time.monotonic())
+
+    def expire(self) -> None:
+        """Abandon every call past its deadline."""
+        now = time.monotonic()
+        for ticket in [ticket for ticket in self._pending if ticket.deadline <= now]:
+            ticket.abandon()
+            self.finish(ticket, _late(ticket))
+
+    def finish(self, ticket: _Ticket, outcome: Any) -> None:
+        """Hand an outcome to the plans that wait for it; the outcome of an abandoned call is dropped."""
+        if ticket not in self._pending:
+            return
+        del self._pending[ticket]
+        if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+            raise outcome
+        call = ticket.call
+        if call.key is not None:
+            self._known[call.key] = outcome
+            self._asked.pop(call.key, None)
+        if self._spans is not None:
+            error = outcome if isinstance(outcome, Exception) else None
+            self._spans.append(Span(call.name, call.kind, time.monotonic() - ticket.began, error))
+        for deliver in ticket.deliver:
+            deliver(outcome)
+
+    def close(self) -> None:
+        """Abandon what still runs and close the generators, the latest first."""
+        for ticket in self._pending:
+            ticket.abandon()
+        self._pending.clear()
+        for plan in reversed(self._plans):
+            plan.close()
+
+    def _ticket(self, call: Call, deliver: Callable[[Any], None]) -> _Ticket:
+        now = time.monotonic()
+        own = self._deadlines.setdefault(call.lane, math.inf if call.timeout is None else now + call.timeout)
+        ticket = _Ticket(call, [deliver], now, min(own, self._end))
+        self._pending[ticket] = None
+        if call.key is not None:
+            self._asked[call.key] = ticket
+        return ticket
+
+    def _refusal(self, ticket: _Ticket) -> Exception | None:
+        if ticket.call.inline:
+            return None
+        if ticket.call.lane.closed:
+            return SearchNotAvailableError(
+                f"{ticket.call.name} has {MAX_ABANDONED} calls that never ended; it is skipped until one of them does"
+            )
+        return _late(ticket) if ticket.deadline <= ticket.began else None
+
+    def _begin(self, plan: Plan[Any], deliver: Callable[[Any], None]) -> None:
+        self._plans.append(plan)
+        self._advance(plan, lambda: next(plan), deliver)
+
+    def _advance(
+        self, plan: Plan[Any], resume: Callable[[], tuple[Step, ...]], deliver: Callable[[Any], None]
+    ) -> None:
+        try:
+            steps = resume()
+            while not steps:
+                steps = plan.send([])
+        except StopIteration as stop:
+            self._plans.remove(plan)
+            deliver(stop.value)
+        except Exception as error:  # noqa: BLE001 - an outcome: the plan above decides what it means
+            self._plans.remove(plan)
+            deliver(error)
+        else:
+            self._await(plan, steps, deliver)
+
+    def _await(self, plan: Plan[Any], steps: Sequence[Step], deliver: Callable[[Any], None]) -> None:
+        outcomes: list[Any] = [None] * len(steps)
+        missing = len(steps)
+
+        def arrived(at: int, outcome: Any) -> None:
+            nonlocal missing
+            outcomes[at] = outcome
+            missing -= 1
+            if not missing:
+                self._advance(plan, lambda: plan.send(outcomes), deliver)
+
+        for at, step in enumerate(steps):
+            receive = _bound(arrived, at)
+            if isinstance(step, Call):
+                self._queued.append((step, receive))
+            else:
+                self._begin(step, receive)
+
+    def _finish(self, outcome: Any) -> None:
+        self.outcome, self.done = outcome, True
+
+
+def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None]:
+    return lambda outcome: receive(at, outcome)
+
+
+def _outcome(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
+        return error
+
+
+def _late(ticket: _Ticket) -> SearchTimeoutError:
+    allowed = ticket.call.timeout
+    limit = "its deadline" if allowed is None else f"its {allowed:g} s"
+    return SearchTimeoutError(f"{ticket.call.name} did not answer within {limit}")

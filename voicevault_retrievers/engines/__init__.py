@@ -1,0 +1,1 @@
+"""Vector stores of others as a `VectorIndex`."""

@@ -1,0 +1,169 @@
+"""Chroma as a vector index: asked by vectors only, so the text of a query never reaches it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.filters import Filter, both, compile_filter
+from voicevault_retrievers.protocols import Embedder, Found
+from voicevault_retrievers.types import Chunk, Vector
+
+PRIVATE_KEY = "_voicevault"
+"""The metadata key that holds what Chroma's own metadata cannot: the parent, and values that are not scalars."""
+
+LISTS_KEY = "_voicevault_lists"
+"""True where metadata holds a list, which Chroma would not find by one of its members."""
+
+BATCH = 1000
+_ORDERED = frozenset({"$gt", "$gte", "$lt", "$lte"})
+
+
+class ChromaVectors:
+    """A Chroma collection of cosine space. Scores are `1 - distance`, the cosine as far as Chroma's index finds it.
+
+    Chroma's search is approximate: at its defaults it can miss near neighbours. Filters keep this package's meaning:
+    what Chroma can tell exactly narrows its search, the rest is tested on what it returns, asking deeper until k pass
+    or the collection is exhausted.
+    """
+
+    def __init__(self, collection: Any) -> None:
+        self.collection = collection
+        space = _space(collection)
+        if space != "cosine":
+            raise IncompatibleIndexError(
+                f"the Chroma collection {collection.name!r} measures {space!r}; similarities need 'cosine': "
+                "create it anew with configuration={'hnsw': {'space': 'cosine'}}"
+            )
+
+    @classmethod
+    def open(cls, path: Path | str, name: str) -> ChromaVectors:
+        """The collection of this name in a folder; made, without an embedding function, where there is none."""
+        chromadb = require("chromadb", extra="chroma")
+        settings = chromadb.config.Settings(anonymized_telemetry=False)
+        client = chromadb.PersistentClient(path=str(path), settings=settings)
+        collection = client.get_or_create_collection(
+            name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
+        )
+        return cls(collection)
+
+    def __len__(self) -> int:
+        return int(self.collection.count())
+
+    @property
+    def dimension(self) -> int:
+        """The length of its vectors; ConfigError while it is empty, when Chroma does not know yet."""
+        sample = self.collection.peek(1)["embeddings"]
+        if sample is None or len(sample) == 0:
+            raise ConfigError(f"the Chroma collection {self.collection.name!r} is empty: its dimension is not known yet")
+        return len(sample[0])
+
+    def add(self, chunks: Iterable[Chunk], embedder: Embedder) -> None:
+        """Embed and store chunks; one of an id that is there is replaced."""
+        batch = list(chunks)
+        for start in range(0, len(batch), BATCH):
+            part = batch[start : start + BATCH]
+            self.collection.upsert(
+                ids=[chunk.id for chunk in part],
+                embeddings=embedder.embed_documents([chunk.text for chunk in part]).tolist(),
+                documents=[chunk.text for chunk in part],
+                metadatas=[_packed(chunk) for chunk in part],
+            )
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove chunks; ids that are not there are passed over."""
+        if ids:
+            self.collection.delete(ids=list(ids))
+
+    def nearest(
+        self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
+    ) -> list[Found]:
+        """At most k chunks that pass, by falling cosine, ties by ascending id."""
+        wanted = both(require, where)
+        passes = compile_filter(wanted)
+        size = len(self)
+        ask = min(k, size)
+        while ask > 0:
+            near = self._query(vector, ask, _native(wanted))
+            found = [entry for entry in near if passes(entry.chunk.metadata)]
+            if len(found) >= k or len(near) < ask or ask >= size:
+                return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+            ask = min(2 * ask, size)
+        return []
+
+    def similarities(self, vector: Vector, ids: Sequence[str]) -> dict[str, float]:
+        """The cosines of those of the given chunks that are here, computed from their stored vectors."""
+        got = self.collection.get(ids=list(ids), include=["embeddings"]) if ids else {"ids": []}
+        if not got["ids"]:
+            return {}
+        rows = np.asarray(got["embeddings"], dtype=np.float64)
+        cosines = (rows * vector).sum(axis=1) / np.linalg.norm(rows, axis=1)
+        return dict(zip(got["ids"], cosines.tolist(), strict=True))
+
+    def _query(self, vector: Vector, k: int, where: Mapping[str, Any] | None) -> list[Found]:
+        got = self.collection.query(
+            query_embeddings=[vector.tolist()],
+            n_results=k,
+            where=where,
+            include=["documents", "metadatas", "distances"],
+        )
+        return [
+            Found(_unpacked(chunk_id, text, metadata), 1.0 - float(distance))
+            for chunk_id, text, metadata, distance in zip(
+                got["ids"][0], got["documents"][0], got["metadatas"][0], got["distances"][0], strict=True
+            )
+        ]
+
+    def __repr__(self) -> str:
+        return f"ChromaVectors({self.collection.name!r})"
+
+
+def _space(collection: Any) -> str:
+    configuration = collection.configuration_json.get("hnsw") or collection.configuration_json.get("spann") or {}
+    return str(configuration.get("space") or (collection.metadata or {}).get("hnsw:space") or "l2")
+
+
+def _packed(chunk: Chunk) -> dict[str, Any]:
+    own = {key: value for key, value in chunk.metadata.items() if isinstance(value, str | int | float | bool)}
+    rest = {key: value for key, value in chunk.metadata.items() if key not in own}
+    private = json.dumps({"parent_id": chunk.parent_id, "kb": chunk.kb, "metadata": rest}, ensure_ascii=False)
+    lists = {LISTS_KEY: True} if any(isinstance(value, list | tuple | set) for value in rest.values()) else {}
+    return {**own, **lists, PRIVATE_KEY: private}
+
+
+def _unpacked(chunk_id: str, text: str | None, metadata: Mapping[str, Any] | None) -> Chunk:
+    own = dict(metadata or {})
+    private = json.loads(own.pop(PRIVATE_KEY, "{}"))
+    own.pop(LISTS_KEY, None)
+    return Chunk(
+        chunk_id, text or "", private.get("parent_id"), {**own, **private.get("metadata", {})}, private.get("kb", "")
+    )
+
+
+def _native(where: Filter | None) -> dict[str, Any] | None:
+    """What Chroma can tell of a filter: passes whatever the filter passes, and often more."""
+    clauses = [clause for key, value in (where or {}).items() for clause in _clauses(key, value)]
+    return None if not clauses else clauses[0] if len(clauses) == 1 else {"$and": clauses}
+
+
+def _clauses(key: str, value: Any) -> list[dict[str, Any]]:
+    if key == "$and":
+        return [clause for part in value if (clause := _native(part)) is not None]
+    if key.startswith("$"):
+        return []
+    tests = value if isinstance(value, Mapping) else {"$eq": value}
+    return [clause for operator, operand in tests.items() if (clause := _clause(key, operator, operand)) is not None]
+
+
+def _clause(key: str, operator: str, operand: Any) -> dict[str, Any] | None:
+    if operator == "$eq" and isinstance(operand, str | int | float):
+        return {"$or": [{key: {"$eq": operand}}, {key: {"$contains": operand}}, {LISTS_KEY: {"$eq": True}}]}
+    if operator in _ORDERED and isinstance(operand, int | float) and not isinstance(operand, bool):
+        return {key: {operator: operand}}
+    return None

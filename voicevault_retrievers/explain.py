@@ -1,0 +1,87 @@
+"""Why a hit is there: as plain data, and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from voicevault_retrievers.types import Hit, Result, Vote
+
+
+def provenance(hit: Hit) -> dict[str, Any]:
+    """How a hit was found, as plain data that goes into JSON.
+
+    `found_by`; `channels`: for each channel that found it its rank (from 1), score, weight, contribution to the fused
+    score, the wording that found it and the words that matched; `fused`, the sum of the contributions; and for each
+    later stage, under its name, its rank and score. A channel that did not find it has no entry.
+    """
+    votes = hit.votes
+    fused = hit.fused
+    channels = [vote for vote in votes if fused is None and vote.kind is not None or vote.contribution is not None]
+    told: dict[str, Any] = {
+        "found_by": hit.found_by,
+        "channels": {vote.stage: _channel(vote) for vote in channels},
+    }
+    if fused is not None:
+        told["fused"] = fused
+    for vote in votes:
+        if vote not in channels:
+            told[vote.stage] = {"rank": vote.rank, "score": vote.score}
+    return told
+
+
+def explain(hit: Hit) -> str:
+    """Why a hit is there, a line for each channel and stage; contributions add up to the fused score."""
+    return "\n".join([_headline(hit), *_lines(hit)])
+
+
+def explain_result(result: Result) -> str:
+    """The hits of a result with their reasons, its channels, timings in milliseconds and failures."""
+    lines = [f"{rank}. {explain(hit)}" for rank, hit in enumerate(result.hits, 1)]
+    timings = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in result.timings.items())
+    lines.append(f"channels: {', '.join(result.channels_used) or 'none'}; {timings or 'nothing ran'}")
+    lines += [f"{'degraded' if failure.degrades else 'note'}: {failure}" for failure in result.errors]
+    return "\n".join(lines)
+
+
+def _channel(vote: Vote) -> dict[str, Any]:
+    told: dict[str, Any] = {"rank": vote.rank}
+    if vote.score is not None:
+        told["score"] = vote.score
+    if vote.contribution is not None:
+        told |= {"weight": vote.weight, "contribution": vote.contribution}
+    told["query"] = vote.query
+    if vote.terms:
+        told["matched_terms"] = list(vote.terms)
+    if vote.parts:
+        told["parts"] = {part.stage: _channel(part) for part in vote.parts}
+    return told
+
+
+def _headline(hit: Hit) -> str:
+    score = "not scored" if hit.score is None else f"score {hit.score:.6g}"
+    return f"{hit.chunk.id}: {score}, found by {hit.found_by or 'an unknown channel'}"
+
+
+def _lines(hit: Hit) -> Iterator[str]:
+    for vote in hit.votes:
+        yield from _vote_lines(vote, "   ")
+    if hit.fused is not None:
+        yield f"   fused = {' + '.join(f'{v.contribution:.6g}' for v in hit.votes if v.contribution is not None)}" + (
+            f" = {hit.fused:.6g}"
+        )
+
+
+def _vote_lines(vote: Vote, indent: str) -> Iterator[str]:
+    said = [f"rank {vote.rank}"]
+    if vote.score is not None:
+        said.append(f"score {vote.score:.6g}")
+    if vote.contribution is not None:
+        said.append(f"adds {vote.contribution:.6g}" + (f" (weight {vote.weight:g})" if vote.weight != 1 else ""))
+    if vote.terms:
+        said.append(f"words {', '.join(vote.terms)}")
+    if vote.query and vote.kind is not None:
+        said.append(f"for {vote.query!r}")
+    yield f"{indent}{vote.stage}: {', '.join(said)}"
+    for part in vote.parts:
+        yield from _vote_lines(part, indent + "   ")

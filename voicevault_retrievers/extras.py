@@ -1,0 +1,24 @@
+"""Optional dependencies: imported on first use, missed with the line that installs them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from voicevault_retrievers.errors import MissingExtraError
+
+DISTRIBUTION = "voicevault-retrievers"
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import `module`, which the extra `extra` installs.
+
+    Raises MissingExtraError, with the pip line, when it (or something it imports) is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{module} is needed here and {error.name or module} is not installed: "
+            f"pip install '{DISTRIBUTION}[{extra}]'"
+        ) from error

@@ -1,0 +1,168 @@
+"""The one portable filter on metadata: `{"source_file": "a.pdf", "page_number": {"$gte": 3}, "$or": [...]}`.
+
+A missing or null key makes every operator false but `{"$exists": false}`. Numbers compare as numbers, strings as
+strings, booleans only with booleans; another type is false. On a list `$eq` and `$in` ask for membership. `$contains`
+is membership in a list, substring in a string. Several keys in one object must all hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from voicevault_retrievers.errors import ConfigError, unknown
+
+Filter: TypeAlias = Mapping[str, Any]
+Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
+MAX_DEPTH = 32
+
+
+def compile_filter(where: Filter | None) -> Predicate:
+    """A function that says whether metadata passes. None and `{}` pass everything; ConfigError when malformed."""
+    return _compile(where, 0) if where else lambda metadata: True
+
+
+def both(first: Filter | None, second: Filter | None) -> Filter | None:
+    """A filter that passes what both pass."""
+    return {"$and": [first, second]} if first and second else first or second
+
+
+def canonical(where: Filter | None) -> str:
+    """Equal filters as equal strings, for cache keys."""
+    return json.dumps(where, sort_keys=True, default=repr) if where else ""
+
+
+def _compile(where: Filter, depth: int) -> Predicate:
+    if not isinstance(where, Mapping):
+        raise ConfigError(f"a filter is a mapping such as {{'source_file': 'a.pdf'}}, not {where!r}")
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"a filter nests deeper than {MAX_DEPTH}")
+    return _every([_clause(key, value, depth) for key, value in where.items()])
+
+
+def _clause(key: str, value: Any, depth: int) -> Predicate:
+    if key in ("$and", "$or"):
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+            raise ConfigError(f"{key} takes a list of filters, not {value!r}")
+        parts = [_compile(part, depth + 1) for part in value]
+        return _every(parts) if key == "$and" else lambda metadata: any(part(metadata) for part in parts)
+    if key == "$not":
+        inner = _compile(value, depth + 1)
+        return lambda metadata: not inner(metadata)
+    if key.startswith("$"):
+        raise unknown("filter operator", key, ("$and", "$or", "$not"))
+    return _field(key, value, depth)
+
+
+def _field(key: str, value: Any, depth: int) -> Predicate:
+    if not isinstance(value, Mapping):
+        value = {"$eq": value}
+    return _every([_test(key, operator, operand, depth) for operator, operand in value.items()])
+
+
+def _test(key: str, operator: str, operand: Any, depth: int) -> Predicate:
+    if operator == "$not":
+        inner = _field(key, operand, depth + 1)
+        return lambda metadata: not inner(metadata)
+    if operator == "$exists":
+        if not isinstance(operand, bool):
+            raise ConfigError(f"$exists takes true or false, not {operand!r}")
+        return lambda metadata: (metadata.get(key) is not None) is operand
+    if operator not in _OPERATORS:
+        raise unknown("filter operator", operator, (*_OPERATORS, "$exists", "$not"))
+    if operator in ("$in", "$nin", "$any", "$all") and (isinstance(operand, str) or not isinstance(operand, Sequence)):
+        raise ConfigError(f"{operator} takes a list, not {operand!r}")
+    test = _OPERATORS[operator]
+    return lambda metadata: metadata.get(key) is not None and test(metadata[key], operand)
+
+
+def _every(parts: list[Predicate]) -> Predicate:
+    if len(parts) == 1:
+        return parts[0]
+    return lambda metadata: all(part(metadata) for part in parts)
+
+
+def _items(value: Any) -> list[Any] | None:
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else None
+
+
+def _same_type(left: Any, right: Any) -> bool:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return isinstance(left, bool) and isinstance(right, bool)
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return True
+    return isinstance(left, str) and isinstance(right, str)
+
+
+def _equal(value: Any, operand: Any) -> bool:
+    return _same_type(value, operand) and bool(value == operand)
+
+
+def _eq(value: Any, operand: Any) -> bool:
+    items = _items(value)
+    return _equal(value, operand) if items is None else any(_equal(item, operand) for item in items)
+
+
+def _ne(value: Any, operand: Any) -> bool:
+    comparable = _items(value) is not None or _same_type(value, operand)
+    return comparable and not _eq(value, operand)
+
+
+def _in(value: Any, operand: Sequence[Any]) -> bool:
+    return any(_eq(value, choice) for choice in operand)
+
+
+def _nin(value: Any, operand: Sequence[Any]) -> bool:
+    return not _in(value, operand)
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def test(value: Any, operand: Any) -> bool:
+        return not isinstance(value, bool) and _same_type(value, operand) and compare(value, operand)
+
+    return test
+
+
+def _contains(value: Any, operand: Any) -> bool:
+    if isinstance(value, str):
+        return isinstance(operand, str) and operand in value
+    return _items(value) is not None and _eq(value, operand)
+
+
+def _text(value: Any, operand: Any) -> bool:
+    return isinstance(value, str) and isinstance(operand, str) and operand in value
+
+
+def _itext(value: Any, operand: Any) -> bool:
+    return isinstance(value, str) and isinstance(operand, str) and operand.casefold() in value.casefold()
+
+
+def _all(value: Any, operand: Sequence[Any]) -> bool:
+    return _items(value) is not None and all(_eq(value, choice) for choice in operand)
+
+
+def _any(value: Any, operand: Sequence[Any]) -> bool:
+    return _items(value) is not None and _in(value, operand)
+
+
+def _empty(value: Any, operand: Any) -> bool:
+    return (_items(value) == [] or value == "") is bool(operand)
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "$eq": _eq,
+    "$ne": _ne,
+    "$gt": _ordered(lambda value, operand: value > operand),
+    "$gte": _ordered(lambda value, operand: value >= operand),
+    "$lt": _ordered(lambda value, operand: value < operand),
+    "$lte": _ordered(lambda value, operand: value <= operand),
+    "$in": _in,
+    "$nin": _nin,
+    "$contains": _contains,
+    "$text": _text,
+    "$itext": _itext,
+    "$any": _any,
+    "$all": _all,
+    "$empty": _empty,
+}

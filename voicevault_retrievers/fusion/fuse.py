@@ -1,0 +1,171 @@
+"""Several channels as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, Protocol, TypeAlias
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.drive import Plan
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.rrf import RRF
+from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Vote, ranked
+
+OnError: TypeAlias = Literal["skip", "raise"]
+DEPTH = 100
+
+
+class Method(Protocol):
+    """How rankings become one: what each channel adds to the fused score of each chunk."""
+
+    def contributions(
+        self, rankings: Mapping[str, Ranking], weights: Mapping[str, float]
+    ) -> dict[str, dict[str, float]]:
+        """For each channel, chunk ids and what it adds to each."""
+        ...
+
+
+class Fused(Channel):
+    """Channels searched at the same time, to a fixed depth, and fused. A chunk's score is the sum of its parts.
+
+    A channel that fails or outlives its timeout is skipped and noted; with `on_error` "raise" its error is raised.
+    Where all fail the first error is raised. A channel of weight 0 is not searched.
+    """
+
+    def __init__(
+        self,
+        channels: Mapping[str, Channel],
+        *,
+        method: Method,
+        weights: Mapping[str, float],
+        depth: int | Mapping[str, int],
+        on_error: OnError,
+        name: str = "fused",
+    ) -> None:
+        self.name = name
+        self.channels = {name: channel.named(name) for name, channel in channels.items()}
+        self.method = method
+        self.weights = checked_weights({**dict.fromkeys(channels, 1.0), **weights}, channels)
+        self.depths = _depths(depth, channels)
+        self.on_error = on_error
+        kinds: set[ChannelKind] = {channel.kind for channel in channels.values()}
+        self.kind = kinds.pop() if len(kinds) == 1 else "hybrid"
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        if k == 0:
+            return Ranking()
+        weights = self._weights(query)
+        asked = {name: channel for name, channel in self.channels.items() if weights[name] > 0}
+        plans = tuple(channel.plan(query, max(k, self.depths[name])) for name, channel in asked.items())
+        outcomes = dict(zip(asked, (yield plans), strict=True))
+        rankings = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
+        failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
+        failures = [Failure.of(name, error) for name, error in failed.items()]
+        failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
+        self._raise(failed, failures, any_answered=bool(rankings))
+        return Ranking(self._fuse(rankings, weights), tuple(failures)).top(k)
+
+    def _weights(self, query: Query) -> Mapping[str, float]:
+        """The query's weights for these channels over the fusion's own."""
+        given = {name: weight for name, weight in (query.weights or {}).items() if name in self.channels}
+        weights = checked_weights({**self.weights, **given}, self.channels)
+        if not any(weights.values()):
+            raise ConfigError("the weights of all channels are 0: nothing would be searched")
+        return weights
+
+    def _raise(self, failed: Mapping[str, Exception], failures: list[Failure], *, any_answered: bool) -> None:
+        if failed and not any_answered:
+            raise next(iter(failed.values()))
+        errors = [failure.error for failure in failures if failure.degrades and failure.error is not None]
+        if errors and self.on_error == "raise":
+            raise errors[0]
+
+    def _fuse(self, rankings: Mapping[str, Ranking], weights: Mapping[str, float]) -> tuple[Hit, ...]:
+        parts = self.method.contributions(rankings, weights)
+        chunks: dict[str, Hit] = {}
+        votes: dict[str, list[Vote]] = {}
+        for name, ranking in rankings.items():
+            for rank, hit in enumerate(ranking, 1):
+                vote = _vote(name, rank, hit, weights[name], parts[name][hit.chunk.id])
+                chunks.setdefault(hit.chunk.id, hit)
+                votes.setdefault(hit.chunk.id, []).append(vote)
+        return ranked(
+            Hit(chunks[chunk_id].chunk, math.fsum(vote.contribution or 0.0 for vote in own), tuple(own))
+            for chunk_id, own in votes.items()
+        )
+
+    def leaves(self) -> Iterator[Channel]:
+        for channel in self.channels.values():
+            yield from channel.leaves()
+
+    def describe(self, indent: str = "") -> str:
+        head = f"{indent}{self.name}: {self.method!r}, depth {self.depths}, weights {self.weights}"
+        return "\n".join([head, *(channel.describe(f"{indent}  ") for channel in self.channels.values())])
+
+    def __repr__(self) -> str:
+        return f"fuse({self.channels!r}, method={self.method!r}, weights={self.weights!r}, depth={self.depths})"
+
+
+def fuse(
+    channels: Mapping[str, Channel] | None = None,
+    *,
+    method: Method | None = None,
+    weights: Mapping[str, float] | None = None,
+    depth: int | Mapping[str, int] = DEPTH,
+    on_error: OnError = "skip",
+    **named: Channel,
+) -> Fused:
+    """Channels as one: `fuse({"bm25": a, "dense": b}, method=RRF(k=60))`, or `fuse(bm25=a, dense=b)`.
+
+    Each channel is asked for `depth` hits (one number, or one by name), or as many as are wanted where that is more.
+    """
+    both = {**(channels or {}), **named}
+    if len(both) < len(channels or {}) + len(named):
+        raise ConfigError("a channel's name is given twice")
+    if not both:
+        raise ConfigError("a fusion needs at least one channel")
+    for name, channel in both.items():
+        if not isinstance(channel, Channel):
+            raise ConfigError(f"{name!r} is a {type(channel).__name__}, not a channel (reserved names: {_RESERVED})")
+    if on_error not in ("skip", "raise"):
+        raise unknown("on_error", on_error, ("skip", "raise"))
+    return Fused(both, method=method or RRF(), weights=weights or {}, depth=depth, on_error=on_error)
+
+
+_RESERVED = "channels, method, weights, depth, on_error"
+
+
+def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, float]:
+    """Weights as floats; ConfigError for an unknown name, or a weight that is negative or not finite."""
+    for name, weight in weights.items():
+        if name not in names:
+            raise unknown("channel in weights", name, names)
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise ConfigError(f"the weight of {name!r} is a number of at least 0, not {weight!r}")
+    return {name: float(weight) for name, weight in weights.items()}
+
+
+def _depths(depth: int | Mapping[str, int], names: Mapping[str, Any]) -> dict[str, int]:
+    given = dict.fromkeys(names, depth) if isinstance(depth, int) else {**dict.fromkeys(names, DEPTH), **depth}
+    for name, value in given.items():
+        if name not in names:
+            raise unknown("channel in depth", name, names)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"the depth of {name!r} is a whole number of at least 1, not {value!r}")
+    return given
+
+
+def _vote(name: str, rank: int, hit: Hit, weight: float, contribution: float) -> Vote:
+    """A leaf's vote is carried on; the votes of a composition become the parts of one."""
+    if len(hit.votes) == 1 and hit.votes[0].stage == name and not hit.votes[0].parts:
+        return replace(hit.votes[0], rank=rank, weight=weight, contribution=contribution)
+    leaf = next((part for vote in hit.votes for part in vote.leaves()), None)
+    return Vote(
+        name, rank, hit.score, weight, contribution, query=leaf.query if leaf else "", terms=_terms(hit), parts=hit.votes
+    )
+
+
+def _terms(hit: Hit) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(term for vote in hit.votes for leaf in vote.leaves() for term in leaf.terms))

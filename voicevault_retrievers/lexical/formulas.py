@@ -1,0 +1,150 @@
+"""The BM25 family. Each scores one term of one document: `idf * tf`, higher is better.
+
+Symbols as in the papers: N documents, n of them with the term, f its frequency in the document, L the document's
+length and avgL the mean length, in terms. Trotman, Puurula, Burgess (2014), "Improvements to BM25 and language models
+examined", and Kamphuis et al. (2020), "Which BM25 do you mean?", set them side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.errors import ConfigError
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One variant: k1 bends the frequency's curve, b in [0, 1] weighs the length."""
+
+    k1: float = 1.5
+    b: float = 0.75
+
+    def __post_init__(self) -> None:
+        if not (self.k1 >= 0 and math.isfinite(self.k1)):
+            raise ConfigError(f"k1 is a number of at least 0, not {self.k1!r}")
+        if not 0 <= self.b <= 1:
+            raise ConfigError(f"b is between 0 and 1, not {self.b!r}")
+
+    def idf(self, n: int, total: int) -> float:
+        """The weight of a term that n of `total` documents have."""
+        raise NotImplementedError
+
+    def floor(self, histogram: Iterable[tuple[int, int]], total: int) -> float | None:
+        """What replaces a negative idf, given how many terms (second) have which n (first); None keeps it."""
+        return None
+
+    def tf(self, f: Any, norm: Any) -> Any:
+        """The weight of frequency f, where `norm` is `1 - b + b * L / avgL`."""
+        raise NotImplementedError
+
+    def norm(self, lengths: Any, mean_length: float) -> Any:
+        """`1 - b + b * L / avgL`; 1 where every document is empty."""
+        if mean_length == 0:
+            return np.ones(np.shape(lengths))
+        return 1 - self.b + self.b * np.asarray(lengths, dtype=np.float64) / mean_length
+
+    def absent(self) -> float:
+        """`tf` at f = 0: what a document that matches other terms gets for one that it lacks."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Lucene(Formula):
+    """Lucene's, the default: idf is never negative. Robertson, Zaragoza (2009), without the constant k1 + 1."""
+
+    def idf(self, n: int, total: int) -> float:
+        return math.log(1 + (total - n + 0.5) / (n + 0.5))
+
+    def tf(self, f: Any, norm: Any) -> Any:
+        return f / (f + self.k1 * norm)
+
+
+@dataclass(frozen=True)
+class Robertson(Formula):
+    """Robertson et al. (1994), Okapi at TREC-3: idf is 0 for a term in half of the documents or more."""
+
+    def idf(self, n: int, total: int) -> float:
+        return math.log(max(1.0, (total - n + 0.5) / (n + 0.5)))
+
+    def tf(self, f: Any, norm: Any) -> Any:
+        return f / (f + self.k1 * norm)
+
+
+@dataclass(frozen=True)
+class ATIRE(Formula):
+    """Trotman, Jia, Crane (2012), "Towards an efficient and effective search engine"."""
+
+    def idf(self, n: int, total: int) -> float:
+        return math.log(total / n)
+
+    def tf(self, f: Any, norm: Any) -> Any:
+        return f * (self.k1 + 1) / (f + self.k1 * norm)
+
+
+@dataclass(frozen=True)
+class Okapi(Formula):
+    """As rank-bm25's BM25Okapi: a negative idf becomes `epsilon` times the mean idf of the vocabulary."""
+
+    epsilon: float = 0.25
+
+    def idf(self, n: int, total: int) -> float:
+        return math.log(total - n + 0.5) - math.log(n + 0.5)
+
+    def floor(self, histogram: Iterable[tuple[int, int]], total: int) -> float | None:
+        counts = list(histogram)
+        terms = sum(count for _, count in counts)
+        return self.epsilon * math.fsum(count * self.idf(n, total) for n, count in counts) / terms if terms else 0.0
+
+    def tf(self, f: Any, norm: Any) -> Any:
+        return f * (self.k1 + 1) / (f + self.k1 * norm)
+
+
+@dataclass(frozen=True)
+class BM25L(Formula):
+    """Lv, Zhai (2011), "When documents are very long, BM25 fails!", as bm25s has it."""
+
+    delta: float = 0.5
+
+    def idf(self, n: int, total: int) -> float:
+        return math.log((total + 1) / (n + 0.5))
+
+    def tf(self, f: Any, norm: Any) -> Any:
+        c = f / norm
+        return (self.k1 + 1) * (c + self.delta) / (self.k1 + c + self.delta)
+
+    def absent(self) -> float:
+        return (self.k1 + 1) * self.delta / (self.k1 + self.delta)
+
+
+@dataclass(frozen=True)
+class BM25Plus(Formula):
+    """Lv, Zhai (2011), "Lower-bounding term frequency normalization", as bm25s has it."""
+
+    delta: float = 1.0
+
+    def idf(self, n: int, total: int) -> float:
+        return math.log((total + 1) / n)
+
+    def tf(self, f: Any, norm: Any) -> Any:
+        return (self.k1 + 1) * f / (f + self.k1 * norm) + self.delta
+
+    def absent(self) -> float:
+        return self.delta
+
+
+FORMULAS: dict[str, type[Formula]] = {
+    "atire": ATIRE,
+    "bm25+": BM25Plus,
+    "bm25l": BM25L,
+    "lucene": Lucene,
+    "okapi": Okapi,
+    "robertson": Robertson,
+}

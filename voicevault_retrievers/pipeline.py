@@ -1,0 +1,147 @@
+"""A whole pipeline: a question in, ranked hits, their context and an account of how they were found out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
+from voicevault_retrievers.context.builder import ContextBuilder, Turn
+from voicevault_retrievers.diversity import PageCap
+from voicevault_retrievers.drive import Span
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
+from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.query import RuleExpansion
+from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.types import Failure, Query, Ranking, Result, as_query
+
+
+class Pipeline:
+    """Searches a channel and builds the context of what it finds.
+
+    `k` is how many hits a search gives unless it says otherwise. `timeout` bounds a whole search in seconds.
+    `on_error` "skip" leaves out a channel or stage that fails and marks the result degraded, "raise" raises its error.
+    `notes` are failures known beforehand, such as a knowledge base that does not exist; every result carries them.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        k: int = 5,
+        context: ContextBuilder | None = None,
+        timeout: float | None = None,
+        on_error: OnError = "skip",
+        notes: Iterable[Failure] = (),
+    ) -> None:
+        if not isinstance(channel, Channel):
+            raise ConfigError(f"a pipeline searches a channel, not a {type(channel).__name__}")
+        if on_error not in ("skip", "raise"):
+            raise unknown("on_error", on_error, ("skip", "raise"))
+        self.channel = channel
+        self.k = check_k(k)
+        self.context = context or ContextBuilder()
+        self.timeout = timeout
+        self.on_error = on_error
+        self.notes = tuple(notes)
+
+    def search(
+        self, query: str | Query, k: int | None = None, *, history: Sequence[Turn | tuple[str, str]] = ()
+    ) -> Result:
+        """Search, and put what is found in a context behind the conversation so far."""
+        asked, spans = self._asked(query), list[Span]()
+        ranking = self.channel.search(asked, self._k(k), timeout=self.timeout, spans=spans)
+        return self._result(asked, ranking, spans, history)
+
+    async def asearch(
+        self, query: str | Query, k: int | None = None, *, history: Sequence[Turn | tuple[str, str]] = ()
+    ) -> Result:
+        """`search` on the running event loop; the same result but for the timings."""
+        asked, spans = self._asked(query), list[Span]()
+        ranking = await self.channel.asearch(asked, self._k(k), timeout=self.timeout, spans=spans)
+        return self._result(asked, ranking, spans, history)
+
+    def describe(self) -> str:
+        """The pipeline as text, one part a line."""
+        return f"k={self.k}, on_error={self.on_error}\n{self.channel.describe('  ')}"
+
+    def _k(self, k: int | None) -> int:
+        return self.k if k is None else check_k(k)
+
+    def _asked(self, query: str | Query) -> Query:
+        asked = as_query(query)
+        names = {leaf.name for leaf in self.channel.leaves()} | {leaf.kind for leaf in self.channel.leaves()}
+        for name in asked.weights or {}:
+            if name not in names | _fused_names(self.channel):
+                raise unknown("channel in weights", name, names)
+        return asked
+
+    def _result(
+        self, query: Query, ranking: Ranking, spans: Sequence[Span], history: Sequence[Turn | tuple[str, str]]
+    ) -> Result:
+        if self.on_error == "raise":
+            for failure in ranking.errors:
+                if failure.degrades and failure.error is not None:
+                    raise failure.error
+        return Result(
+            query=query,
+            ranking=ranking.failing(*self.notes),
+            route=query.route,
+            channels_used=_answered(spans),
+            context=self.context.build(ranking.hits, history, max_tokens=query.max_context_tokens),
+            timings=_timings(spans),
+            confidence="ok" if ranking.hits else "none",
+            trace=tuple(spans),
+        )
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.channel!r}, k={self.k})"
+
+
+def compose(
+    channels: Mapping[str, Channel],
+    *,
+    expansion: Rewriter | bool = False,
+    fusion: Method | None = None,
+    weights: Mapping[str, float] | None = None,
+    depth: int | Mapping[str, int] = DEPTH,
+    rerank: Stage | Scorer | str | None = None,
+    max_chunks_per_page: int | None = None,
+    **options: Any,
+) -> Pipeline:
+    """The usual pipeline: expansion, the channels fused, reranking, the page cap; each only where it is asked for.
+
+    `expansion` True is by rules. `rerank` is a stage, a scorer or the name of a cross-encoder. `options`
+    are those of `Pipeline`.
+    """
+    on_error = options.get("on_error", "skip")
+    channel: Channel = fuse(channels, method=fusion, weights=weights, depth=depth, on_error=on_error)
+    if expansion:
+        channel = (RuleExpansion() if expansion is True else expansion) >> channel
+    if rerank is not None:
+        channel = channel >> (rerank if isinstance(rerank, Stage) else CrossEncoderRerank(rerank))
+    if max_chunks_per_page is not None:
+        channel = channel >> PageCap(max_chunks_per_page)
+    return Pipeline(channel, **options)
+
+
+def _fused_names(channel: Any) -> set[str]:
+    below = getattr(channel, "below", None)
+    names: set[str] = set() if below is None else _fused_names(below)
+    for name, part in getattr(channel, "channels", {}).items():
+        names |= {name} | _fused_names(part)
+    return names
+
+
+def _answered(spans: Sequence[Span]) -> tuple[str, ...]:
+    channels = [span for span in spans if span.kind == "channel"]
+    return tuple(sorted({span.name for span in channels if span.error is None}))
+
+
+def _timings(spans: Sequence[Span]) -> Mapping[str, float]:
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for span in spans:
+        seconds[span.name] += span.seconds
+    return dict(seconds)

@@ -1,0 +1,77 @@
+"""What other people's parts must offer: models and stores. Anything of this shape will do; nothing is inherited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.types import Chunk, Vector
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into rows of length 1, so that an inner product is the cosine.
+
+    `fingerprint` names the model and all that changes its vectors: equal fingerprints mean comparable vectors.
+    """
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """An array of shape (len(texts), dimension)."""
+        ...
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """An array of shape (len(texts), dimension)."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Scores passages against a query, as a cross-encoder does: unbounded, higher is more relevant."""
+
+    @property
+    def name(self) -> str: ...
+
+    def score(self, query: str, passages: Sequence[str]) -> Sequence[float]:
+        """One number per passage, in their order."""
+        ...
+
+
+class TextModel(Protocol):
+    """A language model: a prompt in, a text out."""
+
+    def complete(self, prompt: str) -> str: ...
+
+
+class Found(NamedTuple):
+    """A chunk found by its vector. `score` is the cosine similarity, in [-1, 1]."""
+
+    chunk: Chunk
+    score: float
+
+
+@runtime_checkable
+class VectorIndex(Protocol):
+    """Vectors of chunks, searched by vector alone: query text never reaches it."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    def nearest(
+        self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
+    ) -> Sequence[Found]:
+        """At most k chunks of those that pass the filters, by falling cosine, ties by ascending id."""
+        ...
+
+    def similarities(self, vector: Vector, ids: Sequence[str]) -> Mapping[str, float] | None:
+        """The cosines of given chunks; None where the index cannot tell."""
+        ...

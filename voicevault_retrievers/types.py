@@ -1,0 +1,385 @@
+"""The nouns: Chunk, Query, Vote, Hit, Ranking, Result. All are values: a change makes a new one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError
+from voicevault_retrievers.filters import Filter
+
+Vector: TypeAlias = NDArray[np.float32]
+ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
+FoundBy: TypeAlias = ChannelKind
+
+ANY_EMBEDDER = ""
+"""The key of a bare vector: it serves the channels whose dimension fits."""
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that cannot be changed; it pickles, copies and compares as a dict. Nested values are not frozen."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("this mapping is part of an immutable value; make a new one with dict(...)")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[FrozenDict], tuple[dict[str, Any]]]:
+        return (FrozenDict, (dict(self),))
+
+    def __copy__(self) -> FrozenDict:
+        return self
+
+    def __hash__(self) -> int:  # type: ignore[override]  # dict sets it to None
+        return hash(tuple(sorted(self)))
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a document: the unit that is indexed and found. Parents are chunks too.
+
+    `id` is its identity within a knowledge base (`kb`, empty outside one); equal texts are not equal chunks.
+    """
+
+    id: str
+    text: str = field(default="", hash=False)
+    parent_id: str | None = field(default=None, hash=False)
+    metadata: Mapping[str, Any] = field(default_factory=FrozenDict, hash=False)
+    kb: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise ConfigError(f"a chunk's id is a string that is not empty, not {self.id!r}")
+        if not isinstance(self.text, str):
+            raise ConfigError(f"chunk {self.id!r}: text is a string, not {type(self.text).__name__}")
+        if not isinstance(self.metadata, FrozenDict):
+            object.__setattr__(self, "metadata", FrozenDict(self.metadata))
+
+
+class Route(str, Enum):
+    """Which channels a query needs."""
+
+    SIMPLE = "simple"
+    STANDARD = "standard"
+    COMPLEX = "complex"
+    ANALYTICAL = "analytical"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Another wording of a query.
+
+    `weight` is in (0, 1]: it scales what the variant's hits score. `channels` names the channels, or kinds of
+    channels, that it is for; None is all. A hypothetical answer (HyDE) is for `{"semantic"}` only.
+    """
+
+    text: str
+    weight: float = 1.0
+    channels: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.weight <= 1.0:
+            raise ConfigError(f"the weight of a variant is above 0 and at most 1, not {self.weight!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """What is asked. A plain string is accepted wherever a query is.
+
+    `variants` are further wordings. `vectors` maps an embedder's fingerprint to the query's embedding; a bare
+    array is kept under `ANY_EMBEDDER`. `where` narrows the search, `require` is the caller's access rights: both are
+    filters, applied before ranking. `weights` overrides the weights of fused channels by name.
+    """
+
+    text: str
+    variants: tuple[Variant, ...] = ()
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    sparse: Mapping[str, float] | None = None
+    route: Route | None = None
+    where: Filter | None = None
+    require: Filter | None = None
+    weights: Mapping[str, float] | None = None
+    reference_date: date | datetime | None = None
+    max_context_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise ConfigError(f"a query is a string or a Query, not {type(self.text).__name__}")
+        vectors: object = self.vectors
+        if not isinstance(vectors, Mapping):
+            vectors = {ANY_EMBEDDER: vectors}
+        object.__setattr__(self, "vectors", MappingProxyType({key: _vector(v) for key, v in vectors.items()}))
+        object.__setattr__(self, "variants", tuple(self.variants))
+
+    def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
+        """The query's text and those of its variants that are for this channel, each text once."""
+        own = [v for v in self.variants if v.channels is None or name in v.channels or kind in v.channels]
+        found: dict[str, Variant] = {self.text: Variant(self.text)}
+        for variant in own:
+            found.setdefault(variant.text, variant)
+        return tuple(found.values())
+
+    def _parts(self) -> tuple[Any, ...]:
+        return (
+            self.text, self.variants, self.sparse, self.route, self.where, self.require, self.weights,
+            self.reference_date, self.max_context_tokens,
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Query):
+            return NotImplemented
+        return (
+            self._parts() == other._parts()
+            and self.vectors.keys() == other.vectors.keys()
+            and all(np.array_equal(vector, other.vectors[key]) for key, vector in self.vectors.items())
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.text, self.variants))
+
+
+def as_query(query: str | Query) -> Query:
+    """A query from a query or a plain string."""
+    return query if isinstance(query, Query) else Query(query)
+
+
+def _vector(values: ArrayLike) -> Vector:
+    vector = np.array(values, dtype=np.float32)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        raise ConfigError(f"a query vector is one row of finite numbers, not shape {vector.shape}")
+    vector.setflags(write=False)
+    return vector
+
+
+@dataclass(frozen=True)
+class Vote:
+    """What one channel or stage said of one hit.
+
+    `rank` counts from 1. `score` is its own score, higher is better. `contribution` is what it added to the fused
+    score, None where it is not part of a sum. `query` is the wording that found the hit, `terms` those of its words
+    that matched, `parts` the votes of a fusion inside a fusion.
+    """
+
+    stage: str
+    rank: int
+    score: float | None = None
+    weight: float = 1.0
+    contribution: float | None = None
+    query: str = ""
+    terms: tuple[str, ...] = ()
+    parts: tuple[Vote, ...] = ()
+    kind: ChannelKind | None = None
+
+    def leaves(self) -> Iterator[Vote]:
+        """The channels' votes below this one; itself when it has no parts."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A chunk that was found.
+
+    `score` is what the last scoring stage ordered by, higher is better; None where it was not scored. `context` is
+    what a model reads, when that is not the chunk's own text.
+    """
+
+    chunk: Chunk
+    score: float | None = None
+    votes: tuple[Vote, ...] = ()
+    context: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.chunk.id
+
+    @property
+    def text(self) -> str:
+        """What a model reads: the context where there is one, else the chunk's text."""
+        return self.chunk.text if self.context is None else self.context
+
+    @property
+    def fused(self) -> float | None:
+        """The sum of the channels' contributions; None when no fusion took part."""
+        parts = [vote.contribution for vote in self.votes if vote.contribution is not None]
+        return math.fsum(parts) if parts else None
+
+    @property
+    def found_by(self) -> FoundBy | None:
+        """`hybrid` where at least two channels found it, else the kind of the one that did."""
+        kinds = [leaf.kind for vote in self.votes for leaf in vote.leaves() if leaf.kind is not None]
+        return "hybrid" if len(kinds) > 1 else (kinds[0] if kinds else None)
+
+    def vote(self, stage: str) -> Vote | None:
+        """The vote of the channel or stage of this name."""
+        return next((vote for vote in self.votes if vote.stage == stage), None)
+
+    def voted(self, vote: Vote) -> Hit:
+        """This hit with a vote more; one of the same stage is replaced."""
+        return replace(self, votes=(*(v for v in self.votes if v.stage != vote.stage), vote))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A channel or stage that was skipped, or (`degrades` false) something worth a note."""
+
+    stage: str
+    kind: str
+    message: str
+    degrades: bool = True
+    error: Exception | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, stage: str, error: Exception) -> Failure:
+        return cls(stage, type(error).__name__, str(error), error=error)
+
+    def within(self, stage: str) -> Failure:
+        """The same failure, named by the channel of a fusion below which it happened."""
+        own = self.stage == stage or self.stage.startswith(f"{stage}/")
+        return self if own else replace(self, stage=f"{stage}/{self.stage}")
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.kind}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Hits in their authoritative order, and the failures of everything below.
+
+    Ids are unique. Scores are finite and fall; equal ones go by ascending id; hits without a score come last.
+    """
+
+    hits: tuple[Hit, ...] = ()
+    errors: tuple[Failure, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hits", tuple(self.hits))
+        object.__setattr__(self, "errors", tuple(dict.fromkeys(self.errors)))
+        if len({hit.chunk.id for hit in self.hits}) != len(self.hits):
+            raise ConfigError("a ranking holds each chunk once")
+        _check_order(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(hit.chunk.id for hit in self.hits)
+
+    def top(self, k: int) -> Ranking:
+        """The first k hits, with the same errors."""
+        return replace(self, hits=self.hits[:k]) if len(self.hits) > k else self
+
+    def failing(self, *failures: Failure) -> Ranking:
+        """The same hits with failures more."""
+        return replace(self, errors=(*self.errors, *failures)) if failures else self
+
+
+def ranked(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Hits in the one total order: score falling, then id rising; those without a score last, as they came."""
+    scored: list[Hit] = []
+    rest: list[Hit] = []
+    for hit in hits:
+        (rest if hit.score is None else scored).append(hit)
+    check_scores((hit.chunk.id, hit.score) for hit in scored)
+    return (*sorted(scored, key=lambda hit: (-(hit.score or 0.0), hit.chunk.id)), *rest)
+
+
+def check_scores(scores: Iterable[tuple[str, float | None]]) -> None:
+    """Raises InvalidScoreError, naming the chunk, where a score is NaN or infinite."""
+    for chunk_id, score in scores:
+        if score is not None and not math.isfinite(score):
+            raise InvalidScoreError(f"the score of chunk {chunk_id!r} is {score}; scores are finite numbers")
+
+
+def _check_order(hits: tuple[Hit, ...]) -> None:
+    scores = [hit.score for hit in hits]
+    check_scores((hit.chunk.id, hit.score) for hit in hits)
+    bare = next((at for at, score in enumerate(scores) if score is None), len(scores))
+    if any(score is not None for score in scores[bare:]):
+        raise ConfigError("hits without a score come after all scored ones")
+    keys = [(-score, hit.chunk.id) for score, hit in zip(scores[:bare], hits, strict=False) if score is not None]
+    if any(after < before for before, after in zip(keys, keys[1:], strict=False)):
+        raise ConfigError("scores fall, and equal scores go by ascending id")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a channel's scores are distributed over a collection: mean, standard deviation, how many were counted."""
+
+    mean: float
+    sd: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Citation:
+    """One block of a context: where it comes from. `index` counts from 1; `start` and `end` are character offsets."""
+
+    index: int
+    chunk_id: str
+    kb: str
+    source_file: str | None
+    page_number: int | str | None
+    section: str | None
+    start: int | None
+    end: int | None
+    score: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a model reads: the blocks' text, a citation per block in the same order, and the text's tokens."""
+
+    text: str = ""
+    citations: tuple[Citation, ...] = ()
+    tokens: int = 0
+    over_budget: tuple[str, ...] = ()
+    """Ids of hits left out, or shortened, because the budget was spent."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a pipeline returns. `timings` are seconds per channel and stage; `degraded` when one was skipped."""
+
+    query: Query
+    ranking: Ranking
+    route: Route | None = None
+    channels_used: tuple[str, ...] = ()
+    context: Context = field(default_factory=Context)
+    timings: Mapping[str, float] = field(default_factory=dict)
+    confidence: Literal["ok", "none"] = "none"
+    kg_direct_answer: Mapping[str, Any] | None = None
+    flare_retrievals: int = 0
+    trace: tuple[Any, ...] = ()
+
+    @property
+    def hits(self) -> tuple[Hit, ...]:
+        return self.ranking.hits
+
+    @property
+    def errors(self) -> tuple[Failure, ...]:
+        return self.ranking.errors
+
+    @property
+    def context_tokens(self) -> int:
+        return self.context.tokens
+
+    @property
+    def degraded(self) -> bool:
+        return any(failure.degrades for failure in self.errors)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.channel import Leaf, Match
-from voicevault_retrievers.types import Chunk, ChannelKind, Query, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, Query, Variant
 
 
 class HashEmbedder:

@@ -326,5 +326,3 @@ def rescored(ranking: Ranking, stage: str, scores: Sequence[float]) -> Ranking:
     voted = [hit.voted(Vote(stage, rank, hit.score)) for rank, hit in enumerate(ordered, 1)]
     rest = [replace(hit, score=None) for hit in ranking.hits[len(scores) :]]
     return replace(ranking, hits=(*voted, *rest))
-
-

@@ -88,7 +88,7 @@ def drive(plan: Plan[T], *, timeout: float | None = None, spans: MutableSequence
     try:
         while not run.done:
             for ticket in run.start():
-                ticket.in_thread(lambda outcome, ticket=ticket: inbox.put((ticket, outcome)))
+                ticket.in_thread(_paired(ticket, inbox.put))
             if run.done:
                 break
             try:
@@ -107,9 +107,9 @@ async def adrive(plan: Plan[T], *, timeout: float | None = None, spans: MutableS
     loop = asyncio.get_running_loop()
     inbox: asyncio.Queue[tuple[_Ticket, Any] | None] = asyncio.Queue()
 
-    def from_thread(ticket: _Ticket, outcome: Any) -> None:
+    def from_thread(arrived: tuple[_Ticket, Any]) -> None:
         try:
-            loop.call_soon_threadsafe(inbox.put_nowait, (ticket, outcome))
+            loop.call_soon_threadsafe(inbox.put_nowait, arrived)
         except RuntimeError:  # the loop has closed: nobody waits for a late answer
             return
 
@@ -119,7 +119,7 @@ async def adrive(plan: Plan[T], *, timeout: float | None = None, spans: MutableS
                 if ticket.call.coroutine is not None:
                     ticket.on_loop(loop, ticket.call.coroutine, inbox)
                 else:
-                    ticket.in_thread(lambda outcome, ticket=ticket: from_thread(ticket, outcome))
+                    ticket.in_thread(_paired(ticket, from_thread))
             if run.done:
                 break
             patience = run.patience()
@@ -175,7 +175,11 @@ class _Ticket:
             inbox.put_nowait((self, outcome))
 
         task = loop.create_task(awaited())
-        self.abandon = lambda: None if task.cancel() else None
+
+        def abandon() -> None:
+            task.cancel()
+
+        self.abandon = abandon
 
 
 class _Run:
@@ -269,9 +273,7 @@ class _Run:
         self._plans.append(plan)
         self._advance(plan, lambda: next(plan), deliver)
 
-    def _advance(
-        self, plan: Plan[Any], resume: Callable[[], tuple[Step, ...]], deliver: Callable[[Any], None]
-    ) -> None:
+    def _advance(self, plan: Plan[Any], resume: Callable[[], tuple[Step, ...]], deliver: Callable[[Any], None]) -> None:
         try:
             steps = resume()
             while not steps:
@@ -309,6 +311,10 @@ class _Run:
 
 def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None]:
     return lambda outcome: receive(at, outcome)
+
+
+def _paired(ticket: _Ticket, put: Callable[[tuple[_Ticket, Any]], None]) -> Callable[[Any], None]:
+    return lambda outcome: put((ticket, outcome))
 
 
 def _outcome(function: Callable[[], Any]) -> Any:

@@ -17,7 +17,7 @@ def provenance(hit: Hit) -> dict[str, Any]:
     """
     votes = hit.votes
     fused = hit.fused
-    channels = [vote for vote in votes if fused is None and vote.kind is not None or vote.contribution is not None]
+    channels = [vote for vote in votes if (fused is None and vote.kind is not None) or vote.contribution is not None]
     told: dict[str, Any] = {
         "found_by": hit.found_by,
         "channels": {vote.stage: _channel(vote) for vote in channels},

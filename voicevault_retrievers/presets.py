@@ -86,7 +86,9 @@ class Preset:
             raise ConfigError(f"a preset says `version: {VERSION}`; this one has {data.get('version')!r}")
         channels = {
             name: _section(name, options, *_CHANNEL_OPTIONS.get(name, ()), "depth", "timeout")
-            for name, options in _section("channels", data.get("channels", {"bm25": {}, "dense": {}}), *_CHANNELS).items()
+            for name, options in _section(
+                "channels", data.get("channels", {"bm25": {}, "dense": {}}), *_CHANNELS
+            ).items()
         }
         fusion = _section("fusion", data.get("fusion"), "method", "k", "depth", "weights")
         dense = channels.get("dense", {})
@@ -114,7 +116,9 @@ class Preset:
     def build(self, channels: Mapping[str, Channel], *, notes: Iterable[Failure] = ()) -> Pipeline:
         """The pipeline over channels of the names that the preset has."""
         if set(channels) != set(self.channels):
-            raise ConfigError(f"preset {self.name!r} has the channels {sorted(self.channels)}, given {sorted(channels)}")
+            raise ConfigError(
+                f"preset {self.name!r} has the channels {sorted(self.channels)}, given {sorted(channels)}"
+            )
         channel: Channel = fuse(
             channels, method=self.method, weights=self.weights, depth=self.depths, on_error=self.on_error
         )
@@ -178,8 +182,9 @@ def _stage(data: Any) -> Stage:
 
 def _rerank(options: dict[str, Any]) -> Stage:
     _section("rerank", options, "model", "backend", "depth", "max_chars", "timeout")
-    scorer = load_scorer(options.pop("model", DEFAULT_RERANKER), options.pop("backend", "auto"))
-    return CrossEncoderRerank(scorer, **options)
+    model, backend = options.pop("model", DEFAULT_RERANKER), options.pop("backend", "auto")
+    # By name it is looked for at the first search, where a missing model degrades the result and no more.
+    return CrossEncoderRerank(model if backend == "auto" else load_scorer(model, backend), **options)
 
 
 def _page_cap(options: dict[str, Any]) -> Stage:

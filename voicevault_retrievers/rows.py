@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from threading import Lock
 from typing import TypeAlias
 
@@ -37,7 +38,7 @@ class Rows:
     def of(cls, chunks: Iterable[Chunk]) -> Rows:
         """Rows of chunks in any order; ConfigError when two have one id."""
         ordered = sorted(chunks, key=lambda chunk: chunk.id)
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             if before.id == after.id:
                 raise ConfigError(f"two chunks have the id {after.id!r}; ids are unique")
         return cls(ordered)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from enum import Enum
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -114,9 +115,8 @@ class Query:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise ConfigError(f"a query is a string or a Query, not {type(self.text).__name__}")
-        vectors: object = self.vectors
-        if not isinstance(vectors, Mapping):
-            vectors = {ANY_EMBEDDER: vectors}
+        given: Any = self.vectors
+        vectors = given if isinstance(given, Mapping) else {ANY_EMBEDDER: given}
         object.__setattr__(self, "vectors", MappingProxyType({key: _vector(v) for key, v in vectors.items()}))
         object.__setattr__(self, "variants", tuple(self.variants))
 
@@ -313,7 +313,7 @@ def _check_order(hits: tuple[Hit, ...]) -> None:
     if any(score is not None for score in scores[bare:]):
         raise ConfigError("hits without a score come after all scored ones")
     keys = [(-score, hit.chunk.id) for score, hit in zip(scores[:bare], hits, strict=False) if score is not None]
-    if any(after < before for before, after in zip(keys, keys[1:], strict=False)):
+    if any(after < before for before, after in pairwise(keys)):
         raise ConfigError("scores fall, and equal scores go by ascending id")
 
 

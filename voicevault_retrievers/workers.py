@@ -36,7 +36,7 @@ class Task:
         """Run in the caller's context and hand over the value, or the exception."""
         try:
             value = self.context.run(self._inside)
-        except BaseException as error:  # handed to the driver, which raises it in the caller's thread
+        except BaseException as error:  # noqa: BLE001 - handed to the driver, which raises it in the caller's thread
             value = error
         self.done(value)
 

@@ -30,7 +30,15 @@ METADATA: list[dict[str, Any]] = [
 CHUNKS = [
     Chunk(f"c{n}", text, parent_id="p" if n % 2 else None, metadata=METADATA[n % len(METADATA)])
     for n, text in enumerate(
-        ["a pump", "the pump valve", "valve of a turbine", "turbine blade", "blade pitch pump", "oil", "oil of the pump"]
+        [
+            "a pump",
+            "the pump valve",
+            "valve of a turbine",
+            "turbine blade",
+            "blade pitch pump",
+            "oil",
+            "oil of the pump",
+        ]
     )
 ]
 FILTERS: list[dict[str, Any]] = [

@@ -28,7 +28,9 @@ def _chunks(corpus: Sequence[Sequence[str]]) -> list[Chunk]:
     return [Chunk(f"d{number:03}", " ".join(words)) for number, words in enumerate(corpus)]
 
 
-def _compare(channel: BM25, corpus: Sequence[Sequence[str]], query: Sequence[str], theirs: Any, **tolerance: float) -> None:
+def _compare(
+    channel: BM25, corpus: Sequence[Sequence[str]], query: Sequence[str], theirs: Any, **tolerance: float
+) -> None:
     found = {hit.id: hit.score for hit in channel.search(" ".join(query), len(corpus))}
     matching = {f"d{number:03}" for number, words in enumerate(corpus) if set(words) & set(query)}
     assert set(found) == matching

@@ -93,7 +93,9 @@ def test_2_the_order_of_the_corpus_does_not_matter(make: Make, chunks: list[Chun
 
 
 @given(lists=st.lists(found, min_size=1, max_size=4), seed=st.randoms(use_true_random=False), k=ks)
-def test_2_the_order_of_the_channels_does_not_matter(lists: list[list[tuple[str, float]]], seed: object, k: int) -> None:
+def test_2_the_order_of_the_channels_does_not_matter(
+    lists: list[list[tuple[str, float]]], seed: object, k: int
+) -> None:
     names = [f"c{number}" for number in range(len(lists))]
     seed.shuffle(names)  # type: ignore[attr-defined]
     one = fuse({name: ListChannel(lists[int(name[1:])]) for name in sorted(names)}).search("q", k)
@@ -226,9 +228,7 @@ def test_where_narrows_and_keeps_the_scores_of_the_whole_base(chunks: list[Chunk
 
 
 @given(chunks=chunk_lists, query=queries, k=st.integers(1, 8), cap=st.integers(1, 3))
-def test_the_page_cap_is_hard_fills_up_and_keeps_the_order(
-    chunks: list[Chunk], query: str, k: int, cap: int
-) -> None:
+def test_the_page_cap_is_hard_fills_up_and_keeps_the_order(chunks: list[Chunk], query: str, k: int, cap: int) -> None:
     below = fused(chunks)
     full = below.search(query, 1000)
     expected: list[str] = []
@@ -245,9 +245,7 @@ def _segment(chunks: Sequence[Chunk], kept: set[str]) -> Segment:
     rows = Rows.of(chunks)
     live = np.array([chunk_id in kept for chunk_id in rows.ids])
     analyzer = Analyzer()
-    return Segment(
-        Rows(rows.chunks, rows.ids, live), Postings.build(analyzer(chunk.text) for chunk in rows.chunks)
-    )
+    return Segment(Rows(rows.chunks, rows.ids, live), Postings.build(analyzer(chunk.text) for chunk in rows.chunks))
 
 
 def _vectors(chunks: Sequence[Chunk], kept: set[str]) -> VectorPart:

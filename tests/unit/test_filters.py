@@ -10,7 +10,8 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import both, canonical, compile_filter
 
 META: dict[str, Any] = {
-    "file": "a.pdf", "page": 3, "ratio": 0.5, "done": True, "tags": ["x", "y", 2], "none": None, "void": [], "blank": "",
+    "file": "a.pdf", "page": 3, "ratio": 0.5, "done": True, "tags": ["x", "y", 2], "none": None, "void": [],
+    "blank": "",
 }  # fmt: skip
 
 TRUE = [

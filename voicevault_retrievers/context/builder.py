@@ -56,7 +56,9 @@ class ContextBuilder:
     @property
     def instruction(self) -> str:
         """What to tell a model so that its answer cites the blocks."""
-        form = "[n], the number of a block" if self.markers == "numbered" else "[Source: file, p.N], as a block's header"
+        form = (
+            "[n], the number of a block" if self.markers == "numbered" else "[Source: file, p.N], as a block's header"
+        )
         return (
             f"Answer from the sources below alone. After each statement cite where it comes from as {form} has it "
             "(leave the page out where the header has none). If the sources do not answer the question, say so. "

@@ -139,9 +139,7 @@ class VectorChannel(Leaf):
         return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"
 
 
-def _candidates(
-    rough: NDArray[np.float32], mask: NDArray[np.bool_] | None, k: int
-) -> NDArray[np.intp]:
+def _candidates(rough: NDArray[np.float32], mask: NDArray[np.bool_] | None, k: int) -> NDArray[np.intp]:
     """Rows that may be among the k nearest, for all that float32 can tell."""
     allowed = np.arange(len(rough)) if mask is None else np.flatnonzero(mask)
     if len(allowed) <= k:
@@ -150,7 +148,8 @@ def _candidates(
         return allowed[:0]
     chosen = rough[allowed]
     border = np.partition(chosen, len(chosen) - k)[len(chosen) - k]
-    return allowed[chosen >= border - _MARGIN]
+    candidates: NDArray[np.intp] = allowed[chosen >= border - _MARGIN]
+    return candidates
 
 
 def _cosines(rows: NDArray[np.float32], vector: Vector) -> NDArray[np.float64]:

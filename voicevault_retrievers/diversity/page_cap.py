@@ -39,7 +39,10 @@ class PageCap(Stage):
 
     def __init__(self, max_chunks_per_page: int = 2, *, max_chunks_per_document: int | None = None) -> None:
         super().__init__()
-        for option, value in (("max_chunks_per_page", max_chunks_per_page), ("max_chunks_per_document", max_chunks_per_document)):
+        for option, value in (
+            ("max_chunks_per_page", max_chunks_per_page),
+            ("max_chunks_per_document", max_chunks_per_document),
+        ):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{option} is a whole number of at least 1, not {value!r}")
         self.max_chunks_per_page = max_chunks_per_page
@@ -63,11 +66,13 @@ class PageCap(Stage):
         page, file = page_of(hit.chunk.metadata), file_of(hit.chunk.metadata)
         caps: dict[tuple[Any, ...], int] = {}
         if page is not None:
-            caps["page", hit.chunk.kb, *page] = self.max_chunks_per_page
+            caps[("page", hit.chunk.kb, *page)] = self.max_chunks_per_page
         if self.max_chunks_per_document is not None and file is not None:
             caps["file", hit.chunk.kb, file] = self.max_chunks_per_document
         return caps
 
     def __repr__(self) -> str:
-        document = "" if self.max_chunks_per_document is None else f", max_chunks_per_document={self.max_chunks_per_document}"
+        document = (
+            "" if self.max_chunks_per_document is None else f", max_chunks_per_document={self.max_chunks_per_document}"
+        )
         return f"PageCap({self.max_chunks_per_page}{document})"

@@ -61,7 +61,9 @@ class ChromaVectors:
         """The length of its vectors; ConfigError while it is empty, when Chroma does not know yet."""
         sample = self.collection.peek(1)["embeddings"]
         if sample is None or len(sample) == 0:
-            raise ConfigError(f"the Chroma collection {self.collection.name!r} is empty: its dimension is not known yet")
+            raise ConfigError(
+                f"the Chroma collection {self.collection.name!r} is empty: its dimension is not known yet"
+            )
         return len(sample[0])
 
     def add(self, chunks: Iterable[Chunk], embedder: Embedder) -> None:

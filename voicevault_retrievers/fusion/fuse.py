@@ -163,7 +163,14 @@ def _vote(name: str, rank: int, hit: Hit, weight: float, contribution: float) ->
         return replace(hit.votes[0], rank=rank, weight=weight, contribution=contribution)
     leaf = next((part for vote in hit.votes for part in vote.leaves()), None)
     return Vote(
-        name, rank, hit.score, weight, contribution, query=leaf.query if leaf else "", terms=_terms(hit), parts=hit.votes
+        name,
+        rank,
+        hit.score,
+        weight,
+        contribution,
+        query=leaf.query if leaf else "",
+        terms=_terms(hit),
+        parts=hit.votes,
     )
 
 

@@ -46,9 +46,7 @@ class BM25(Leaf):
         self.exclude_nonpositive = exclude_nonpositive
 
     @classmethod
-    def from_chunks(
-        cls, chunks: Iterable[Chunk], analyzer: Analyzer | Tokenizer | None = None, **options: Any
-    ) -> BM25:
+    def from_chunks(cls, chunks: Iterable[Chunk], analyzer: Analyzer | Tokenizer | None = None, **options: Any) -> BM25:
         """BM25 over chunks held in memory; `options` are those of the constructor."""
         rows = Rows.of(chunks)
         chosen = Analyzer() if analyzer is None else analyzer
@@ -65,7 +63,9 @@ class BM25(Leaf):
         """
         formula = _formula_of_ranker(ranker)
         if len(chunks) != len(ranker.doc_freqs):
-            raise ConfigError(f"the rank-bm25 object holds {len(ranker.doc_freqs)} documents, given {len(chunks)} chunks")
+            raise ConfigError(
+                f"the rank-bm25 object holds {len(ranker.doc_freqs)} documents, given {len(chunks)} chunks"
+            )
         rows = Rows.of(chunks)
         counts = {chunk.id: frequencies for chunk, frequencies in zip(chunks, ranker.doc_freqs, strict=True)}
         postings = Postings.build(

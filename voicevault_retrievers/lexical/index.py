@@ -203,7 +203,8 @@ def _has(postings: Postings, term: str, rows: NDArray[np.intp]) -> Mask:
     ordinals, _ = postings.find(term)
     if not len(ordinals):
         return np.zeros(len(rows), dtype=np.bool_)
-    return ordinals[np.minimum(np.searchsorted(ordinals, rows), len(ordinals) - 1)] == rows
+    has: Mask = ordinals[np.minimum(np.searchsorted(ordinals, rows), len(ordinals) - 1)] == rows
+    return has
 
 
 def _contribution(

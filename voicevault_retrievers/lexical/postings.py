@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Unsigned: TypeAlias = NDArray[np.unsignedinteger]
-ReadArray: TypeAlias = Callable[[Path], NDArray[np.generic]]
+ReadArray: TypeAlias = Callable[[Path], NDArray[Any]]
 
 ARRAYS = ("terms", "term_ends", "ends", "ordinals", "frequencies", "lengths")
 

@@ -1,0 +1,71 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INTERPRETERS ?= 3.10 3.11 3.12 3.13
+DATA ?= ../shared/data
+
+export HF_HUB_OFFLINE ?= 1
+export ANONYMIZED_TELEMETRY ?= False
+
+.PHONY: help install install-demo demo test check format matrix wheel bench docs clean
+
+help:  ## show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+install-demo: $(VENV)/.demo  ## set up what the demo needs: onnxruntime and weights, no torch
+
+install: $(VENV)/.dev  ## set up everything, the tools included
+
+demo: install-demo  ## index the sample documents, answer questions, measure
+	$(BIN)/voicevault demo
+
+test: install  ## run the tests
+	$(BIN)/python -m pytest
+
+check: install  ## lint, types, import floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install  ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+matrix:  ## run the torch-free tests on every interpreter found
+	@for version in $(INTERPRETERS); do \
+		interpreter=$$(ls "$$HOME"/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -n 1); \
+		interpreter=$${interpreter:-$$(command -v python$$version || true)}; \
+		if [ -z "$$interpreter" ]; then echo "python$$version: not found, skipped"; continue; fi; \
+		echo "python$$version: $$interpreter"; \
+		test -x .venv-$$version/bin/python || "$$interpreter" -m venv .venv-$$version || exit 1; \
+		.venv-$$version/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+			--editable '.[light-dev]' || exit 1; \
+		.venv-$$version/bin/python -m pytest -q -m 'not torch' || exit 1; \
+	done
+
+wheel: install  ## build the wheel and use it in fresh environments
+	$(BIN)/python tests/packaging/check_wheel.py
+
+bench: bench-quality  ## run every benchmark; each writes tests/benchmarks/results/NAME.json
+
+bench-%: install
+	$(BIN)/python -m tests.benchmarks.$* $(DATA)
+
+docs: install  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:  ## remove what was built
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .venv .venv-3.*

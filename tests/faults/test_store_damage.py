@@ -1,0 +1,254 @@
+"""Damage on disk and killed writers: the last commit, or an error that says so; never a wrong answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import HashEmbedder
+from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, LockedError
+from voicevault_retrievers.store import Bases, KnowledgeBase, commit, files, log
+from voicevault_retrievers.store.verify import problems
+from voicevault_retrievers.types import Chunk
+
+ROOT = Path(__file__).parents[2]
+QUERIES = ("dog", "quick fox", "cat")
+
+
+def sample(n: int) -> list[Chunk]:
+    return [Chunk(f"{i:04}", f"{('fox', 'dog', 'cat')[i % 3]} quick number{i}", metadata={"page": i}) for i in range(n)]
+
+
+def opened(root: Path) -> KnowledgeBase:
+    return KnowledgeBase.open("kb", root=root, embedder=HashEmbedder())
+
+
+def answers(kb: KnowledgeBase) -> list[object]:
+    return [
+        [(hit.chunk, hit.score) for hit in channel.search(query, 20)]
+        for channel in (kb.bm25(), kb.dense())
+        for query in QUERIES
+    ]
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Path:
+    """A base with three commits in its log."""
+    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as kb:
+        kb.add(sample(3))
+        kb.delete(["0001"])
+        kb.add([Chunk("last", "the last fox")])
+    return tmp_path
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A base with a segment, tombstones and a log."""
+    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as kb:
+        monkeypatch.setattr(commit, "SEAL_AT", 1)
+        kb.add(sample(12))
+        kb.delete(["0003"])
+        monkeypatch.undo()
+        kb.add([Chunk("last", "the last fox")])
+    return tmp_path
+
+
+def test_a_log_cut_anywhere_in_its_last_record_opens_with_the_commit_before(logged: Path) -> None:
+    path = logged / "kb" / "log-000000"
+    whole = path.read_bytes()
+    last = whole.rindex(b"\x00vvr")
+    for cut in range(last, len(whole)):
+        path.write_bytes(whole[:cut])
+        kb = opened(logged)
+        assert kb.ids() == ["0000", "0002"]
+        assert kb.verify() == []
+        with kb:
+            kb.add([Chunk("new", "new fox")])
+        assert opened(logged).ids() == ["0000", "0002", "new"]
+        assert kb.verify() == []
+
+
+def test_a_byte_changed_in_a_log_is_damage_or_the_end(logged: Path) -> None:
+    path = logged / "kb" / "log-000000"
+    whole = path.read_bytes()
+    last = whole.rindex(b"\x00vvr")
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        if at < last:
+            with pytest.raises(IndexDamagedError, match="log-000000"):
+                opened(logged)
+        else:
+            kb = opened(logged)
+            assert kb.ids() == ["0000", "0002"]
+            assert len(kb.verify()) == 1
+
+
+def test_a_byte_changed_in_a_file_is_never_a_wrong_answer(sealed: Path) -> None:
+    right = answers(opened(sealed))
+    folder = sealed / "kb"
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock" and "log" not in path.name]
+    assert {"manifest.json", "seg-000001.dead-000002", "vectors.npy", "terms.npy", "crc32.json"} < {
+        p.name for p in paths
+    }
+    for path in paths:
+        whole = path.read_bytes()
+        for at in range(0, len(whole), max(1, len(whole) // 40)):
+            if not whole[at : at + 1].isspace():  # in the manifest it says nothing
+                path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+                with pytest.raises(IndexDamagedError, match=path.name):
+                    opened(sealed)
+                assert problems(folder)
+        path.write_bytes(whole)
+    assert answers(opened(sealed)) == right
+
+
+def test_a_change_deep_in_a_large_file_is_found(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the first block of a large file, text is checked when it is read, and an array by `verify`."""
+    monkeypatch.setattr(files, "SMALL", 0)
+    monkeypatch.setattr(commit, "SEAL_AT", 1)
+    with opened(sealed) as kb:
+        kb.add([Chunk(f"x{i:05}", f"fox number {i}") for i in range(4000)])
+        folder = kb.path / kb.manifest.segments[-1].name
+    for name in ("chunks.jsonl", "vectors.npy"):
+        path = folder / name
+        whole = path.read_bytes()
+        assert len(whole) > 2 * files.BLOCK
+        path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+        kb = opened(sealed)
+        assert name in " ".join(kb.verify())
+        if name == "chunks.jsonl":
+            assert kb.get(["x00000"])
+            with pytest.raises(IndexDamagedError, match=name):
+                kb.get(["x03999"])
+        path.write_bytes(whole)
+    assert opened(sealed).verify() == []
+
+
+def test_a_file_that_is_missing_or_cut_is_named(sealed: Path) -> None:
+    for path in [path for path in (sealed / "kb").rglob("*") if path.is_file() and path.name != "lock"]:
+        whole = path.read_bytes()
+        for harm in (path.unlink, lambda path=path, whole=whole: path.write_bytes(whole[: len(whole) // 2])):
+            if path.name.startswith("log-") and harm is not path.unlink:
+                continue
+            harm()
+            for use in (lambda: opened(sealed), lambda: Bases(["kb", "none"], root=sealed)):
+                with pytest.raises(IndexDamagedError, match=path.name):
+                    use()
+            assert any(path.name in problem for problem in problems(sealed / "kb"))
+        path.write_bytes(whole)
+    assert opened(sealed).verify() == []
+
+
+def test_a_newer_format_is_told_from_damage(sealed: Path) -> None:
+    path = sealed / "kb" / "manifest.json"
+    body = json.loads(path.read_bytes())
+    del body["checksum"]
+    body = {**body, "format": 2, "something": "new"}
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({"checksum": checksum, **body}))
+    with pytest.raises(IncompatibleIndexError, match="update voicevault-retrievers"):
+        opened(sealed)
+
+
+def test_a_writer_that_fails_while_sealing_leaves_the_last_commit(
+    logged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = answers(opened(logged))
+    monkeypatch.setattr(commit, "SEAL_AT", 1)
+    for name in ("seal", "write", "replace", "flush_folder"):
+        kb = opened(logged)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, name, _fail)
+            with pytest.raises(OSError, match="no space"):
+                kb.add([Chunk("new", "new fox")])
+        assert answers(kb) == answers(opened(logged)) == before
+    with opened(logged) as kb:
+        kb.add([Chunk("new", "new fox")])
+    assert opened(logged).ids() == ["0000", "0002", "last", "new"]
+    assert {path.name for path in kb.path.iterdir()} == {*kb.manifest.names, "manifest.json", "lock"}
+
+
+def _fail(*_: object) -> None:
+    raise OSError("no space left")
+
+
+def test_a_commit_whose_end_failed_is_read_again_before_the_next_write(
+    logged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "SEAL_AT", 1)
+    kb = opened(logged)
+    assert kb.delete(["none"]) == 0  # takes the lock
+    with monkeypatch.context() as patch:
+        patch.setattr("voicevault_retrievers.store.commit.Snapshot.open", _fail)
+        with pytest.raises(OSError, match="no space"):
+            kb.add([Chunk("new", "new fox")])
+    assert kb.ids() == ["0000", "0002", "last"]
+    with kb:
+        kb.add([Chunk("newer", "newer fox")])
+    assert kb.ids() == opened(logged).ids() == ["0000", "0002", "last", "new", "newer"]
+
+
+def test_a_reader_that_comes_while_another_seals_reads_again(logged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: Callable[..., object] = log.read
+    writer = opened(logged)
+
+    def late(path: Path, kb: str, start: int = 0) -> object:
+        monkeypatch.setattr(log, "read", read)
+        monkeypatch.setattr(commit, "SEAL_AT", 1)
+        with writer:
+            writer.add([Chunk("new", "new fox")])
+        assert not path.exists()
+        return read(path, kb, start)
+
+    monkeypatch.setattr(log, "read", late)
+    assert opened(logged).ids() == ["0000", "0002", "last", "new"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.helpers import HashEmbedder
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.types import Chunk
+
+kb = KnowledgeBase.open("kb", root=sys.argv[1], embedder=HashEmbedder())
+kb.add([Chunk("mine", "my fox")])
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_writer_is_refused_until_the_first_is_dead(logged: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(logged)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "written\n"
+        kb = opened(logged)
+        assert "mine" in kb.ids()
+        with pytest.raises(LockedError, match=f"process {writer.pid}"):
+            kb.add([Chunk("other", "other fox")])
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+    with kb:
+        kb.add([Chunk("other", "other fox")])
+    assert {"mine", "other"} < set(opened(logged).ids())
+
+
+def test_a_base_put_in_the_place_of_another_is_seen(logged: Path) -> None:
+    kb = opened(logged)
+    shutil.rmtree(logged / "kb")
+    with pytest.raises(IndexDamagedError, match=r"manifest\.json is missing"):
+        kb.reload()
+    with KnowledgeBase.create("kb", root=logged, embedder=HashEmbedder()) as other:
+        other.add([Chunk("other", "other fox")])
+    assert kb.reload()
+    assert kb.ids() == ["other"]

@@ -1,0 +1,69 @@
+"""LlamaIndex parts that tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_index.core import MockEmbedding
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
+
+from tests.helpers import HashEmbedder
+
+TEXTS = {
+    "pump": "The pump is primed before the first start of the season.",
+    "valve": "Close the valve and drain the pump before winter.",
+    "filter": "The filter is rinsed every month with clean water.",
+    "alarm": "An alarm sounds when the water level is too high.",
+}
+
+
+class HashEmbedding(MockEmbedding):
+    """HashEmbedder as a LlamaIndex embedding model."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**{"embed_dim": 16, "model_name": "hash", **fields})
+
+    def _embed(self, text: str) -> list[float]:
+        return [float(value) for value in HashEmbedder(self.embed_dim).embed_queries([text])[0]]
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._embed(query)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._embed(text)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._embed(query)
+
+
+class ListRetriever(BaseRetriever):
+    """Gives the same nodes whatever is asked, and keeps the bundles it was asked with."""
+
+    def __init__(self, found: list[NodeWithScore]) -> None:
+        super().__init__()
+        self.found = found
+        self.asked: list[QueryBundle] = []
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        self.asked.append(query_bundle)
+        return self.found
+
+
+def nodes() -> list[TextNode]:
+    """Four chunks, each with a parent, a page, nested metadata and a key that models do not see."""
+    return [
+        TextNode(
+            id_=name,
+            text=text,
+            metadata={"file_name": "manual.pdf", "page_label": str(1 + at // 2), "tags": [name, {"n": at}], "key": at},
+            excluded_llm_metadata_keys=["key"],
+            excluded_embed_metadata_keys=["file_name", "page_label", "tags", "key"],
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="manual")},
+        )
+        for at, (name, text) in enumerate(TEXTS.items())
+    ]
+
+
+def scored(*pairs: tuple[str, float | None]) -> list[NodeWithScore]:
+    return [NodeWithScore(node=TextNode(id_=name, text=TEXTS.get(name, name)), score=score) for name, score in pairs]

@@ -1,0 +1,277 @@
+"""LlamaIndex: the retrievers."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import logging
+import math
+import pickle
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.indices.prompt_helper import PromptHelper
+from llama_index.core.llms import MockLLM
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import get_response_synthesizer
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.vector_stores import FilterCondition, MetadataFilter, MetadataFilters
+
+from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
+from tests.helpers import FailingChannel, HashEmbedder
+from voicevault_retrievers import llama_index as vv
+from voicevault_retrievers.errors import ConfigError, MissingExtraError, SearchError
+from voicevault_retrievers.fusion import RRF
+from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, VectorRetriever, provenance
+from voicevault_retrievers.llama_index.convert import chunks_of
+from voicevault_retrievers.store import KnowledgeBase
+
+QUESTION = "drain the pump before winter"
+
+
+def hybrid(**options: Any) -> HybridRetriever:
+    return HybridRetriever.from_nodes(nodes(), HashEmbedding(), **options)
+
+
+def told(found: NodeWithScore) -> dict[str, Any]:
+    known = provenance(found)
+    assert known is not None
+    return known
+
+
+def every() -> list[BaseRetriever]:
+    return [
+        BM25Retriever.from_nodes(nodes()),
+        VectorRetriever.from_nodes(nodes(), HashEmbedding()),
+        hybrid(),
+        HybridRetriever.from_index(VectorStoreIndex(nodes(), embed_model=HashEmbedding())),
+    ]
+
+
+@pytest.mark.parametrize("retriever", every(), ids=lambda retriever: type(retriever).__name__)
+async def test_is_a_retriever_whose_async_search_agrees(retriever: BaseRetriever) -> None:
+    assert BaseRetriever in type(retriever).__mro__
+    assert type(retriever)._aretrieve is not BaseRetriever._aretrieve
+    found = retriever.retrieve(QUESTION)
+    assert found[0].node_id == "valve"
+    assert found == await retriever.aretrieve(QUESTION)
+    assert retriever.retrieve("") == await retriever.aretrieve("")
+
+
+def test_all_is_sorted_and_true() -> None:
+    assert vv.__all__ == sorted(vv.__all__)
+    assert all(hasattr(vv, name) for name in vv.__all__)
+
+
+def test_without_llama_index_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("voicevault_retrievers.llama_index")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith("llama_index")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"voicevault-retrievers\[llama-index\]"):
+        import_module("voicevault_retrievers.llama_index")
+
+
+@pytest.mark.parametrize("option", ["k", "similarity_top_k"])
+def test_k_has_two_names(option: str) -> None:
+    assert len(hybrid(**{option: 2}).retrieve(QUESTION)) == 2
+    with pytest.raises(ConfigError, match="same option"):
+        hybrid(k=1, similarity_top_k=2)
+    with pytest.raises(TypeError, match="top_k"):
+        hybrid(top_k=2)
+
+
+def test_options_of_one_call_leave_the_retriever_alone() -> None:
+    retriever = hybrid(k=3)
+    assert len(retriever.search(QUESTION, k=1).hits) == 1
+    assert len(retriever.with_options(k=2).retrieve(QUESTION)) == 2
+    assert retriever.search("pump", weights={"dense": 0}).hits[0].found_by == "keyword"
+    assert retriever.with_options(weights={"dense": 0}).retrieve("pump")[0].score == 1 / 61
+    assert len(retriever.retrieve(QUESTION)) == 3
+    with pytest.raises(ConfigError, match="Did you mean 'dense'"):
+        retriever.search(QUESTION, weights={"dence": 1})
+
+
+def test_parts_add_up_exactly_to_the_score() -> None:
+    for found in hybrid(weights={"bm25": 0.3}).retrieve(QUESTION):
+        channels = told(found)["channels"].values()
+        assert math.fsum(channel["contribution"] for channel in channels) == told(found)["fused"] == found.score
+
+
+def test_provenance_names_ranks_words_and_channels() -> None:
+    first = told(hybrid(fusion=RRF(k=10)).retrieve("draining pumps")[0])
+    assert first["found_by"] == "hybrid"
+    assert first["channels"]["bm25"]["matched_terms"] == ["draining", "pumps"]
+    assert first["channels"]["bm25"]["rank"] == 1
+    assert first["channels"]["bm25"]["contribution"] == 1 / 11
+
+
+def test_filters_nest_and_only_narrow() -> None:
+    page_two = MetadataFilter(key="page_label", value="2")
+    not_alarm = MetadataFilters(filters=[MetadataFilter(key="key", value=3)], condition=FilterCondition.NOT)
+    where = MetadataFilters(filters=[page_two, not_alarm])
+    retriever = hybrid(where=where)
+    assert [found.node_id for found in retriever.retrieve("water")] == ["filter"]
+    assert retriever.search("water", where={"page_label": "1"}).hits == ()
+    assert hybrid(require={"key": {"$lt": 2}}).search("pump water", where={"key": {"$gte": 1}}).ranking.ids == (
+        "valve",
+    )
+
+
+def test_a_retriever_inside_another_keeps_its_filter() -> None:
+    inner = BM25Retriever.from_nodes(nodes(), where={"page_label": "1"})
+    outer = HybridRetriever(channels={"words": inner, "vectors": VectorRetriever.from_nodes(nodes(), HashEmbedder())})
+    for found in outer.retrieve("the water pump"):
+        assert ("words" in told(found)["channels"]) == (found.metadata["page_label"] == "1")
+    assert [found.node_id for found in outer.with_options(where={"key": 1}).retrieve("pump")] == ["valve"]
+    assert list(outer._get_prompt_modules()) == ["words", "vectors"]
+
+
+def test_inputs_stay_as_they_were() -> None:
+    given, bundle = nodes(), QueryBundle(QUESTION, custom_embedding_strs=["winter"], embedding=[0.5] * 16)
+    before = copy.deepcopy(given), copy.deepcopy(bundle)
+    retriever = HybridRetriever.from_nodes(given, HashEmbedding())
+    for found in retriever.retrieve(bundle):
+        found.node.metadata["tags"].append("written by the caller")
+        found.node.relationships.clear()
+    assert (given, bundle) == before
+    assert not any("_voicevault" in node.__dict__ for node in given)
+    assert all("written by the caller" not in found.metadata["tags"] for found in retriever.retrieve(bundle))
+
+
+def test_returned_nodes_are_what_was_indexed() -> None:
+    originals = {node.node_id: node for node in nodes()}
+    for found in hybrid().retrieve(QUESTION):
+        original = originals[found.node_id]
+        assert found.node == original
+        assert found.node.hash == original.hash
+        assert found.node.to_json() == original.to_json()
+        assert found.get_content(MetadataMode.LLM) == original.get_content(MetadataMode.LLM)
+
+
+@pytest.mark.parametrize("restored", ["json", "pydantic", "pickle"])
+def test_nodes_with_provenance_can_be_stored(restored: str) -> None:
+    for found in hybrid().retrieve(QUESTION):
+        if restored == "json":
+            again = type(found).from_json(found.to_json())
+            assert json.loads(found.to_json())["class_name"] == "NodeWithProvenance"
+        elif restored == "pydantic":
+            again = type(found).model_validate_json(found.model_dump_json())
+        else:
+            again = pickle.loads(pickle.dumps(found))  # noqa: S301 - our own bytes
+        assert again == found
+        assert again.node.hash == found.node.hash
+        assert provenance(again) == provenance(found)
+
+
+def test_a_node_of_an_unknown_class_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"class_name is one of .*TextNode.* not 'Other'"):
+        vv.NodeWithProvenance.from_dict({"node": {"class_name": "Other"}, "score": 1.0})
+
+
+async def test_provenance_survives_a_query_engine_and_stock_postprocessors() -> None:
+    class Rebuilding(SimilarityPostprocessor):
+        """Makes new NodeWithScores, as many parts do."""
+
+        def _postprocess_nodes(
+            self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+        ) -> list[NodeWithScore]:
+            return [NodeWithScore(node=node.node, score=node.score) for node in nodes]
+
+    synthesizer = get_response_synthesizer(llm=MockLLM(), prompt_helper=PromptHelper(tokenizer=str.split))
+    engine = RetrieverQueryEngine(
+        hybrid(), synthesizer, node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.001), Rebuilding()]
+    )
+    for response in (engine.query(QUESTION), await engine.aquery(QUESTION)):
+        assert {type(node) for node in response.source_nodes} == {NodeWithScore}
+        assert all(told(node)["fused"] == node.score for node in response.source_nodes)
+
+
+async def test_a_failing_channel_degrades_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    parts = {"bm25": BM25.from_chunks(chunks_of(nodes())), "broken": FailingChannel(SearchError("server down"))}
+    retriever = HybridRetriever(channels=parts)
+    for found in (retriever.retrieve("pump"), await retriever.aretrieve("pump")):
+        assert [told(node)["degraded"] for node in found] == [["broken: SearchError: server down"]] * 2
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    with pytest.raises(SearchError, match="server down"):
+        HybridRetriever(channels=parts, on_error="raise").retrieve("pump")
+
+
+async def test_searches_overlap() -> None:
+    waiting, everyone = [], asyncio.Event()
+
+    class Meeting(ListRetriever):
+        async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+            waiting.append(query_bundle)
+            if len(waiting) == 5:
+                everyone.set()
+            await everyone.wait()
+            return self.found
+
+    retriever = HybridRetriever(channels={"child": Meeting(scored(("pump", 0.5)))})
+    found = await asyncio.wait_for(asyncio.gather(*(retriever.aretrieve(str(at)) for at in range(5))), timeout=60)
+    assert [[node.node_id for node in one] for one in found] == [["pump"]] * 5
+
+
+def test_a_bundle_brings_wordings_and_a_vector() -> None:
+    retriever = hybrid()
+    worded = retriever.search(QueryBundle("nothing of this", custom_embedding_strs=[nodes()[2].text]))
+    assert (worded.hits[0].id, worded.hits[0].found_by) == ("filter", "semantic")
+    vector = HashEmbedding().get_query_embedding(nodes()[3].text)
+    assert retriever.search(QueryBundle("zzz", embedding=vector)).hits[0].id == "alarm"
+    (found,) = VectorRetriever.from_nodes(nodes(), HashEmbedding(), k=1).retrieve(QueryBundle("zzz", embedding=vector))
+    assert found.score == pytest.approx(1.0)
+
+
+def test_nothing_to_search_and_nothing_asked() -> None:
+    assert HybridRetriever.from_nodes([], HashEmbedding()).retrieve("pump") == []
+    assert BM25Retriever.from_defaults(nodes=[], similarity_top_k=2, language="de").retrieve("") == []
+    assert hybrid(k=0).retrieve("pump") == []
+    with pytest.raises(ConfigError, match="at least one channel"):
+        HybridRetriever()
+
+
+def test_languages_and_formulas_are_kept() -> None:
+    german = [TextNode(id_="a", text="Die Häuser wurden gestrichen."), TextNode(id_="b", text="Der Garten.")]
+    found = BM25Retriever.from_nodes(german, language="de", formula="atire").retrieve("Haus")
+    assert [node.node_id for node in found] == ["a"]
+
+
+def test_a_preset_is_the_whole_pipeline() -> None:
+    retriever = HybridRetriever.from_nodes(nodes(), HashEmbedding(), preset=_preset())
+    assert retriever.k == 2
+    assert told(retriever.retrieve(QUESTION)[0])["channels"]["bm25"]["contribution"] == 1 / 8
+    assert "Okapi" in retriever.pipeline.describe()
+    with pytest.raises(ConfigError, match="sets weights"):
+        HybridRetriever.from_nodes(nodes(), HashEmbedding(), preset=_preset(), weights={"bm25": 2})
+    with pytest.raises(ConfigError, match="which BM25 formula"):
+        HybridRetriever.from_nodes(nodes(), HashEmbedding(), preset=_preset(), formula="lucene")
+
+
+def _preset() -> Any:
+    from voicevault_retrievers.presets import Preset
+
+    fusion = {"k": 7, "weights": {"dense": 0.5}}
+    return Preset.of({"version": 1, "k": 2, "channels": {"bm25": {"formula": "okapi"}, "dense": {}}, "fusion": fusion})
+
+
+def test_knowledge_bases_by_name(tmp_path: Any) -> None:
+    with KnowledgeBase.create("manual", root=tmp_path, embedder=HashEmbedder()) as base:
+        base.add(chunks_of(nodes()))
+        retriever = HybridRetriever([base], k=2)
+        found = retriever.retrieve(QUESTION)
+        assert found[0].node_id == "valve"
+        assert told(found[0])["found_by"] == "hybrid"
+        assert found[0].node.parent_node is not None
+        assert found[0].metadata == nodes()[1].metadata
+        degraded = HybridRetriever([base, "missing"], root=tmp_path).retrieve("pump")
+        assert "missing" in told(degraded[0])["degraded"][0]
+        with pytest.raises(ConfigError, match="other names"):
+            HybridRetriever([base], channels={"bm25": base.bm25()})

@@ -1,0 +1,382 @@
+"""LlamaIndex: filters, channels, postprocessors, nodes and embedding models."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events.base import BaseEvent
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import (
+    BaseComponent,
+    BaseNode,
+    Document,
+    ImageNode,
+    IndexNode,
+    NodeRelationship,
+    NodeWithScore,
+    RelatedNodeInfo,
+    TextNode,
+)
+from llama_index.core.vector_stores import (
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+    SimpleVectorStore,
+)
+from llama_index_instrumentation import get_dispatcher
+
+from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
+from tests.helpers import HashEmbedder, ListChannel
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, InvalidScoreError, RerankerError
+from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.llama_index import (
+    BM25Retriever,
+    CrossEncoderRerank,
+    HybridRetriever,
+    LlamaIndexEmbedder,
+    NodeWithProvenance,
+    PageDiversityPostprocessor,
+    as_channel,
+    provenance,
+)
+from voicevault_retrievers.llama_index.channels import nodes_of
+from voicevault_retrievers.llama_index.convert import chunk_of, node_of
+from voicevault_retrievers.llama_index.filters import filter_of
+from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.types import Chunk, Query, Variant
+
+O = FilterOperator  # noqa: E741 - the table below is a table
+
+# operator, operand, values that pass, values that do not
+OPERATORS: list[tuple[FilterOperator, Any, list[Any], list[Any]]] = [
+    (O.EQ, "a", ["a", ["b", "a"]], ["b", None]),
+    (O.NE, 1, [2], [1, None]),
+    (O.GT, 1, [2, 1.5], [1, "2", None]),
+    (O.GTE, 1, [1], [0, None]),
+    (O.LT, 1, [0], [1, None]),
+    (O.LTE, 1, [1], [2, None]),
+    (O.IN, ["a", "b"], ["a", ["b"]], ["c", None]),
+    (O.NIN, ["a", "b"], ["c"], ["a", None]),
+    (O.ANY, ["a", "b"], [["b", "c"]], [["c"], "a", None]),
+    (O.ALL, ["a", "b"], [["b", "a", "c"]], [["a"], None]),
+    (O.CONTAINS, "a", [["a", "b"], "cat"], [["b"], "dog", None]),
+    (O.TEXT_MATCH, "Cat", ["A Cat."], ["a cat", None]),
+    (O.TEXT_MATCH_INSENSITIVE, "Cat", ["a cat"], ["dog", None]),
+    (O.IS_EMPTY, None, [None, [], ""], ["a", 0, ["a"]]),
+]
+
+
+@pytest.mark.parametrize(("operator", "operand", "passing", "failing"), OPERATORS, ids=lambda value: str(value))
+def test_every_filter_operator(operator: FilterOperator, operand: Any, passing: list[Any], failing: list[Any]) -> None:
+    passes = compile_filter(filter_of(MetadataFilters(filters=[_filter("key", operand, operator)])))
+    assert [passes({"key": value}) for value in passing] == [True] * len(passing)
+    assert [passes({"key": value}) for value in failing] == [False] * len(failing)
+    assert passes({}) == (operator is O.IS_EMPTY)
+
+
+def test_the_table_has_every_operator() -> None:
+    assert {row[0] for row in OPERATORS} == set(FilterOperator)
+
+
+@pytest.mark.parametrize(
+    ("condition", "passing"),
+    [(FilterCondition.AND, [3]), (FilterCondition.OR, [1, 2, 3]), (FilterCondition.NOT, [0]), (None, [3])],
+)
+def test_conditions_nest(condition: FilterCondition | None, passing: list[int]) -> None:
+    low = MetadataFilters(filters=[_filter("low", 1)], condition=FilterCondition.OR)
+    high = MetadataFilters(filters=[_filter("high", 1)])
+    passes = compile_filter(filter_of(MetadataFilters(filters=[low, high], condition=condition)))
+    assert [n for n in range(4) if passes({"low": n % 2, "high": n // 2})] == passing
+
+
+def test_filters_that_say_nothing_or_something_unknown() -> None:
+    assert filter_of(None) is filter_of(MetadataFilters(filters=[])) is None
+    unknown = MetadataFilter.model_construct(key="a", value=1, operator="near")
+    with pytest.raises(FilterNotSupportedError, match=r"'near' is unknown; use one of ==.*is_empty"):
+        filter_of(MetadataFilters.model_construct(filters=[unknown], condition=FilterCondition.AND))
+    with pytest.raises(FilterNotSupportedError, match="'xor' is unknown"):
+        filter_of(MetadataFilters.model_construct(filters=[_filter("a", 1)], condition="xor"))
+    with pytest.raises(ConfigError, match="Did you mean"):
+        filter_of({"a": {"$gtt": 1}})
+
+
+def _filter(key: str, value: Any, operator: FilterOperator = O.EQ) -> MetadataFilter:
+    return MetadataFilter(key=key, value=value, operator=operator)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        nodes()[0],
+        ImageNode(id_="image", text="a pump", image_url="https://example.org/pump.png"),
+        Document(id_="document", text="a pump", metadata={"a": 1}),
+        IndexNode(id_="index", text="a pump", index_id="other"),
+    ],
+    ids=lambda node: type(node).__name__,
+)
+def test_nodes_survive_the_round_trip(node: BaseNode) -> None:
+    chunk = chunk_of(node)
+    again = node_of(chunk)
+    assert (again, type(again)) == (node, type(node))
+    assert again is not node
+    assert again.metadata is not node.metadata
+    assert chunk_of(again) == chunk
+    found = NodeWithProvenance(node=again, score=0.5, provenance={"found_by": "keyword"})
+    assert NodeWithProvenance.from_json(found.to_json()) == found
+
+
+def test_a_parent_is_the_parent_or_else_the_source() -> None:
+    source, parent = RelatedNodeInfo(node_id="document"), RelatedNodeInfo(node_id="section")
+    both = {NodeRelationship.SOURCE: source, NodeRelationship.PARENT: parent}
+    assert chunk_of(TextNode(id_="a", relationships=both)).parent_id == "section"
+    assert chunk_of(TextNode(id_="a", relationships={NodeRelationship.SOURCE: source})).parent_id == "document"
+    assert chunk_of(TextNode(id_="a")).parent_id is None
+
+
+def test_chunks_become_text_nodes() -> None:
+    chunk = Chunk("a", "text", "section", {"list": [1]})
+    node = node_of(chunk)
+    node.metadata["list"].append(2)
+    assert chunk.metadata == {"list": [1]}
+    assert chunk_of(node_of(chunk)).parent_id == "section"
+    assert node_of(chunk, context="the whole section").get_content() == "the whole section"
+
+
+def test_what_an_index_node_points_to_is_not_copied() -> None:
+    target = BM25Retriever.from_nodes(nodes())
+    node = IndexNode(id_="a", text="pump", index_id="target", obj=target)
+    copied = node_of(chunk_of(node))
+    assert isinstance(copied, IndexNode)
+    assert copied.obj is target
+
+
+def test_embedding_models_become_embedders() -> None:
+    embedder = LlamaIndexEmbedder(MockEmbedding(embed_dim=4))
+    assert isinstance(embedder, Embedder)
+    assert (embedder.dimension, embedder.fingerprint) == (4, "llama_index/MockEmbedding/unknown")
+    assert np.array_equal(embedder.embed_documents(["a", "b"]), np.full((2, 4), 1 / 2, dtype=np.float32))
+    assert embedder.embed_queries([]).shape == (0, 4)
+    texts = ["the pump", "the valve"]
+    assert LlamaIndexEmbedder(HashEmbedding()).embed_queries(texts) == pytest.approx(
+        HashEmbedder().embed_queries(texts)
+    )
+
+
+def test_a_child_without_scores_is_rank_only() -> None:
+    child = ListRetriever(scored(("b", None), ("a", 0.9)))
+    ranking = as_channel(child).search("pump", 5)
+    assert ranking.ids == ("b", "a")
+    assert [hit.score for hit in ranking] == [None, None]
+    (first, second) = HybridRetriever(channels={"child": child}).retrieve("pump")
+    assert (first.node_id, first.score, second.score) == ("b", 1 / 61, 1 / 62)
+
+
+def test_a_childs_order_wins_over_scores_that_rise() -> None:
+    distances = as_channel(ListRetriever(scored(("near", 0.1), ("far", 0.7))))
+    assert distances.search("pump", 5).ids == ("near", "far")
+    with pytest.raises(InvalidScoreError):
+        as_channel(ListRetriever(scored(("a", float("nan"))))).search("pump", 5)
+
+
+def test_children_keep_their_scores_and_get_a_bundle_of_their_own() -> None:
+    child = ListRetriever(scored(("a", 0.9), ("b", 0.9), ("a", 0.1)))
+    query = Query("pump", variants=(Variant("pumps"),), vectors={"": np.ones(2)})
+    ranking = as_channel(child, kind="graph").search(query, 5)
+    assert [(hit.id, hit.score, hit.found_by) for hit in ranking] == [("a", 0.9, "graph"), ("b", 0.9, "graph")]
+    asked = {bundle.query_str: bundle.embedding for bundle in child.asked}
+    assert asked == {"pump": [1.0, 1.0], "pumps": None}
+
+
+def test_a_filter_that_a_child_cannot_apply_skips_it() -> None:
+    child = ListRetriever(scored(("secret", 0.9)))
+    retriever = HybridRetriever(channels={"child": child, "own": BM25Retriever.from_nodes(nodes())})
+    for narrowed in (
+        retriever.with_options(where={"key": 0}),
+        HybridRetriever(channels=_two(child), require={"key": 0}),
+    ):
+        (found,) = narrowed.retrieve("pump")
+        assert found.node_id == "pump"
+        assert "FilterNotSupportedError" in (provenance(found) or {})["degraded"][0]
+    assert child.asked == []
+    with pytest.raises(FilterNotSupportedError, match="set the filter on that retriever"):
+        HybridRetriever(channels={"child": child}, where={"key": 0}).retrieve("pump")
+
+
+def _two(child: ListRetriever) -> dict[str, Any]:
+    return {"child": child, "own": BM25Retriever.from_nodes(nodes())}
+
+
+def test_an_index_gives_as_many_as_are_wanted() -> None:
+    index = VectorStoreIndex(nodes(), embed_model=HashEmbedding())
+    assert len(as_channel(index).search("pump", 3)) == 3
+    assert len(as_channel(index.as_retriever(similarity_top_k=1)).search("pump", 3)) == 1
+    assert as_channel(index).search("", 3).hits == ()
+    assert as_channel(VectorStoreIndex([], embed_model=HashEmbedding())).search("pump", 3).hits == ()
+
+
+async def test_a_child_without_async_never_runs_on_the_event_loop() -> None:
+    threads = []
+
+    class Watching(ListRetriever):
+        def _retrieve(self, query_bundle: Any) -> list[NodeWithScore]:
+            threads.append(threading.current_thread())
+            return self.found
+
+    await as_channel(Watching(scored(("a", 1.0)))).asearch("pump", 1)
+    assert threading.main_thread() not in threads
+    assert len(threads) == 1
+    index = VectorStoreIndex(nodes(), embed_model=HashEmbedding())
+    assert type(as_channel(index)).__name__ == "RetrieverChannel"
+
+
+def test_what_can_be_a_channel() -> None:
+    own = ListChannel([("a", 1.0)])
+    assert as_channel(own) is own
+    assert isinstance(as_channel(BM25Retriever.from_nodes(nodes())), Channel)
+    with pytest.raises(ConfigError, match="embed_model"):
+        as_channel(SimpleVectorStore())
+    with pytest.raises(ConfigError, match="not a str"):
+        as_channel("a")  # type: ignore[arg-type]
+
+
+def test_the_nodes_of_an_index() -> None:
+    index = VectorStoreIndex(nodes(), embed_model=HashEmbedding())
+    assert sorted(node.node_id for node in nodes_of(index)) == ["alarm", "filter", "pump", "valve"]
+    index.docstore.delete_document("pump")
+    with pytest.raises(ConfigError, match="3 of 4 ids"):
+        nodes_of(index)
+
+
+class Lengths:
+    """Longer passages are better."""
+
+    name = "lengths"
+
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        return [float(len(passage)) for passage in passages]
+
+
+class Broken(Lengths):
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        raise RerankerError("out of memory")
+
+
+class Recorder(BaseEventHandler):
+    """Keeps reranking events."""
+
+    events: list[Any] = []  # noqa: RUF012 - a pydantic field
+
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+        if isinstance(event, ReRankStartEvent | ReRankEndEvent):
+            self.events.append(event)
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    recorder, root = Recorder(), get_dispatcher("root")
+    root.add_event_handler(recorder)
+    yield recorder
+    root.event_handlers.remove(recorder)
+
+
+@pytest.mark.parametrize("postprocessor", [CrossEncoderRerank, PageDiversityPostprocessor])
+def test_postprocessors_are_llama_index_components(postprocessor: type[BaseNodePostprocessor]) -> None:
+    assert [BaseNodePostprocessor, BaseComponent] == [
+        c for c in postprocessor.__mro__ if c in (BaseNodePostprocessor, BaseComponent)
+    ]
+    assert postprocessor.class_name() == postprocessor.__name__ == postprocessor().to_dict()["class_name"]
+    assert postprocessor.from_dict(postprocessor().to_dict()).to_dict() == postprocessor().to_dict()
+    assert all(field.description for name, field in postprocessor.model_fields.items() if name != "callback_manager")
+
+
+async def test_reranking_gives_new_nodes_with_scores_and_reasons() -> None:
+    given = [*scored(("pump", 0.5), ("valve", None)), *scored(("pump", 0.5))]
+    before = copy.deepcopy(given)
+    rerank = CrossEncoderRerank(Lengths())
+    found = rerank.postprocess_nodes(given, query_str="pump")
+    assert [(node.node_id, node.score) for node in found] == [("pump", 56.0), ("valve", 49.0)]
+    assert provenance(found[0]) == {"retrieved": {"score": 0.5}, "rerank": {"rank": 1, "score": 56.0}}
+    assert given == before
+    assert all(new.node is not old.node for new in found for old in given)
+    assert found == await rerank.apostprocess_nodes(given, query_str="pump")
+    assert len(CrossEncoderRerank(Lengths(), top_n=1).postprocess_nodes(given, query_str="pump")) == 1
+
+
+def test_reranking_adds_to_what_is_known() -> None:
+    retrieved = HybridRetriever.from_nodes(nodes()).retrieve("pump")
+    for found in CrossEncoderRerank(Lengths()).postprocess_nodes(retrieved, query_str="pump"):
+        known = provenance(found) or {}
+        assert known["found_by"] == "keyword"
+        assert known["rerank"]["score"] == found.score == len(found.text)
+
+
+async def test_failed_reranking_keeps_the_order(caplog: pytest.LogCaptureFixture) -> None:
+    given = scored(("valve", 0.1), ("pump", 0.5), ("alarm", 0.3))
+    rerank = CrossEncoderRerank(Broken(), top_n=2)
+    for found in (
+        rerank.postprocess_nodes(given, query_str="pump"),
+        await rerank.apostprocess_nodes(given, query_str="pump"),
+    ):
+        assert [(node.node_id, node.score) for node in found] == [("valve", 0.1), ("pump", 0.5)]
+        assert (provenance(found[0]) or {})["degraded"] == ["rerank: RerankerError: out of memory"]
+    assert "out of memory" in caplog.text
+    with pytest.raises(RerankerError, match="out of memory"):
+        CrossEncoderRerank(Broken(), on_error="raise").postprocess_nodes(given, query_str="pump")
+
+
+@pytest.mark.parametrize("given", [["pump"], []])
+@pytest.mark.parametrize("scorer", [Lengths(), Broken()])
+async def test_reranking_events_come_in_pairs(given: list[str], scorer: Lengths, recorder: Recorder) -> None:
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    rerank = CrossEncoderRerank(scorer, on_error="raise", callback_manager=CallbackManager([debug]))
+    found = scored(*((name, 0.5) for name in given))
+    for times in (1, 2):
+        try:
+            if times == 1:
+                rerank.postprocess_nodes(found, query_str="pump")
+            else:
+                await rerank.apostprocess_nodes(found, query_str="pump")
+        except RerankerError:
+            assert given
+            assert isinstance(scorer, Broken)
+        assert [type(event) for event in recorder.events] == [ReRankStartEvent, ReRankEndEvent] * times
+        assert len(debug.get_event_pairs(CBEventType.RERANKING)) == times
+    assert recorder.events[0].model_name == "lengths"
+
+
+def test_reranking_without_a_query_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="needs the query"):
+        CrossEncoderRerank(Lengths()).postprocess_nodes(scored(("pump", 0.5)))
+
+
+async def test_reranking_leaves_the_event_loop_free() -> None:
+    threads = []
+
+    class Watching(Lengths):
+        def score(self, query: str, passages: Sequence[str]) -> list[float]:
+            threads.append(threading.current_thread())
+            return super().score(query, passages)
+
+    await CrossEncoderRerank(Watching()).apostprocess_nodes(scored(("pump", 0.5)), query_str="pump")
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_pages_are_capped_and_nodes_stay_as_they_are() -> None:
+    given = [NodeWithScore(node=node, score=0.5) for node in nodes()]
+    kept = PageDiversityPostprocessor(max_chunks_per_page=1).postprocess_nodes(given)
+    assert [found.node_id for found in kept] == ["pump", "filter"]
+    assert kept[0] is given[0]
+    document = PageDiversityPostprocessor(max_chunks_per_document=3)
+    assert len(await document.apostprocess_nodes(given)) == 3

@@ -1,0 +1,230 @@
+"""Reranking with a cross-encoder: order, memory, faults, and the real weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from voicevault_retrievers.channel import Leaf, Match
+from voicevault_retrievers.dense.weights import Packed, find
+from voicevault_retrievers.errors import (
+    ConfigError,
+    InvalidScoreError,
+    MissingExtraError,
+    RerankerError,
+    RerankerNotAvailableError,
+)
+from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.rerank import (
+    CallableScorer,
+    CrossEncoderRerank,
+    OnnxScorer,
+    SentenceTransformerScorer,
+    load_scorer,
+    rank_passages,
+)
+from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
+
+BERLIN = "How many people live in Berlin?"
+PASSAGES = [
+    "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square kilometers.",
+    "Berlin is well known for its museums.",
+    "New York City is famous for the Metropolitan Museum of Art.",
+]
+
+
+class Words(Leaf):
+    """Finds every chunk, in a fixed order."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__("words", "keyword")
+        self.chunks = [Chunk(str(number), text) for number, text in enumerate(texts)]
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> list[list[Match]]:
+        return [[Match(chunk, -float(at)) for at, chunk in enumerate(self.chunks[:k])] for _ in wordings]
+
+
+class Counting:
+    """Scores a passage by its length and notes what it was asked."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        self.asked.extend((query, passage) for passage in passages)
+        return [float(len(passage)) for passage in passages]
+
+
+def ranking(*texts: str) -> Ranking:
+    return Ranking(tuple(Hit(Chunk(str(at), text), -float(at)) for at, text in enumerate(texts)))
+
+
+@pytest.fixture(scope="module")
+def reranker() -> OnnxScorer:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("tokenizers")
+    if find("ms-marco-MiniLM-L-12-v2", "onnx") is None:
+        pytest.skip("the package with the weights of ms-marco-MiniLM-L-12-v2 is not installed")
+    return OnnxScorer("cross-encoder/ms-marco-MiniLM-L-12-v2")
+
+
+def test_the_right_passage_scores_high(reranker: OnnxScorer) -> None:
+    right, wrong, _ = reranker.score(BERLIN, PASSAGES)
+    assert right == pytest.approx(9.2, abs=0.3)
+    assert wrong == pytest.approx(-4.1, abs=0.5)
+    assert [at for at, _ in rank_passages(BERLIN, PASSAGES[::-1], scorer=reranker)] == [2, 1, 0]
+
+
+def test_a_score_does_not_depend_on_the_passages_beside_it(reranker: OnnxScorer) -> None:
+    together = reranker.score(BERLIN, [*PASSAGES, "", "long " * 600])
+    alone = [reranker.score(BERLIN, [passage])[0] for passage in [*PASSAGES, "", "long " * 600]]
+    assert together == pytest.approx(alone, abs=1e-4)
+    assert reranker.score(BERLIN, []) == []
+
+
+def test_the_first_hits_are_rescored_and_none_is_lost() -> None:
+    stage = CrossEncoderRerank(Counting(), depth=2)
+    given = ranking("a", "bbb", "cc", "dddd")
+    found = stage.refine(Query("q"), given)
+    assert [(hit.id, hit.score) for hit in found] == [("1", 3.0), ("0", 1.0), ("2", None), ("3", None)]
+    vote = found.hits[0].vote("rerank")
+    assert vote is not None
+    assert (vote.rank, vote.score) == (1, 3.0)
+    assert found.hits[2].vote("rerank") is None
+    assert given == ranking("a", "bbb", "cc", "dddd")
+    assert (stage.needs(1), stage.needs(5), stage.blocking) == (2, 5, True)
+
+
+def test_scores_are_kept_between_asks_and_equal_passages_scored_once() -> None:
+    scorer = Counting()
+    stage = CrossEncoderRerank(scorer, max_chars=2)
+    query = Query("q", variants=(Variant("other words"),))
+    first = stage.refine(query, ranking("aax", "b", "aay"))
+    assert scorer.asked == [("q", "aa"), ("q", "b")]
+    assert [hit.score for hit in first] == [2.0, 2.0, 1.0]
+    assert stage.refine(query, ranking("aax", "b", "aay", "ccc")).ids == ("0", "2", "3", "1")
+    assert scorer.asked == [("q", "aa"), ("q", "b"), ("q", "cc")]
+
+
+def test_nothing_to_rank_loads_no_model() -> None:
+    empty = Ranking()
+    assert CrossEncoderRerank("no-such-model").refine(Query("q"), empty) is empty
+    assert rank_passages("q", [], scorer="no-such-model") == []
+
+
+@pytest.mark.parametrize(
+    ("scores", "error", "message"),
+    [
+        ([1.0], RerankerError, "'bad' gave 1 scores for 2 passages"),
+        ([1.0, 2.0, 3.0], RerankerError, "'bad' gave 3 scores for 2 passages"),
+        ([1.0, math.nan], InvalidScoreError, "'bad' gave nan for passage 1"),
+        ([-math.inf, 1.0], InvalidScoreError, "'bad' gave -inf for passage 0"),
+    ],
+)
+def test_wrong_scores_are_named_and_lose_no_hit(scores: list[float], error: type[Exception], message: str) -> None:
+    scorer = CallableScorer(lambda query, passages: scores, name="bad")
+    with pytest.raises(error, match=message):
+        CrossEncoderRerank(scorer).refine(Query("q"), ranking("a", "b"))
+    with pytest.raises(error, match=message):
+        rank_passages("q", ["a", "b"], scorer=scorer)
+    found = (Words(["a", "b"]) >> CrossEncoderRerank(scorer)).search("q")
+    assert found.ids == ("0", "1")
+    assert [(failure.stage, failure.kind) for failure in found.errors] == [("rerank", error.__name__)]
+
+
+async def test_async_gives_the_same_ranking() -> None:
+    channel = Words(["a", "bbb", "cc"]) >> CrossEncoderRerank(
+        CallableScorer(lambda query, passages: [len(passage) for passage in passages], name="lengths")
+    )
+    found = channel.search("q", 2)
+    assert found.ids == ("1", "2")
+    assert await channel.asearch("q", 2) == found
+
+
+def test_models_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("tokenizers")
+    (tmp_path / "model.onnx").write_bytes(b"not a graph")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(RerankerNotAvailableError, match="cannot be loaded"):
+        OnnxScorer(str(tmp_path)).score("q", ["p"])
+    with pytest.raises(RerankerNotAvailableError, match="unknown onnx model 'no-such-model'"):
+        OnnxScorer("no-such-model").score("q", ["p"])
+    monkeypatch.setattr(Packed, "find", lambda self: None)
+    with pytest.raises(MissingExtraError, match=r"\[offline\]"):
+        OnnxScorer().score("q", ["p"])
+    found = (Words(["a", "b"]) >> CrossEncoderRerank(OnnxScorer())).search("q")
+    assert (found.ids, found.errors[0].kind) == (("0", "1"), "MissingExtraError")
+
+
+def test_load_scorer_says_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voicevault_retrievers.dense.weights.installed", lambda backend: backend != "onnx")
+    scorer = load_scorer("ms-marco-MiniLM-L12-v2")
+    assert isinstance(scorer, Scorer)
+    assert repr(scorer) == "SentenceTransformerScorer('ms-marco-MiniLM-L-12-v2', device=None, batch_size=32)"
+    assert repr(load_scorer(backend="onnx")).startswith("OnnxScorer('ms-marco-MiniLM-L-12-v2'")
+    with pytest.raises(ConfigError, match="unknown backend"):
+        load_scorer(backend="onnxx")
+
+
+def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
+    scorer = Counting()
+    stage = CrossEncoderRerank(scorer)
+    stage.warm_up()
+    assert len(scorer.asked) == 1
+    shown = "CrossEncoderRerank('m', depth=5, max_chars=2000, timeout=None, name='rerank')"
+    assert repr(CrossEncoderRerank("m", depth=5)) == shown
+    for wrong in ({"depth": 0}, {"max_chars": 0}, {"timeout": 0.0}):
+        with pytest.raises(ConfigError):
+            CrossEncoderRerank("m", **wrong)
+
+
+def test_sentence_transformer_scorer_gives_raw_logits(tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = tiny_cross_encoder(tmp_path)
+    scorer = SentenceTransformerScorer(str(folder))
+    reference = library.CrossEncoder(str(folder), local_files_only=True)
+    torch = pytest.importorskip("torch")
+    pairs = [("berlin people", passage) for passage in ("berlin museum", "people live", "")]
+    expected = reference.predict(pairs, activation_fn=torch.nn.Identity())
+    scores = scorer.score("berlin people", [passage for _, passage in pairs])
+    assert scores == pytest.approx([float(score) for score in expected], abs=1e-5)
+    squashed = [1 / (1 + math.exp(-score)) for score in scores]
+    assert scores != pytest.approx(squashed, abs=1e-3)
+    assert scorer.score("q", []) == []
+
+
+def test_a_hub_that_cannot_be_reached_is_a_missing_reranker(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sentence_transformers")
+    hub = pytest.importorskip("huggingface_hub")
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise OSError("offline")
+
+    monkeypatch.setattr(hub, "snapshot_download", unreachable)
+    with pytest.raises(RerankerNotAvailableError, match=r"cannot be loaded.*folder"):
+        SentenceTransformerScorer("someone/reranker").score("q", ["p"])
+
+
+def tiny_cross_encoder(folder: Path) -> Path:
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "berlin", "people", "live", "museum"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_labels=1,
+    )
+    transformers.BertForSequenceClassification(config).save_pretrained(folder, safe_serialization=True)
+    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder

@@ -1,0 +1,143 @@
+"""What can be typed after `voicevault`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from voicevault_retrievers.cli import render
+from voicevault_retrievers.cli.demo import run_demo
+from voicevault_retrievers.cli.progress import bar
+from voicevault_retrievers.dense import load_embedder
+from voicevault_retrievers.documents import read
+from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.presets import DEFAULT_MODEL, Preset, load_preset
+from voicevault_retrievers.store import Bases, KnowledgeBase, default_root
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.types import Query
+
+Command = Callable[..., Any]
+
+
+def _reporting(command: Command) -> Command:
+    """Errors of the package as one line and exit code 1, or 2 where an option is wrong."""
+
+    @wraps(command)
+    def run(*args: Any, **options: Any) -> Any:
+        try:
+            return command(*args, **options)
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from error
+        except RetrievalError as error:
+            raise click.ClickException(str(error)) from error
+
+    return run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="voicevault-retrievers")
+def voicevault() -> None:
+    """Hybrid retrieval on your own documents."""
+
+
+_root = click.option("--root", type=click.Path(file_okay=False, path_type=Path), help="Folder of the knowledge bases.")
+
+
+@voicevault.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--kb", required=True, metavar="NAME", help="The knowledge base; made where there is none.")
+@click.option("--language", default="en", show_default=True, help="Stemming and stopwords: an ISO 639-1 code.")
+@click.option("--model", default=DEFAULT_MODEL, show_default=True, help="The embedding model.")
+@click.option("--keyword-only", is_flag=True, help="No vectors.")
+@click.option("--max-chars", default=900, show_default=True, type=click.IntRange(min=50), help="Length of a chunk.")
+@_root
+@_reporting
+def index(
+    paths: tuple[Path, ...],
+    kb: str,
+    language: str,
+    model: str,
+    keyword_only: bool,
+    max_chars: int,
+    root: Path | None,
+) -> None:
+    """Read PDF, Markdown, HTML, DOCX and text files, and folders of them, into a knowledge base."""
+    console = Console(stderr=True)
+    with bar(console, "reading") as progress:
+        ingest = read(paths, max_chars=max_chars, progress=progress)
+    with _writing(kb, root, language, None if keyword_only else model) as base, bar(console, "indexing") as progress:
+        changes = base.add(ingest.chunks, progress=progress)
+    console.print(
+        f"{kb}: {ingest.files} files, {changes.added} chunks added, {changes.replaced} replaced, "
+        f"{changes.unchanged} unchanged; {len(base)} in all"
+    )
+    for skipped in ingest.skipped:
+        console.print(f"[yellow]skipped[/] {skipped.source_file}: {skipped.reason}", highlight=False)
+    if ingest.skipped and not ingest.chunks:
+        raise click.ClickException("no file could be read")
+
+
+@contextmanager
+def _writing(name: str, root: Path | None, language: str, model: str | None) -> Iterator[KnowledgeBase]:
+    embedder = None if model is None else load_embedder(model)
+    with KnowledgeBase.open_or_create(name, root=root, analyzer=Analyzer(language), embedder=embedder) as base:
+        yield base
+
+
+@voicevault.command()
+@click.argument("query")
+@click.option("--kb", required=True, metavar="A,B", help="Knowledge bases, with commas between.")
+@click.option("--top-k", type=click.IntRange(min=0), help="How many results; the preset's number otherwise.")
+@click.option("--preset", "preset_name", default="voicevault", show_default=True, help="A preset, or a YAML file.")
+@click.option("--where", help='A filter as JSON, such as \'{"source_file": "a.pdf"}\'.')
+@click.option("--explain", is_flag=True, help="Say why each result is there.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output (version 1).")
+@_root
+@_reporting
+def search(
+    query: str,
+    kb: str,
+    top_k: int | None,
+    preset_name: str,
+    where: str | None,
+    explain: bool,
+    as_json: bool,
+    root: Path | None,
+) -> None:
+    """Ask one or several knowledge bases."""
+    names = [name.strip() for name in kb.split(",") if name.strip()]
+    asked = Query(query, where=_filter(where))
+    result = _pipeline(load_preset(preset_name), names, root).search(asked, top_k)
+    if as_json:
+        click.echo(json.dumps(render.as_data(result, names), ensure_ascii=False, indent=2))
+    else:
+        render.show(Console(), result, explain=explain)
+
+
+def _pipeline(preset: Preset, names: list[str], root: Path | None) -> Any:
+    return preset.over(Bases(names, root=root or default_root()))
+
+
+def _filter(where: str | None) -> Any:
+    if where is None:
+        return None
+    try:
+        return json.loads(where)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--where is not JSON: {error}") from error
+
+
+@voicevault.command()
+@click.option("--no-measure", is_flag=True, help="Answer the questions only; measure nothing.")
+@_root
+@_reporting
+def demo(no_measure: bool, root: Path | None) -> None:
+    """Index the sample documents, answer three questions, and measure on forty."""
+    run_demo(Console(), root or default_root().parent / "demo", measure=not no_measure)

@@ -1,0 +1,75 @@
+"""The demo: the shipped documents, three questions answered, forty measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.cli.progress import bar
+from voicevault_retrievers.cli.render import metrics_table, show
+from voicevault_retrievers.context import header
+from voicevault_retrievers.dense import load_embedder
+from voicevault_retrievers.documents import read
+from voicevault_retrievers.evaluation import evaluate, load_judged
+from voicevault_retrievers.fusion import fuse
+from voicevault_retrievers.presets import Preset, load_preset
+from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.resources import shipped
+from voicevault_retrievers.store import KnowledgeBase
+
+KB = "sample"
+QUESTIONS = (
+    "What does ERR_2043 mean and what should the operator do?",
+    "What should I do if the machine gets too hot?",
+    "浮标的电池多久检查一次?",
+)
+
+
+def run_demo(console: Console, root: Path, *, measure: bool) -> None:
+    """Index the sample documents under `root`, show three answers, and measure where asked to."""
+    preset = load_preset("voicevault")
+    with _indexed(console, root, preset) as base:
+        pipeline = preset.over(base)
+        console.print(escape(pipeline.describe()), style="dim", highlight=False)
+        for question in QUESTIONS:
+            result = pipeline.search(question)
+            console.rule(escape(question))
+            show(console, result, explain=True)
+            console.print(Panel(escape(result.context.text), title="context"), highlight=False)
+            for citation in result.context.citations:
+                console.print(f"({citation.index}) {escape(header(citation))} {citation.chunk_id}", highlight=False)
+        if measure:
+            console.print(metrics_table(measured(console, base)))
+
+
+def measured(console: Console, base: KnowledgeBase) -> dict[str, dict[str, float]]:
+    """recall@5 and nDCG@10 over the judged questions, for each system."""
+    sample = shipped("sample")
+    questions = load_judged(sample / "questions.jsonl", sample / "qrels.tsv")
+    fused = fuse(bm25=base.bm25(), dense=base.dense())
+    systems: dict[str, Channel] = {
+        "BM25": base.bm25(),
+        "vectors": base.dense(),
+        "hybrid (RRF)": fused,
+        "hybrid, reranked": fused >> CrossEncoderRerank(),
+    }
+    rows: dict[str, dict[str, float]] = {}
+    for name, channel in systems.items():
+        with bar(console, name) as progress:
+            rows[name] = evaluate(channel, questions, progress=progress)
+    return rows
+
+
+def _indexed(console: Console, root: Path, preset: Preset) -> KnowledgeBase:
+    """The knowledge base of the sample documents; only what has changed since the last run is embedded."""
+    with bar(console, "reading") as progress:
+        ingest = read([shipped("sample") / "documents"], progress=progress)
+    base = KnowledgeBase.open_or_create(KB, root=root, embedder=load_embedder(preset.model, preset.backend))
+    with bar(console, "indexing") as progress:
+        changes = base.add(ingest.chunks, progress=progress)
+    console.print(f"{ingest.files} documents, {len(base)} chunks in {base.path} ({changes.added} new)", highlight=False)
+    return base

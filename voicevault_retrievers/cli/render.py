@@ -1,0 +1,98 @@
+"""Results for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from voicevault_retrievers.context import header
+from voicevault_retrievers.context.citations import citation_of
+from voicevault_retrievers.explain import explain as explained
+from voicevault_retrievers.explain import provenance
+from voicevault_retrievers.types import Hit, Result
+
+JSON_VERSION = 1
+
+
+def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
+    """A result as plain data.
+
+    `hits` (rank, id, kb, text, metadata, score, provenance), `context`, `citations`, `channels_used`, `timings_ms`,
+    `confidence`, `degraded`, `errors`.
+    """
+    return {
+        "version": JSON_VERSION,
+        "query": result.query.text,
+        "kbs": list(kbs),
+        "hits": [_hit(rank, hit) for rank, hit in enumerate(result.hits, 1)],
+        "context": result.context.text,
+        "context_tokens": result.context_tokens,
+        "citations": [asdict(citation) for citation in result.context.citations],
+        "channels_used": list(result.channels_used),
+        "timings_ms": {name: seconds * 1e3 for name, seconds in result.timings.items()},
+        "confidence": result.confidence,
+        "degraded": result.degraded,
+        "errors": [str(failure) for failure in result.errors],
+    }
+
+
+def show(console: Console, result: Result, *, explain: bool = False) -> None:
+    """Ranked hits with their sources, how each was found, and what was skipped."""
+    if not result.hits:
+        console.print("Nothing found.")
+    for rank, hit in enumerate(result.hits, 1):
+        source = header(citation_of(rank, hit, ""))
+        console.print(f"[bold]{rank}. {escape(source)}[/] {escape(score_line(hit))}", highlight=False)
+        console.print(f"   {escape(excerpt(hit.text))}", highlight=False)
+        if explain:
+            console.print(escape("\n".join(explained(hit).splitlines()[1:])), highlight=False, style="dim")
+    for failure in result.errors:
+        label = "[red]degraded[/]" if failure.degrades else "[yellow]note[/]"
+        console.print(f"{label} {escape(str(failure))}", highlight=False)
+
+
+def score_line(hit: Hit) -> str:
+    """How a hit was found and what its score is made of, on one line."""
+    parts = [
+        f"{vote.stage} #{vote.rank}" + (f" +{vote.contribution:.4f}" if vote.contribution is not None else "")
+        for vote in hit.votes
+        if vote.stage != "rerank"
+    ]
+    rerank = hit.vote("rerank")
+    scored = "" if rerank is None or rerank.score is None else f"; rerank {rerank.score:+.2f}"
+    fused = "" if hit.fused is None else f" = {hit.fused:.4f}"
+    return f"{hit.found_by}: {', '.join(parts)}{fused}{scored}"
+
+
+def excerpt(text: str, length: int = 160) -> str:
+    """The beginning of a text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def metrics_table(rows: dict[str, dict[str, float]]) -> Table:
+    """Systems down, metrics across."""
+    table = Table(title="40 questions on the sample documents, judged by page and section")
+    names = list(next(iter(rows.values())))
+    for column in ("system", *names):
+        table.add_column(column, justify="left" if column == "system" else "right")
+    for system, values in rows.items():
+        table.add_row(system, *(f"{values[name]:.3f}" for name in names))
+    return table
+
+
+def _hit(rank: int, hit: Hit) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "id": hit.chunk.id,
+        "kb": hit.chunk.kb,
+        "text": hit.text,
+        "metadata": dict(hit.chunk.metadata),
+        "score": hit.score,
+        "provenance": provenance(hit),
+    }

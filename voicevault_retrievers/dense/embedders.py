@@ -1,0 +1,288 @@
+"""Embedders: texts to rows of length 1. Models load on first use."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from voicevault_retrievers.dense.onnx_model import OnnxModel, cls_pooled, mean_pooled
+from voicevault_retrievers.dense.recent import Recent
+from voicevault_retrievers.dense.weights import Weights, canonical, choose, fetch
+from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.types import Vector
+
+Matrix: TypeAlias = NDArray[np.float32]
+Pooling: TypeAlias = Literal["mean", "cls"]
+
+QUERIES_KEPT = 256
+POOLINGS = {"mean": mean_pooled, "cls": cls_pooled}
+
+
+@dataclass(frozen=True)
+class Known:
+    """How a model was trained to be used."""
+
+    dimension: int | None = None
+    pooling: Pooling = "mean"
+    max_tokens: int = 256
+    query_prefix: str = ""
+
+
+MODELS: Mapping[str, Known] = {
+    "all-MiniLM-L6-v2": Known(384),
+    "bge-small-en-v1.5": Known(384, "cls", 512, "Represent this sentence for searching relevant passages: "),
+}
+
+
+class BaseEmbedder(ABC):
+    """What the embedders share: checks, rows of length 1, and a memory of the last 256 queries."""
+
+    def __init__(self) -> None:
+        self._queries: Recent[str, Vector] = Recent(QUERIES_KEPT)
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """The model and all that changes its vectors."""
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """The length of a row."""
+
+    @abstractmethod
+    def _documents(self, texts: Sequence[str]) -> ArrayLike: ...
+
+    def _asked(self, texts: Sequence[str]) -> ArrayLike:
+        return self._documents(texts)
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """Rows of shape (len(texts), dimension), float32, C-contiguous.
+
+        Raises RetrievalError, naming the text, where the model gives a row that is zero or not finite.
+        """
+        texts = _checked(texts)
+        return self._unit(self._documents(texts), len(texts)) if texts else self._none()
+
+    def embed_queries(self, texts: Sequence[str]) -> Matrix:
+        """Rows as of `embed_documents`, for texts that ask."""
+        texts = _checked(texts)
+        if not texts:
+            return self._none()
+        rows = {text: self._queries.get(text) for text in texts}
+        missing = [text for text, row in rows.items() if row is None]
+        if missing:
+            for text, row in zip(missing, self._unit(self._asked(missing), len(missing)), strict=True):
+                rows[text] = row.copy()
+                self._queries.put(text, row.copy())
+        return np.stack([cast(Vector, rows[text]) for text in texts])
+
+    def _none(self) -> Matrix:
+        return np.zeros((0, self.dimension), dtype=np.float32)
+
+    def _unit(self, rows: ArrayLike, count: int) -> Matrix:
+        matrix = np.asarray(rows, dtype=np.float64)
+        lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+        wrong = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+        if wrong.size:
+            raise RetrievalError(f"{self!r} gave a row that is zero or not finite for text {wrong[0]} of {count}")
+        return np.ascontiguousarray(matrix / lengths, dtype=np.float32)
+
+
+class OnnxEmbedder(BaseEmbedder):
+    """A transformer encoder through onnxruntime on the CPU: a known model by name, or a folder.
+
+    `pooling`, `max_tokens` and `query_prefix` are by default what the model was trained with; for a folder the mean of
+    256 tokens without a prefix, unless its `1_Pooling/config.json` says CLS. A query is always embedded alone, and
+    so is a document where the graph quantises its activations (see `OnnxModel`): a text's vector never depends on the
+    texts beside it. `batch_size` is for graphs whose batches do not mix.
+    """
+
+    def __init__(
+        self,
+        model: str = "all-MiniLM-L6-v2",
+        *,
+        pooling: Pooling | None = None,
+        max_tokens: int | None = None,
+        query_prefix: str | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        super().__init__()
+        if pooling is not None and pooling not in POOLINGS:
+            raise unknown("pooling", pooling, POOLINGS)
+        self.model = canonical(model)
+        self.known = MODELS.get(self.model, Known())
+        self.max_tokens = self.known.max_tokens if max_tokens is None else max_tokens
+        self.query_prefix = self.known.query_prefix if query_prefix is None else query_prefix
+        self.batch_size = batch_size
+        self._pooling = pooling
+        self._runner = OnnxModel(self.model, self.max_tokens, batch_size)
+
+    @property
+    def pooling(self) -> Pooling:
+        return self._pooling or self._trained_pooling()
+
+    def _trained_pooling(self) -> Pooling:
+        config = {} if self.model in MODELS else _config(self._runner.weights, "1_Pooling/config.json")
+        return "cls" if config.get("pooling_mode_cls_token") else self.known.pooling
+
+    @property
+    def fingerprint(self) -> str:
+        weights = self._runner.weights
+        parts = [weights.name, weights.precision, self.pooling, str(self.max_tokens), weights.digest]
+        return "/".join(parts + _prefix_mark(self.query_prefix))
+
+    @property
+    def dimension(self) -> int:
+        known = self.known.dimension or _config(self._runner.weights, "config.json").get("hidden_size")
+        return int(known or self.embed_documents([""]).shape[1])
+
+    def _documents(self, texts: Sequence[str], *, alone: bool = False) -> Matrix:
+        pooled = POOLINGS[self.pooling]
+        found: list[tuple[int, Vector]] = []
+        for at, states, mask in self._runner.run(texts, alone=alone):
+            if states.ndim != 3:
+                raise RetrievalError(
+                    f"the graph of {self.model} gives shape {states.shape}; expected (texts, tokens, dimension)"
+                )
+            found.extend(zip(at, pooled(states, mask), strict=True))
+        return np.stack([row for _, row in sorted(found, key=lambda pair: pair[0])])
+
+    def _asked(self, texts: Sequence[str]) -> Matrix:
+        return self._documents([self.query_prefix + text for text in texts], alone=True)
+
+    def __repr__(self) -> str:
+        pooling = "" if self._pooling is None and self.model not in MODELS else f"pooling={self.pooling!r}, "
+        return (
+            f"OnnxEmbedder({self.model!r}, {pooling}max_tokens={self.max_tokens}, "
+            f"query_prefix={self.query_prefix!r}, batch_size={self.batch_size})"
+        )
+
+
+class SentenceTransformerEmbedder(BaseEmbedder):
+    """A sentence-transformers model: from the `offline-torch` extra, a folder, or the hub by name.
+
+    Only safetensors are read, and no code that comes with a model is run. A query is embedded alone, with the prefix
+    of a known model, else with the model's own query prompt. `device` None lets torch choose.
+    """
+
+    def __init__(self, model: str = "all-MiniLM-L6-v2", *, device: str | None = None, batch_size: int = 32) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is at least 1, not {batch_size!r}")
+        self.model = canonical(model)
+        self.device = device
+        self.batch_size = batch_size
+        self._prefix = MODELS.get(self.model, Known()).query_prefix
+        self._lock = Lock()
+        self._weights: Weights | None = None
+        self._loaded: Any = None
+
+    @property
+    def weights(self) -> Weights:
+        """The files, fetched on first use; raises as `fetch` does."""
+        if self._weights is None:
+            self._weights = fetch(self.model)
+        return self._weights
+
+    @property
+    def fingerprint(self) -> str:
+        parts = [self.weights.name, self.weights.precision, self.weights.digest]
+        return "/".join(parts + _prefix_mark(self._prefix))
+
+    @property
+    def dimension(self) -> int:
+        known = MODELS.get(self.model, Known()).dimension
+        return known or int(self._load().get_embedding_dimension())
+
+    def _load(self) -> Any:  # noqa: ANN401  # an object of an optional library
+        with self._lock:
+            if self._loaded is None:
+                library = require("sentence_transformers", extra="sentence-transformers")
+                self.weights.verify()
+                self._loaded = library.SentenceTransformer(str(self.weights.folder), **safe_loading(self.device))
+            return self._loaded
+
+    def _documents(self, texts: Sequence[str]) -> Matrix:
+        rows = self._load().encode_document(list(texts), batch_size=self.batch_size, show_progress_bar=False)
+        return cast(Matrix, rows)
+
+    def _asked(self, texts: Sequence[str]) -> Matrix:
+        prompt = self._prefix or None
+        rows = self._load().encode_query(list(texts), prompt=prompt, batch_size=1, show_progress_bar=False)
+        return cast(Matrix, rows)
+
+    def __repr__(self) -> str:
+        return f"SentenceTransformerEmbedder({self.model!r}, device={self.device!r}, batch_size={self.batch_size})"
+
+
+class CallableEmbedder(BaseEmbedder):
+    """Any function from a list of texts to rows; they are brought to length 1. Queries and documents alike."""
+
+    def __init__(self, function: Callable[[Sequence[str]], ArrayLike], *, name: str, dimension: int) -> None:
+        super().__init__()
+        if dimension < 1:
+            raise ConfigError(f"dimension is at least 1, not {dimension!r}")
+        self.function = function
+        self.name = name
+        self._dimension = dimension
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.name}/callable/{self.dimension}"
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    def _documents(self, texts: Sequence[str]) -> ArrayLike:
+        rows = np.asarray(self.function(list(texts)), dtype=np.float64)
+        if rows.shape != (len(texts), self.dimension):
+            raise RetrievalError(f"{self!r} gave shape {rows.shape}; expected ({len(texts)}, {self.dimension})")
+        return rows
+
+    def __repr__(self) -> str:
+        return f"CallableEmbedder({self.function!r}, name={self.name!r}, dimension={self.dimension})"
+
+
+def load_embedder(name: str = "all-MiniLM-L6-v2", backend: str = "auto") -> BaseEmbedder:
+    """An embedder by the name of its model, or from a folder.
+
+    `auto` takes onnx where onnxruntime, tokenizers and the weights are there, else sentence-transformers; `repr` and
+    `fingerprint` say which. Raises ConfigError for an unknown backend, MissingExtraError where `auto` finds neither.
+    """
+    return OnnxEmbedder(name) if choose(name, backend) == "onnx" else SentenceTransformerEmbedder(name)
+
+
+def safe_loading(device: str | None) -> dict[str, Any]:
+    """The arguments with which sentence-transformers reads a local folder: no pickles, no foreign code, no network."""
+    return {
+        "device": device,
+        "trust_remote_code": False,
+        "local_files_only": True,
+        "model_kwargs": {"use_safetensors": True},
+    }
+
+
+def _checked(texts: Sequence[str]) -> list[str]:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError("texts is a list of strings; a single text goes in a list of one")
+    return list(texts)
+
+
+def _prefix_mark(prefix: str) -> list[str]:
+    return [f"query-{hashlib.sha256(prefix.encode()).hexdigest()[:6]}"] if prefix else []
+
+
+def _config(weights: Weights, path: str) -> dict[str, Any]:
+    file = weights.folder / path
+    return cast(dict[str, Any], json.loads(file.read_text("utf-8"))) if file.is_file() else {}

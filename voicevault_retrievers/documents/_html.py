@@ -1,0 +1,119 @@
+"""HTML by headings."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voicevault_retrievers.documents._model import EXTRA, Part
+from voicevault_retrievers.documents._text import decode
+from voicevault_retrievers.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bs4 import BeautifulSoup
+
+_NAMES = {
+    "dropped": "script style nav template noscript title",
+    "heading": "h1 h2 h3 h4 h5 h6",
+    "row": "table caption tr",
+    "cell": "td th",
+    "pre": "pre",
+    "block": "[document] address article aside blockquote body br dd details div dl dt fieldset figcaption figure "
+    "footer form head header hr html li main ol option p section summary ul",
+}
+_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+# What browsers read for what pages declare: Windows-1252 for Latin-1; a declaration in ASCII bytes rules out UTF-16.
+_MEANT = {"iso-8859-1": "cp1252", "utf-16": "utf-8"}
+
+
+def load_html(path: Path) -> list[Part]:
+    """A part per heading: a line per block, a line per table row with ` | ` between its cells.
+
+    A mark at the start decides on the encoding, else what the page declares, else UTF-8.
+    """
+    bs4 = require("bs4", extra=EXTRA)
+    data = path.read_bytes()
+    declared = bs4.dammit.EncodingDetector.find_declared_encoding(data, is_html=True)
+    markup = decode(data, path.name, _MEANT.get(declared, declared))
+    # bs4 warns of what looks like a file name, unless it is a stream, and of an XML declaration.
+    soup = bs4.BeautifulSoup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)), "html.parser")
+    page = _Page()
+    for event, value in _events(soup):
+        getattr(page, event)(value)
+    return [Part("\n".join(lines), section=title) for title, lines in page.sections]
+
+
+def _events(soup: BeautifulSoup) -> Iterator[tuple[str, str]]:
+    """What opens, is said and closes, in order; not recursive, as a page may nest deeper than Python's stack."""
+    bs4 = require("bs4", extra=EXTRA)
+    inside = [soup]
+    for node in soup.descendants:
+        while node.parent is not inside[-1]:
+            yield "close", inside.pop().name
+        if isinstance(node, bs4.Tag):
+            inside.append(node)
+            yield "open", node.name
+        elif not isinstance(node, bs4.element.PreformattedString):  # comments, doctypes, declarations
+            yield "text", str(node)
+    while inside:
+        yield "close", inside.pop().name
+
+
+class _Page:
+    """The sections seen so far, each a heading and lines, and the line being written."""
+
+    def __init__(self) -> None:
+        self.sections: list[tuple[str | None, list[str]]] = [(None, [])]
+        self._line: list[str] = []
+        self._inside: Counter[str] = Counter()
+        self._in_row = False
+
+    def open(self, name: str) -> None:
+        kind = _KINDS.get(name, "inline")
+        self._separate(kind)
+        if kind == "heading" and not self._inside["dropped"]:
+            self.sections.append((None, []))
+        if kind == "cell":
+            self._line.append(" | " * self._in_row)
+        self._in_row = kind == "cell" or (self._in_row and kind != "row")
+        self._inside[kind] += 1
+
+    def text(self, text: str) -> None:
+        if not self._inside["dropped"]:
+            self._line.append(text)
+
+    def close(self, name: str) -> None:
+        kind = _KINDS.get(name, "inline")
+        self._separate(kind)
+        self._inside[kind] -= 1
+
+    def _separate(self, kind: str) -> None:
+        """A block ends the line, in a heading or cell only the word; a row always ends it."""
+        if kind == "heading":
+            self._end_heading()
+        elif kind == "row" or (kind in {"block", "pre"} and not self._flat()):
+            self._end_line()
+        elif kind in {"block", "pre"}:
+            self._line.append(" ")
+
+    def _flat(self) -> bool:
+        return bool(self._inside["cell"] or self._inside["heading"])
+
+    def _end_line(self) -> None:
+        text = "".join(self._line)
+        text = text.strip("\n").rstrip() if self._inside["pre"] and not self._flat() else " ".join(text.split())
+        if text.strip(" |"):
+            self.sections[-1][1].append(text)
+        self._line = []
+
+    def _end_heading(self) -> None:
+        """End the line; the first one after a heading opened is its title."""
+        self._end_line()
+        title, lines = self.sections[-1]
+        if self._inside["heading"] and title is None and lines:
+            self.sections[-1] = (lines[0], lines)

@@ -1,0 +1,70 @@
+"""One file to a document: the table of formats, and the checks that all of them share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from voicevault_retrievers.documents._docx import load_docx
+from voicevault_retrievers.documents._html import load_html
+from voicevault_retrievers.documents._markdown import load_markdown
+from voicevault_retrievers.documents._model import Document, Part
+from voicevault_retrievers.documents._pdf import load_pdf
+from voicevault_retrievers.documents._text import load_text
+from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalError
+
+MAX_FILE_BYTES = 512 << 20
+
+LOADERS: dict[str, Callable[[Path], list[Part]]] = {
+    ".pdf": load_pdf,
+    ".docx": load_docx,
+    **dict.fromkeys((".md", ".markdown"), load_markdown),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), load_html),
+    **dict.fromkeys((".txt", ".text", ".log", ".rst", ".csv"), load_text),
+}
+
+
+def load(path: str | Path, *, root: str | Path | None = None) -> Document:
+    """Read a file by its suffix; `source_file` is its path below `root`, else its name. Parts without text are dropped.
+
+    Raises DocumentError, saying what to do, for a file that cannot be read or has no text, MissingExtraError where its
+    library is not installed, ConfigError where it is not below `root`.
+    """
+    path = Path(path)
+    source_file = name_below(path, path.parent if root is None else Path(root))
+    try:
+        loader = _check(path)
+        parts = tuple(part for part in loader(path) if part.text.strip())
+    except RetrievalError:
+        raise
+    except OSError as error:
+        raise DocumentError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # a broken file makes the parsers raise anything
+        raise DocumentError(f"{path.name} is damaged or cut short ({error!r}): get a whole copy of it") from error
+    if not parts:
+        raise DocumentError(f"{path.name} has no text: there is nothing to index")
+    return Document(source_file, parts)
+
+
+def name_below(path: Path, root: Path) -> str:
+    """The posix path of `path` below `root`; what is not Unicode in it becomes `?`."""
+    try:
+        relative = Path(os.path.abspath(path)).relative_to(os.path.abspath(root))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not below {root}: root is a folder that holds the file") from error
+    return relative.as_posix().encode("utf-8", "replace").decode()
+
+
+def _check(path: Path) -> Callable[[Path], list[Part]]:
+    size = path.stat().st_size
+    if not path.is_file():
+        raise DocumentError(f"{path.name} is not a file: give a file, or read the folder")
+    if path.suffix.lower() not in LOADERS:
+        raise DocumentError(f"{path.name} is of unknown type {path.suffix!r}; known: {', '.join(sorted(LOADERS))}")
+    if size == 0:
+        raise DocumentError(f"{path.name} is empty (0 bytes): get a whole copy of it")
+    if size > MAX_FILE_BYTES:
+        limit = f"{size >> 20} MiB, more than {MAX_FILE_BYTES >> 20}"
+        raise DocumentError(f"{path.name} is too large ({limit}): divide it into smaller files")
+    return LOADERS[path.suffix.lower()]

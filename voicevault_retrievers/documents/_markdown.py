@@ -1,0 +1,49 @@
+"""Markdown by headings; the raw Markdown is kept."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from voicevault_retrievers.documents._model import EXTRA, Part
+from voicevault_retrievers.documents._text import decode
+from voicevault_retrievers.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from markdown_it import MarkdownIt
+
+# Between two lines of dashes, the first line a key, a comment or the end: else the dashes are a thematic break.
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=[^\n]+:|#|---)(?:.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_SHOWN = {"text", "code_inline", "image"}
+
+
+def load_markdown(path: Path) -> list[Part]:
+    """A part per heading that is not inside a list or quote; front matter is dropped."""
+    text = _FRONT_MATTER.sub("", decode(path.read_bytes(), path.name))
+    lines = text.split("\n")
+    starts = [(0, None), *_headings(text), (len(lines), None)]
+    return [
+        Part("\n".join(lines[start:end]).strip("\n"), section=section)
+        for (start, section), (end, _) in pairwise(starts)
+    ]
+
+
+def _headings(text: str) -> Iterator[tuple[int, str | None]]:
+    parser: MarkdownIt = require("markdown_it", extra=EXTRA).MarkdownIt("commonmark")
+    env: dict[str, Any] = {}
+    # Only headings need their inline markup parsed, which is most of the work.
+    blocks = parser.disable("inline").parse(text, env)
+    parser.enable("inline")
+    for opening, content in pairwise(blocks):
+        if opening.type == "heading_open" and opening.level == 0 and opening.map:
+            yield opening.map[0], _plain(parser, content.content, env)
+
+
+def _plain(parser: MarkdownIt, markup: str, env: dict[str, Any]) -> str | None:
+    children = [child for token in parser.parseInline(markup, env) for child in token.children or ()]
+    shown = (child.content if child.type in _SHOWN else " " * child.type.endswith("break") for child in children)
+    return " ".join("".join(shown).split()) or None

@@ -1,0 +1,75 @@
+"""A document to chunks, with ids that depend on a chunk's text and place alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from voicevault_retrievers.documents._model import EXTRA, Document, Part
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.types import Chunk
+
+if TYPE_CHECKING:
+    from semantic_text_splitter import MarkdownSplitter, TextSplitter
+
+_LONG_LINE = 20_000
+
+
+def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list[Chunk]:
+    """Chunks of at most `max_chars` characters, cut between sections, paragraphs or sentences where they can be.
+
+    None crosses a part. Neighbours share up to `overlap` characters. `start` and `end` are character offsets in the
+    part's text, `chunk_index` counts from 0 through the document. An id does not change with text added elsewhere,
+    unless an equal text is added before it in its own page and section.
+    """
+    if not 0 <= overlap < max_chars:
+        raise ConfigError(f"overlap is at least 0 and below max_chars, not {overlap} with max_chars {max_chars}")
+    markdown = PurePosixPath(document.source_file).suffix.lower() in {".md", ".markdown"}
+    splitters = require("semantic_text_splitter", extra=EXTRA)
+    splitter: TextSplitter | MarkdownSplitter = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(
+        max_chars, overlap=overlap
+    )
+    seen: Counter[str] = Counter()
+    chunks: list[Chunk] = []
+    for part in document.parts:
+        for start, text in _pieces(splitter, part.text):
+            key = json.dumps([document.source_file, part.page_number, part.section, text])
+            metadata = _metadata(document, part, start, text) | {"chunk_index": len(chunks)}
+            chunks.append(Chunk(_digest(f"{key}{seen[key]}"), text, metadata=metadata))
+            seen[key] += 1
+    return chunks
+
+
+def _pieces(splitter: TextSplitter | MarkdownSplitter, text: str) -> Iterator[tuple[int, str]]:
+    """The pieces that hold more than whitespace, trimmed, and where each starts."""
+    for window, content in _windows(text):
+        for start, piece in splitter.chunk_indices(content):
+            if trimmed := piece.strip():
+                yield window + start + len(piece) - len(piece.lstrip()), trimmed
+
+
+def _windows(text: str) -> Iterator[tuple[int, str]]:
+    """The whole text; where a line is very long, pieces of it: the splitter's time grows with a sentence squared."""
+    step = _LONG_LINE if max(map(len, text.split("\n"))) > _LONG_LINE else len(text)
+    start = 0
+    while start < len(text):
+        end = start + step
+        if end < len(text):
+            end = text.rfind(" ", start, end) + 1 or end
+        yield start, text[start:end]
+        start = end
+
+
+def _metadata(document: Document, part: Part, start: int, text: str) -> dict[str, Any]:
+    place = {"source_file": document.source_file, "page_number": part.page_number, "section": part.section}
+    known = {key: value for key, value in place.items() if value is not None}
+    return {**known, "start": start, "end": start + len(text)}
+
+
+def _digest(key: str) -> str:
+    return blake2b(key.encode(), digest_size=10).hexdigest()

@@ -1,0 +1,204 @@
+"""What the retrievers share: a pipeline behind LangChain's interface."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    BaseCallbackManager,
+    CallbackManagerForRetrieverRun,
+    adispatch_custom_event,
+    dispatch_custom_event,
+)
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
+from langchain_core.runnables.config import var_child_runnable_config
+
+from voicevault_retrievers.channel import Channel, check_k
+from voicevault_retrievers.drive import Call, Plan, adrive, value_of
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, both, compile_filter
+from voicevault_retrievers.langchain.checked import STRICT, Checked
+from voicevault_retrievers.langchain.convert import document_of
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.types import Failure, Query, Ranking, Result, as_query
+
+DEGRADED_EVENT = "voicevault_degraded"
+_LOG = logging.getLogger(__name__)
+
+
+class PipelineRetriever(Checked[Pipeline], BaseRetriever):
+    """A pipeline as a retriever.
+
+    A search gives at most `k` documents, and only such as matched; each is a new one (see `convert.document_of`).
+    `where` narrows every search, `require` is the caller's access rights; a call may narrow further, never widen.
+    `timeout` bounds a search in seconds. `on_error` "skip" leaves out a channel or stage that fails: the documents say
+    so in `metadata["voicevault"]["degraded"]`, a warning is logged, and the event `voicevault_degraded` dispatched;
+    "raise" raises its error.
+    """
+
+    model_config = STRICT
+    k: int = 5
+    where: dict[str, Any] | None = None
+    require: dict[str, Any] | None = None
+    timeout: float | None = None
+    on_error: Literal["skip", "raise"] = "skip"
+
+    def _check(self) -> None:
+        _k(self.k)
+        compile_filter(self.where)
+        compile_filter(self.require)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is searched; made on first use, and again after a change of this retriever's fields."""
+        return self._built()
+
+    @property
+    def channel(self) -> Channel:
+        """What is searched, under this retriever's filters: a channel for another pipeline."""
+        if self.timeout is not None:
+            raise ConfigError("a retriever that is a channel has no timeout: set it on the retriever around it")
+        return _Narrowed(self.pipeline, self.where, self.require)
+
+    def search(
+        self,
+        query: str | Query,
+        k: int | None = None,
+        *,
+        where: Filter | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> Result:
+        """The whole result of a search: hits, errors, timings, context. `weights` are those of channels, by name."""
+        return self.pipeline.search(self._asked(query, where, weights), _k(self.k if k is None else k))
+
+    async def asearch(
+        self,
+        query: str | Query,
+        k: int | None = None,
+        *,
+        where: Filter | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> Result:
+        """`search` on the running event loop; the same result but for the timings."""
+        pipeline = await adrive(self._opened())
+        return await pipeline.asearch(self._asked(query, where, weights), _k(self.k if k is None else k))
+
+    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
+        with _below(ensure_config(config)) as given:
+            return super().invoke(input, given, **kwargs)
+
+    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
+        with _below(ensure_config(config)) as given:
+            return await super().ainvoke(input, given, **kwargs)
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        where: Filter | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> list[Document]:
+        with _below(_child_config(run_manager.get_child())) as config:
+            result = self.search(query, k, where=where, weights=weights)
+            if degraded := self._degraded(result):
+                dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
+        return [document_of(hit, degraded) for hit in result.hits]
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        where: Filter | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> list[Document]:
+        with _below(_child_config(run_manager.get_child())) as config:
+            result = await self.asearch(query, k, where=where, weights=weights)
+            if degraded := self._degraded(result):
+                await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
+        return [document_of(hit, degraded) for hit in result.hits]
+
+    def _asked(self, query: str | Query, where: Filter | None, weights: Mapping[str, float] | None) -> Query:
+        asked = as_query(query)
+        narrowed = both(self.where, both(asked.where, where))
+        compile_filter(narrowed)
+        return replace(
+            asked,
+            where=narrowed,
+            require=both(self.require, asked.require),
+            weights={**(asked.weights or {}), **(weights or {})} or None,
+        )
+
+    def _degraded(self, result: Result) -> list[str]:
+        degraded = [str(failure) for failure in result.errors if failure.degrades]
+        if degraded:
+            _LOG.warning("%s gave a degraded result: %s", self.get_name(), "; ".join(degraded))
+        return degraded
+
+    def _opened(self) -> Plan[Pipeline]:
+        """Opening a knowledge base reads files, which an event loop must not wait for."""
+        (outcome,) = yield (Call("open", lambda: self.pipeline, inline=self._is_built()),)
+        opened: Pipeline = value_of(outcome)
+        return opened
+
+
+class _Narrowed(Channel):
+    """A pipeline's channel under filters, with its notes."""
+
+    def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
+        self.below = pipeline.channel
+        self.notes: tuple[Failure, ...] = pipeline.notes
+        self.where = where
+        self.require = require
+        self.name = self.below.name
+        self.kind = self.below.kind
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        where, require = both(self.where, query.where), both(self.require, query.require)
+        ranking = yield from self.below.plan(replace(query, where=where, require=require), k)
+        return ranking.failing(*self.notes)
+
+    def named(self, name: str) -> _Narrowed:
+        twin = super().named(name)
+        twin.below = self.below.named(name)
+        return twin
+
+    def leaves(self) -> Iterator[Channel]:
+        return self.below.leaves()
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.below!r} where {both(self.require, self.where)}"
+            if self.where or self.require
+            else f"{self.below!r}"
+        )
+
+
+@contextmanager
+def _below(config: RunnableConfig) -> Iterator[RunnableConfig]:
+    """What is invoked meanwhile in this context finds `config`; LangChain itself sets none for a retriever."""
+    token = var_child_runnable_config.set(config)
+    try:
+        yield config
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def _child_config(callbacks: BaseCallbackManager) -> RunnableConfig:
+    return patch_config(None, callbacks=callbacks)
+
+
+def _k(k: int) -> int:
+    if check_k(k) == 0:
+        raise ConfigError("k is a whole number of at least 1, not 0")
+    return k

@@ -1,0 +1,78 @@
+"""Documents to chunks, and hits to documents."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.explain import provenance
+from voicevault_retrievers.types import Chunk, Hit
+
+SCORE = "relevance_score"
+PROVENANCE = "voicevault"
+
+
+def chunk_of(document: Document) -> Chunk:
+    """The chunk of a document: its id, else a digest of text and metadata, so that equal documents are one chunk.
+
+    The parent is `metadata["parent_id"]`. What a search wrote into the metadata is left out, and for a document whose
+    text is a wider context the chunk has the text that was found.
+    """
+    if not isinstance(document, Document):
+        raise ConfigError(f"expected a LangChain Document, not {type(document).__name__}")
+    told = told_of(document)
+    metadata = {key: value for key, value in document.metadata.items() if key not in (SCORE, PROVENANCE)}
+    parent = told.get("parent_id", metadata.get("parent_id"))
+    return Chunk(
+        document.id or _digest(document.page_content, metadata),
+        told.get("text", document.page_content),
+        parent_id=parent if isinstance(parent, str) else None,
+        metadata=copy.deepcopy(metadata),
+        kb=told.get("kb", ""),
+    )
+
+
+def chunks_of(documents: Iterable[Document]) -> list[Chunk]:
+    """The chunks of documents; one given twice is one."""
+    return list(dict.fromkeys(map(chunk_of, documents)))
+
+
+def document_of(hit: Hit, degraded: Sequence[str] = ()) -> Document:
+    """A new document of a hit.
+
+    `metadata["relevance_score"]` is its score, absent where it has none. `metadata["voicevault"]` says how it was
+    found: as `provenance`, with `parent_id`, `kb` and, where the text is a wider context, the `text` that was found;
+    `degraded` are the failures that may have cost hits or their order.
+    """
+    chunk = hit.chunk
+    told = provenance(hit)
+    told |= {key: value for key, value in (("parent_id", chunk.parent_id), ("kb", chunk.kb)) if value}
+    if hit.context is not None:
+        told["text"] = chunk.text
+    if degraded:
+        told["degraded"] = list(degraded)
+    metadata = {**copy.deepcopy(dict(chunk.metadata)), PROVENANCE: told}
+    if hit.score is not None:
+        metadata[SCORE] = float(hit.score)
+    return Document(page_content=hit.text, id=chunk.id, metadata=metadata)
+
+
+def told_of(document: Document) -> Mapping[str, Any]:
+    """What a search said of a document; empty where none did."""
+    told = document.metadata.get(PROVENANCE)
+    return told if isinstance(told, Mapping) else {}
+
+
+def _digest(text: str, metadata: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([text, metadata], sort_keys=True, default=_plain).encode()).hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+    """A set in a fixed order; anything else that JSON does not know as its repr."""
+    return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)

@@ -1,0 +1,227 @@
+"""The retrievers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from langchain_core.documents import Document
+from langchain_core.retrievers import LangSmithRetrieverParams
+from langchain_core.runnables import Runnable
+from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
+from langchain_core.vectorstores import VectorStore
+from pydantic import Field
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion.fuse import DEPTH
+from voicevault_retrievers.langchain.base import PipelineRetriever
+from voicevault_retrievers.langchain.channels import as_channel
+from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
+from voicevault_retrievers.langchain.embedder import as_embedder, model_of
+from voicevault_retrievers.lexical import BM25, Formula
+from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.protocols import VectorIndex
+from voicevault_retrievers.text import Analyzer
+
+K = TypeVar("K", bound="BM25Retriever")
+V = TypeVar("V", bound="VectorRetriever")
+H = TypeVar("H", bound="HybridRetriever")
+Tokenizer = Callable[[str], Sequence[str]]
+
+
+class BM25Retriever(PipelineRetriever):
+    """Keyword search: documents that share a term with the query, and no others.
+
+    Scores are BM25's, unbounded, higher is better. Where documents are taken, `language` is that of their stemmer and
+    stopwords (None for neither), `preprocess_func` splits texts into terms in its place, and `options` are this
+    class's fields. A document given twice is one.
+    """
+
+    bm25: Channel
+
+    @classmethod
+    def from_documents(
+        cls: type[K],
+        documents: Iterable[Document],
+        *,
+        language: str | None = "en",
+        formula: Formula | str = "lucene",
+        preprocess_func: Tokenizer | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over documents held in memory."""
+        analyzer = preprocess_func or Analyzer(language)
+        return cls(bm25=BM25.from_chunks(chunks_of(documents), analyzer, formula=formula), **options)
+
+    @classmethod
+    def from_texts(
+        cls: type[K],
+        texts: Iterable[str],
+        metadatas: Iterable[dict[str, Any]] | None = None,
+        ids: Iterable[str] | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over texts, with a metadata dict and an id for each; `options` as of `from_documents`."""
+        given = list(texts)
+        columns: list[list[Any]] = [
+            given,
+            [{}] * len(given) if metadatas is None else list(metadatas),
+            [None] * len(given) if ids is None else list(ids),
+        ]
+        if len({len(column) for column in columns}) > 1:
+            raise ConfigError(f"texts, metadatas and ids differ in number: {[len(column) for column in columns]}")
+        documents = [Document(text, metadata=metadata, id=id_) for text, metadata, id_ in zip(*columns, strict=True)]
+        return cls.from_documents(documents, **options)
+
+    @classmethod
+    def from_rank_bm25(
+        cls: type[K],
+        ranker: Any,
+        documents: Iterable[Document],
+        *,
+        preprocess_func: Tokenizer | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over what a rank-bm25 object holds, with its scores; see `BM25.from_rank_bm25`.
+
+        `documents` are its documents, in its order; those that are equal need ids.
+        """
+        chunks = [chunk_of(document) for document in documents]
+        return cls(bm25=BM25.from_rank_bm25(ranker, chunks, preprocess_func), **options)
+
+    def _build(self) -> Pipeline:
+        return Pipeline(self.bm25, timeout=self.timeout, on_error=self.on_error)
+
+
+class VectorRetriever(PipelineRetriever):
+    """Search by the similarity of vectors, in a LangChain `vectorstore`, or in an `index` of this package.
+
+    Scores are cosines, in (0, 1], higher is nearer; those of a vector store see `VectorStoreChannel`. `embeddings`
+    embed the questions for an index: LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2.
+    """
+
+    vectorstore: VectorStore | None = None
+    index: VectorIndex | None = None
+    embeddings: Any = None
+
+    @classmethod
+    def from_documents(cls: type[V], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> V:
+        """Exact search over documents held in memory; embeds them now. A document given twice is one."""
+        embedder = as_embedder(embeddings)
+        return cls(
+            index=ExactVectors.build(chunks_of(documents), embedder),
+            embeddings=embedder if embeddings is None else embeddings,
+            **options,
+        )
+
+    def _check(self) -> None:
+        super()._check()
+        if (self.vectorstore is None) == (self.index is None):
+            raise ConfigError("a VectorRetriever searches either a vectorstore or an index: give one of them")
+        if self.vectorstore is not None and self.embeddings is not None:
+            raise ConfigError("a vectorstore has its own embeddings; those given would not be used")
+
+    def _build(self) -> Pipeline:
+        return Pipeline(self._channel(), timeout=self.timeout, on_error=self.on_error)
+
+    def _channel(self) -> Channel:
+        if self.index is not None:
+            return VectorChannel(self.index, as_embedder(self.embeddings, dimension=self.index.dimension))
+        return as_channel(self.vectorstore)
+
+    def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
+        params = super()._get_ls_params(**kwargs)
+        embeddings = self.embeddings if self.vectorstore is None else self.vectorstore.embeddings
+        params["ls_vector_store_provider"] = type(self.vectorstore or self.index).__name__
+        if embeddings is not None:
+            params["ls_embedding_provider"] = type(embeddings).__name__
+            params["ls_embedding_model"] = model_of(embeddings)
+        return params
+
+
+class HybridRetriever(PipelineRetriever):
+    """Several channels fused, then reranked and capped by page where that is asked for.
+
+    It searches the knowledge bases `kb_names` under `root` (channels `bm25` and `dense`), or `channels`, by name: each
+    a Channel, a retriever, any runnable that gives documents, or a vector store. `weights` and `depth` (hits asked of
+    a channel) go by channel name. `expansion` True adds wordings by rules. `rerank` is a stage, a scorer or the name of
+    a cross-encoder. A `preset` says all of this itself, and `k` unless it is given.
+    """
+
+    kb_names: list[str] = Field(default_factory=list)
+    root: Path | None = None
+    channels: dict[str, Any] = Field(default_factory=dict)
+    preset: str | Path | None = None
+    weights: dict[str, float] | None = None
+    depth: int | dict[str, int] = DEPTH
+    fusion: Any = None
+    expansion: Any = False
+    rerank: Any = None
+    max_chunks_per_page: int | None = None
+
+    @classmethod
+    def from_documents(
+        cls: type[H],
+        documents: Iterable[Document],
+        embeddings: Any = None,
+        *,
+        language: str | None = "en",
+        formula: Formula | str = "lucene",
+        **options: Any,
+    ) -> H:
+        """BM25 (`bm25`) and exact vector search (`dense`) over documents held in memory; embeds them now.
+
+        `embeddings` are LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2. `language` is that of the
+        stemmer and stopwords, None for neither. A document given twice is one.
+        """
+        chunks = chunks_of(documents)
+        channels = {
+            "bm25": BM25.from_chunks(chunks, Analyzer(language), formula=formula),
+            "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
+        }
+        return cls(channels=channels, **options)
+
+    @property
+    def config_specs(self) -> list[ConfigurableFieldSpec]:
+        """What its channels can be configured with, as `config={"configurable": {...}}`."""
+        parts = [part for part in self.channels.values() if isinstance(part, Runnable)]
+        return get_unique_config_specs(spec for part in parts for spec in part.config_specs)
+
+    def _check(self) -> None:
+        super()._check()
+        if bool(self.kb_names) == bool(self.channels):
+            raise ConfigError("a HybridRetriever searches either kb_names or channels: give one of them")
+        if self.preset is not None:
+            fields = {name: type(self).model_fields[name].get_default() for name in (*_COMPOSED, "timeout", "on_error")}
+            taken = [name for name, default in fields.items() if getattr(self, name) != default]
+            if taken:
+                raise ConfigError(
+                    f"the preset {self.preset!r} has its own {', '.join(taken)}: leave out one or the other"
+                )
+            if "k" not in self.model_fields_set:
+                self.k = load_preset(self.preset).k
+        if self.channels:
+            _ = self.pipeline
+
+    def _build(self) -> Pipeline:
+        if self.channels:
+            return self._over({name: as_channel(part) for name, part in self.channels.items()})
+        from voicevault_retrievers.store import Bases
+
+        bases = Bases(self.kb_names, root=self.root)
+        if self.preset is not None:
+            return load_preset(self.preset).over(bases)
+        return self._over({"bm25": bases.bm25(), "dense": bases.dense()}, notes=bases.notes)
+
+    def _over(self, channels: Mapping[str, Channel], **options: Any) -> Pipeline:
+        if self.preset is not None:
+            return load_preset(self.preset).build(channels)
+        composed = {name: getattr(self, name) for name in _COMPOSED}
+        return compose(channels, **composed, timeout=self.timeout, on_error=self.on_error, **options)
+
+
+_COMPOSED = ("weights", "depth", "fusion", "expansion", "rerank", "max_chunks_per_page")

@@ -1,0 +1,155 @@
+"""LlamaIndex's retrievers, indexes and vector stores as channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
+from voicevault_retrievers.channel import Channel, Leaf, Match
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.llama_index.base import PipelineRetriever
+from voicevault_retrievers.llama_index.convert import chunk_of
+from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Query, Variant
+
+Part: TypeAlias = Channel | BaseRetriever | BaseIndex[Any] | BasePydanticVectorStore
+
+
+class RetrieverChannel(Leaf):
+    """Asks a LlamaIndex retriever, once for each wording, in a worker thread.
+
+    A retriever gives as many nodes as it is set to, an index as many as the search wants. Their order is kept; scores
+    are too, where each node has one and they fall, else the channel is rank only. It cannot apply a filter of the
+    query: with one it raises FilterNotSupportedError.
+    """
+
+    each_alone = True
+
+    def __init__(
+        self,
+        part: BaseRetriever | BaseIndex[Any],
+        kind: ChannelKind = "semantic",
+        *,
+        timeout: float | None = None,
+        name: str = "llama_index",
+    ) -> None:
+        super().__init__(name, kind, timeout=timeout)
+        self.part = part
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        bundles = self._bundles(query, wordings)
+        return [_matches(self._retriever(k).retrieve(bundle)) if bundle else [] for bundle in bundles]
+
+    def _retriever(self, k: int) -> BaseRetriever:
+        return self.part.as_retriever(similarity_top_k=k) if isinstance(self.part, BaseIndex) else self.part
+
+    def _bundles(self, query: Query, wordings: Sequence[Variant]) -> list[QueryBundle | None]:
+        """A new bundle for each wording; None for one with nothing to look for."""
+        if query.where or query.require:
+            raise FilterNotSupportedError(
+                f"{self.name} is searched by LlamaIndex, which is not given this search's filter, so it was skipped; "
+                "set the filter on that retriever, or search its nodes with BM25Retriever or VectorRetriever"
+            )
+        vector = query.vectors.get(ANY_EMBEDDER)
+        return [
+            QueryBundle(wording.text, embedding=vector.tolist())
+            if vector is not None and wording.text == query.text
+            else (QueryBundle(wording.text) if wording.text.strip() else None)
+            for wording in wordings
+        ]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.part).__name__}, {self.kind!r})"
+
+
+class AsyncRetrieverChannel(RetrieverChannel):
+    """A retriever with an async search of its own, which is awaited where there is an event loop."""
+
+    async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        bundles = self._bundles(query, wordings)
+        return [_matches(await self._retriever(k).aretrieve(bundle)) if bundle else [] for bundle in bundles]
+
+
+def as_channel(
+    part: Part,
+    *,
+    kind: ChannelKind | None = None,
+    embed_model: BaseEmbedding | None = None,
+    timeout: float | None = None,
+) -> Channel:
+    """A channel from a retriever, an index, or a vector store and its `embed_model`.
+
+    A retriever of this package joins with its own channels, under its own filters. `kind` is by default told by the
+    class's name: keyword, graph, else semantic. `timeout` is in seconds. Channels are returned as they are.
+    """
+    if isinstance(part, Channel):
+        return part
+    if isinstance(part, PipelineRetriever):
+        return part.channel
+    if isinstance(part, BasePydanticVectorStore):
+        part = _index_of(part, embed_model)
+    if not isinstance(part, BaseIndex | BaseRetriever):
+        raise ConfigError(
+            f"a channel is a Channel, a retriever, an index or a vector store, not a {type(part).__name__}"
+        )
+    made = AsyncRetrieverChannel if _is_async(part) else RetrieverChannel
+    return made(part, kind or _kind(part), timeout=timeout)
+
+
+def nodes_of(index: VectorStoreIndex) -> list[BaseNode]:
+    """The nodes whose vectors an index holds: its store's own, or its docstore's of the same ids.
+
+    Raises ConfigError where they cannot be had: a store that does not list its nodes, or a docstore of whole documents.
+    """
+    if index.vector_store.stores_text:
+        try:
+            return index.vector_store.get_nodes(None, None)
+        except NotImplementedError as error:
+            store = type(index.vector_store).__name__
+            raise ConfigError(f"{store} does not list its nodes; give them to from_nodes, or as a channel") from error
+    ids, docs = list(index.index_struct.nodes_dict.values()), index.docstore.docs
+    found = [docs[node_id] for node_id in ids if node_id in docs]
+    if len(found) < len(ids):
+        raise ConfigError(
+            f"{len(found)} of {len(ids)} ids of the index are in its docstore, which may hold whole documents; "
+            "give the nodes that were embedded to from_nodes"
+        )
+    return found
+
+
+def _index_of(store: BasePydanticVectorStore, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
+    if embed_model is None:
+        raise ConfigError(
+            f"{type(store).__name__} is searched by vector: as_channel(store, embed_model=...) says with which model"
+        )
+    return VectorStoreIndex.from_vector_store(store, embed_model)
+
+
+def _is_async(part: BaseIndex[Any] | BaseRetriever) -> bool:
+    """False where the async search runs the sync one on the event loop, which it would block."""
+    retriever = part.as_retriever() if isinstance(part, BaseIndex) else part
+    store = getattr(retriever, "_vector_store", None)
+    if isinstance(store, BasePydanticVectorStore) and type(store).aquery is BasePydanticVectorStore.aquery:
+        return False
+    return type(retriever)._aretrieve is not BaseRetriever._aretrieve
+
+
+def _kind(part: object) -> ChannelKind:
+    name = type(part).__name__
+    if "BM25" in name or "Keyword" in name:
+        return "keyword"
+    return "graph" if "Graph" in name or name.startswith("KG") else "semantic"
+
+
+def _matches(nodes: Sequence[NodeWithScore]) -> list[Match]:
+    scores = [node.score for node in nodes]
+    known = [score for score in scores if score is not None]
+    falling = len(known) == len(scores) and not any(after > before for before, after in pairwise(known))
+    return [Match(chunk_of(node.node), node.score if falling else None) for node in nodes]

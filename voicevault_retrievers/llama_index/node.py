@@ -1,0 +1,87 @@
+"""Nodes that say why they were found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llama_index.core.bridge.pydantic import Field, model_validator
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    ImageDocument,
+    ImageNode,
+    IndexNode,
+    Node,
+    NodeWithScore,
+    TextNode,
+)
+
+from voicevault_retrievers.explain import provenance as provenance_of
+from voicevault_retrievers.llama_index.convert import node_of
+from voicevault_retrievers.types import Hit
+
+_NODES: Mapping[str, type[BaseNode]] = {
+    cls.class_name(): cls for cls in (Document, ImageDocument, ImageNode, IndexNode, Node, TextNode)
+}
+
+# Kept in the node's __dict__ beside its fields: it is copied with the node, but is no part of its hash, its content
+# or its serialised form.
+_MARK = "_voicevault"
+
+
+class NodeWithProvenance(NodeWithScore):
+    """A node, its score (None where it was not scored), and how it was found.
+
+    Unlike its base it can be rebuilt from its own JSON; ValidationError where the node is of an unknown class.
+    """
+
+    provenance: dict[str, Any] = Field(
+        default_factory=dict, description="How the node was found: channels, ranks, scores and their contributions."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rebuild_node(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not isinstance(data.get("node"), Mapping):
+            return data
+        return {**data, "node": _marked(_node_from(data["node"]), data.get("provenance"))}
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "NodeWithProvenance"
+
+
+def provenance(node_with_score: NodeWithScore) -> dict[str, Any] | None:
+    """How a node was found; None where nothing is known.
+
+    It is also found on a plain NodeWithScore that holds a node returned by this package.
+    """
+    own = node_with_score.provenance if isinstance(node_with_score, NodeWithProvenance) else None
+    return own or node_with_score.node.__dict__.get(_MARK)
+
+
+def explained(node: BaseNode, score: float | None, told: Mapping[str, Any]) -> NodeWithProvenance:
+    """A node with its provenance, which is also put on the node: it must be one of ours, not the caller's."""
+    return NodeWithProvenance(node=_marked(node, told), score=score, provenance=dict(told))
+
+
+def node_of_hit(hit: Hit, degraded: Sequence[str] = ()) -> NodeWithProvenance:
+    """A hit as a new node; `degraded` says what was skipped in the search that found it."""
+    told = provenance_of(hit)
+    if degraded:
+        told["degraded"] = list(degraded)
+    return explained(node_of(hit.chunk, hit.context), hit.score, told)
+
+
+def _marked(node: BaseNode, told: Mapping[str, Any] | None) -> BaseNode:
+    if told:
+        node.__dict__[_MARK] = dict(told)
+    return node
+
+
+def _node_from(data: Mapping[str, Any]) -> BaseNode:
+    name = str(data.get("class_name"))
+    if name not in _NODES:
+        raise ValueError(f"a node's class_name is one of {', '.join(sorted(_NODES))}, not {name!r}")
+    return _NODES[name].from_dict(dict(data))

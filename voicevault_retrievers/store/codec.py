@@ -1,0 +1,74 @@
+"""A chunk as one line of JSON: the form it has in logs and segments alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar, overload
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.types import Chunk
+
+T = TypeVar("T")
+
+
+def encode(chunk: Chunk) -> bytes:
+    """A line, pure ASCII; ConfigError where the metadata cannot be kept as JSON."""
+    try:
+        line = json.dumps([chunk.id, chunk.text, chunk.parent_id, chunk.metadata], allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the metadata of chunk {chunk.id!r} cannot be kept as JSON ({error}): use strings, finite numbers, "
+            "booleans, None, and lists and dicts of these"
+        ) from error
+    return line.encode() + b"\n"
+
+
+def decode(line: bytes, kb: str) -> Chunk:
+    """The chunk of a line, as a chunk of this knowledge base."""
+    chunk_id, text, parent_id, metadata = json.loads(line)
+    return Chunk(chunk_id, text, parent_id, metadata, kb)
+
+
+def same(one: Chunk, other: Chunk | None) -> bool:
+    """Whether two chunks are alike in all that is kept; `true` and `1` are not, as they are not for a filter."""
+    return other is not None and encode(one) == encode(other)
+
+
+def kept(chunks: Iterable[Chunk], kb: str) -> list[Chunk]:
+    """Chunks as a knowledge base gives them back: tuples become lists, and keys strings, as JSON has it.
+
+    Raises ConfigError where two have one id.
+    """
+    found = [decode(encode(chunk), kb) for chunk in chunks]
+    ids = [chunk.id for chunk in found]
+    if len(set(ids)) != len(ids):
+        twice = next(chunk_id for at, chunk_id in enumerate(ids) if chunk_id in ids[:at])
+        raise ConfigError(f"two chunks have the id {twice!r}; ids are unique")
+    return found
+
+
+def several(ids: Iterable[str]) -> Iterable[str]:
+    """The ids; ConfigError for a single string, which would be taken letter by letter."""
+    if isinstance(ids, str):
+        raise ConfigError(f"ids is a list of strings; a single id goes in a list: [{ids!r}]")
+    return ids
+
+
+class Lazy(Sequence[T], Generic[T]):
+    """A sequence whose items are made when they are asked for."""
+
+    def __init__(self, length: int, get: Callable[[int], T]) -> None:
+        self._length = length
+        self._get = get
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        places = range(self._length)[at]
+        return self._get(places) if isinstance(places, int) else [self._get(place) for place in places]

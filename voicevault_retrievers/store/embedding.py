@@ -1,0 +1,88 @@
+"""What a knowledge base needs of its embedder: an entry to know it by, and rows that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.store.manifest import EmbedderEntry
+
+Progress: TypeAlias = Callable[[int, int], None]
+Rows: TypeAlias = NDArray[np.float32]
+
+BATCH = 256
+_TOLERANCE = 1e-3
+
+
+def describe(embedder: Embedder) -> EmbedderEntry:
+    """How an embedder is known on disk; with what `load_embedder` takes, where it is one of its kinds."""
+    from voicevault_retrievers.dense.embedders import OnnxEmbedder, SentenceTransformerEmbedder
+
+    entry = EmbedderEntry(embedder.fingerprint, embedder.dimension)
+    if isinstance(embedder, OnnxEmbedder):
+        return EmbedderEntry(entry.fingerprint, entry.dimension, embedder.model, "onnx")
+    if isinstance(embedder, SentenceTransformerEmbedder):
+        return EmbedderEntry(entry.fingerprint, entry.dimension, embedder.model, "sentence-transformers")
+    return entry
+
+
+def make(entry: EmbedderEntry, kb: str) -> Embedder:
+    """The embedder of an entry.
+
+    Raises ConfigError where it has to be given, IncompatibleIndexError where it is another by now.
+    """
+    from voicevault_retrievers.dense.embedders import load_embedder
+
+    if entry.model is None or entry.backend is None:
+        raise ConfigError(
+            f"the vectors of knowledge base {kb!r} were made by {entry.fingerprint!r}, which cannot be loaded by name: "
+            "open it with embedder=..."
+        )
+    embedder = load_embedder(entry.model, entry.backend)
+    check(entry, embedder, kb)
+    return embedder
+
+
+def check(entry: EmbedderEntry | None, embedder: Embedder, kb: str) -> None:
+    """Raises IncompatibleIndexError where an embedder is not the one that made a knowledge base's vectors."""
+    if entry is None:
+        raise IncompatibleIndexError(
+            f"knowledge base {kb!r} was created without an embedder and holds no vectors, given "
+            f"{embedder.fingerprint!r}: open it without one, or index the documents into a new one created with it"
+        )
+    if embedder.fingerprint != entry.fingerprint:
+        raise IncompatibleIndexError(
+            f"the vectors of knowledge base {kb!r} were made by {entry.fingerprint!r}, given {embedder.fingerprint!r}: "
+            "open it with the embedder that made them, or index the documents into a new knowledge base"
+        )
+
+
+def embed(embedder: Embedder, texts: Sequence[str], progress: Progress | None) -> Rows:
+    """A row per text, made in batches."""
+    dimension = embedder.dimension
+    rows = np.empty((len(texts), dimension), dtype=np.float32)
+    for at in range(0, len(texts), BATCH):
+        batch = texts[at : at + BATCH]
+        rows[at : at + len(batch)] = fitting(embedder.embed_documents(batch), len(batch), dimension)
+        if progress:
+            progress(at + len(batch), len(texts))
+    return rows
+
+
+def fitting(vectors: ArrayLike, count: int, dimension: int) -> Rows:
+    """Vectors as float32 rows; ConfigError where they are not one per chunk, finite, and of length 1 (or 0)."""
+    rows = np.asarray(vectors, dtype=np.float32)
+    if rows.shape != (count, dimension):
+        raise ConfigError(f"the vectors have shape {rows.shape}, expected ({count}, {dimension}): one row per chunk")
+    lengths = np.linalg.norm(rows, axis=1)
+    wrong = np.flatnonzero(~((np.abs(lengths - 1) < _TOLERANCE) | (lengths == 0)))
+    if wrong.size:
+        raise ConfigError(
+            f"vector {wrong[0]} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
+        )
+    return rows

@@ -1,0 +1,127 @@
+"""The log: each small change, appended as one record. A record that is whole is a commit.
+
+A file is `MAGIC` and records. A record is a header (mark, length and crc32 of the payload, crc32 of the header so
+far) and the payload: a line of JSON that counts what follows, a line per chunk, the chunks' vectors as little-endian
+float32. What follows the last whole record is a write that was cut off, and goes when the next one is made; a whole
+record further on means damage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.store import codec, files
+from voicevault_retrievers.types import Chunk
+
+MAGIC = b"voicevault log 1\n"
+_MARK = b"\x00vvr"
+_HEADER = struct.Struct("<4sQI")
+_CRC = struct.Struct("<I")
+_HEAD = _HEADER.size + _CRC.size
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One commit: ids that go, then chunks that come (in the place of those of their ids), with their vectors.
+
+    `vectors` has a row per chunk; None in a knowledge base without an embedder.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    vectors: NDArray[np.float32] | None = None
+    deleted: tuple[str, ...] = ()
+
+
+def create(path: Path) -> int:
+    """A log without records; where it ends."""
+    return files.write(path, MAGIC).size
+
+
+def append(path: Path, end: int, record: Record) -> int:
+    """Write a record behind the last whole one, and flush; where it ends. OSError leaves the last commit."""
+    payload = _payload(record)
+    header = _HEADER.pack(_MARK, len(payload), zlib.crc32(payload))
+    return files.append(path, end, header + _CRC.pack(zlib.crc32(header)) + payload)
+
+
+def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int]:
+    """The records from a position on, and where the last whole one ends.
+
+    Raises IndexDamagedError when the file is missing, is no log, or holds a whole record after a broken one.
+    """
+    start = start or len(MAGIC)
+    try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC or file.seek(0, os.SEEK_END) < start:
+                raise files.damaged(path, "is cut or is not a log")
+            file.seek(start)
+            data = file.read()
+    except FileNotFoundError:
+        raise files.damaged(path, "is missing") from None
+    at = 0
+    records: list[Record] = []
+    while (payload := _whole(data, at)) is not None:
+        records.append(_record(payload, kb))
+        at += _HEAD + len(payload)
+    after = at
+    while (after := data.find(_MARK, after + 1)) >= 0:
+        if _whole(data, after) is not None:
+            raise files.damaged(path, f"has changed at byte {start + at}; whole records follow at {start + after}")
+    return records, start + at
+
+
+def broken_end(path: Path, end: int) -> str | None:
+    """What is wrong after the last whole record, where it is not the beginning of one: a write that was cut off."""
+    data = path.read_bytes()
+    length = _length(data, end)
+    if len(data) < end + _HEAD + (length or 0):
+        return None
+    return f"{path} has changed in its last record, at byte {end}, which is not read"
+
+
+def _whole(data: bytes, at: int) -> bytes | None:
+    """The payload of the record at a position, where there is a whole one."""
+    length = _length(data, at)
+    if length is None:
+        return None
+    payload = data[at + _HEAD : at + _HEAD + length]
+    (crc,) = _CRC.unpack_from(data, at + _HEADER.size - _CRC.size)
+    return payload if len(payload) == length and zlib.crc32(payload) == crc else None
+
+
+def _length(data: bytes, at: int) -> int | None:
+    """The length of the payload, by a header that is sound."""
+    header = data[at : at + _HEADER.size]
+    crc = data[at + _HEADER.size : at + _HEAD]
+    if not header.startswith(_MARK) or crc != _CRC.pack(zlib.crc32(header)):
+        return None
+    length: int = _HEADER.unpack(header)[1]
+    return length
+
+
+def _payload(record: Record) -> bytes:
+    matrix = record.vectors
+    dimension = None if matrix is None else matrix.shape[1]
+    counts = {"chunks": len(record.chunks), "dimension": dimension, "deleted": record.deleted}
+    lines = [json.dumps(counts).encode() + b"\n", *map(codec.encode, record.chunks)]
+    return b"".join([*lines, b"" if matrix is None else matrix.astype("<f4").tobytes()])
+
+
+def _record(payload: bytes, kb: str) -> Record:
+    line, _, rest = payload.partition(b"\n")
+    counts = json.loads(line)
+    count, dimension = counts["chunks"], counts["dimension"]
+    cut = len(rest) - 4 * count * (dimension or 0)
+    chunks = tuple(codec.decode(line, kb) for line in rest[:cut].splitlines())
+    vectors = None
+    if dimension is not None:
+        vectors = np.frombuffer(rest[cut:], dtype="<f4").reshape(count, dimension).astype(np.float32)
+    return Record(chunks, vectors, tuple(counts["deleted"]))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, canonical, compile_filter
+from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.types import Chunk
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -31,8 +30,7 @@ class Rows:
         self.chunks = chunks
         self.ids: Sequence[str] = [chunk.id for chunk in chunks] if ids is None else ids
         self.live = None if live is None or live.all() else live
-        self._masks: OrderedDict[str, Mask] = OrderedDict()
-        self._lock = Lock()
+        self._masks: Recent[str, Mask] = Recent(MASKS_KEPT)
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk]) -> Rows:
@@ -63,18 +61,14 @@ class Rows:
         if not where:
             return self.live
         key = canonical(where)
-        with self._lock:
-            if key in self._masks:
-                self._masks.move_to_end(key)
-                return self._masks[key]
+        kept = self._masks.get(key)
+        if kept is not None:
+            return kept
         passes = compile_filter(where)
         mask = np.fromiter((passes(chunk.metadata) for chunk in self.chunks), dtype=np.bool_, count=len(self))
         if self.live is not None:
             mask &= self.live
-        with self._lock:
-            self._masks[key] = mask
-            if len(self._masks) > MASKS_KEPT:
-                self._masks.popitem(last=False)
+        self._masks.put(key, mask)
         return mask
 
 

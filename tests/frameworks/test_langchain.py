@@ -8,7 +8,9 @@ import logging
 import math
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -49,6 +51,7 @@ from voicevault_retrievers.langchain import (
 )
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.rerank import CallableScorer
+from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.types import Chunk, Hit, Vote
 
 TEXTS = {
@@ -177,7 +180,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest(retriever: Any) -> None:
         {"kb_names": ["manual"], "channels": {"list": ListChannel([])}},
         {"channels": {"list": ListChannel([])}, "weights": {"lisst": 1.0}},
         {"channels": {"list": "bm25"}},
-        {"channels": {"list": ListChannel([])}, "preset": "voicevault", "fusion": RRF(10)},
+        {"channels": {"list": ListChannel([])}, "embeddings": HashEmbedder()},
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any]) -> None:
@@ -267,10 +270,11 @@ def test_a_documents_chunk_is_its_document_again() -> None:
 
 
 def test_an_id_is_made_of_text_and_metadata() -> None:
-    first = Document("text", metadata={"a": 1, "b": {"x", "y", "z"}})
-    same = Document("text", metadata={"b": {"z", "y", "x"}, "a": 1})
+    first = Document("text", metadata={"a": 1, "b": {0, 8}})
+    same = Document("text", metadata={"b": {8, 0}, "a": 1})
+    assert list(first.metadata["b"]) != list(same.metadata["b"])
     assert chunk_of(first).id == chunk_of(same).id
-    assert chunk_of(first).id != chunk_of(Document("text", metadata={"a": 2, "b": {"x", "y", "z"}})).id
+    assert chunk_of(first).id != chunk_of(Document("text", metadata={"a": 2, "b": {0, 8}})).id
     assert len(BM25Retriever.from_documents([first, same, first]).invoke("text")) == 1
 
 
@@ -359,9 +363,18 @@ def test_the_configuration_ends_with_the_call() -> None:
     assert ensure_config()["configurable"] == {}
 
 
-def test_own_fields_can_be_configured() -> None:
-    retriever = hybrid().configurable_fields(k=ConfigurableField("k"))
-    assert len(retriever.invoke("pump", {"configurable": {"k": 1}})) == 1
+def test_own_fields_can_be_configured_and_a_reranker_is_kept() -> None:
+    asked: list[str] = []
+
+    def counting(query: str, passages: Sequence[str]) -> list[float]:
+        asked.extend(passages)
+        return by_length(query, passages)
+
+    retriever = hybrid(rerank=CallableScorer(counting, name="counting")).configurable_fields(k=ConfigurableField("k"))
+    for _ in range(2):
+        (found,) = retriever.invoke("pump", {"configurable": {"k": 1}})
+    assert (found.id, found.metadata["voicevault"]["rerank"]["rank"]) == ("flush", 1)
+    assert sorted(asked) == sorted(set(asked))
 
 
 @pytest.mark.parametrize("query", ["pump", "hot water", "zeppelin", ""])
@@ -389,6 +402,57 @@ async def test_a_search_does_not_hold_up_the_event_loop() -> None:
     retriever = parent_of(Waiting(found=documents(), seen=[]))
     found, _ = await asyncio.gather(retriever.ainvoke("pump"), meanwhile())
     assert found
+
+
+async def test_a_retriever_without_an_async_search_runs_in_a_thread_that_exit_does_not_wait_for() -> None:
+    threads: list[threading.Thread] = []
+
+    class Threaded(Child):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            threads.append(threading.current_thread())
+            return self.found
+
+    assert await parent_of(Threaded(found=documents(), seen=[])).ainvoke("pump")
+    assert [(thread.daemon, thread.name) for thread in threads] == [(True, "voicevault-worker")]
+
+
+# Knowledge bases and presets
+
+
+def base(root: Path) -> dict[str, Any]:
+    with KnowledgeBase.create("manual", root=root, embedder=HashEmbedder()) as made:
+        made.add([chunk_of(document) for document in documents()])
+    return {"root": root, "embeddings": HashEmbedder()}
+
+
+async def test_a_knowledge_base_is_searched_as_its_documents_are(tmp_path: Path) -> None:
+    retriever = HybridRetriever(kb_names=["manual"], **base(tmp_path))
+    found = await retriever.ainvoke("pump seal")
+    assert found == retriever.invoke("pump seal")
+    told = [(document.id, document.page_content, document.metadata["relevance_score"]) for document in found]
+    assert told == [(d.id, d.page_content, d.metadata["relevance_score"]) for d in hybrid().invoke("pump seal")]
+    assert {document.metadata["voicevault"]["kb"] for document in found} == {"manual"}
+
+
+def test_a_knowledge_base_that_is_missing_is_named(tmp_path: Path) -> None:
+    options = base(tmp_path)
+    found = HybridRetriever(kb_names=["manual", "gone"], **options).invoke("pump")
+    assert "gone" in found[0].metadata["voicevault"]["degraded"][0]
+    joined = HybridRetriever(channels={"bases": HybridRetriever(kb_names=["manual", "gone"], **options)}).invoke("pump")
+    assert "gone" in joined[0].metadata["voicevault"]["degraded"][0]
+
+
+def test_a_preset_says_how_to_search(tmp_path: Path) -> None:
+    preset = tmp_path / "own.yaml"
+    preset.write_text("version: 1\nk: 1\nchannels: {bm25: {}, dense: {}}\nfusion: {k: 10}\n")
+    by_base = HybridRetriever(kb_names=["manual"], preset=preset, **base(tmp_path))
+    by_channels = HybridRetriever(channels=hybrid().channels, preset=preset)
+    for retriever in (by_base, by_channels):
+        (found,) = retriever.invoke("rated for hot water")
+        assert found.metadata["voicevault"]["fused"] == 1 / 11 + 1 / 11
+    assert len(by_base.invoke("pump", k=2)) == len(HybridRetriever(**dict(by_channels) | {"k": 2}).invoke("pump")) == 2
+    with pytest.raises(ConfigError, match="fusion"):
+        HybridRetriever(channels=hybrid().channels, preset=preset, fusion=RRF(10))
 
 
 # Other people's parts as channels
@@ -421,6 +485,7 @@ def test_a_retriever_of_this_package_joins_with_its_scores_words_and_filters() -
     assert set(ids(found)) == {"flush", "seal"}
     told = found[0].metadata["voicevault"]["channels"]["keywords"]
     assert told["matched_terms"] == ["pump", "seal"]
+    assert "parts" not in told
     assert told["score"] == inner.invoke("pump seal")[0].metadata["relevance_score"]
     assert outer.invoke("pump", where={"page": 1}) == []
     with pytest.raises(ConfigError, match="timeout"):
@@ -586,6 +651,10 @@ def test_a_reranker_loses_no_document_of_a_repeated_id_and_keeps_ties_as_they_ca
     assert [document.page_content for document in found] == ["ccc", "bb", "aa", "aa", "aa"]
     assert ids(found) == ["", "x", "x", None, None]
     assert reranker().compress_documents([], "q") == []
+    ties = [Document(f"{at:02d}") for at in range(12)]
+    assert [document.page_content for document in reranker().compress_documents(ties, "q")] == [
+        document.page_content for document in ties
+    ]
 
 
 async def test_a_failing_reranker_keeps_the_order_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

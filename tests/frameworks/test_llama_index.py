@@ -130,6 +130,7 @@ def test_a_retriever_inside_another_keeps_its_filter() -> None:
     outer = HybridRetriever(channels={"words": inner, "vectors": VectorRetriever.from_nodes(nodes(), HashEmbedder())})
     for found in outer.retrieve("the water pump"):
         assert ("words" in told(found)["channels"]) == (found.metadata["page_label"] == "1")
+        assert "parts" not in told(found)["channels"].get("words", {})
     assert [found.node_id for found in outer.with_options(where={"key": 1}).retrieve("pump")] == ["valve"]
     assert list(outer._get_prompt_modules()) == ["words", "vectors"]
 
@@ -236,6 +237,8 @@ def test_nothing_to_search_and_nothing_asked() -> None:
     assert hybrid(k=0).retrieve("pump") == []
     with pytest.raises(ConfigError, match="at least one channel"):
         HybridRetriever()
+    with pytest.raises(ConfigError, match="has no timeout"):
+        HybridRetriever(channels={"inner": hybrid(timeout=5.0)})
 
 
 def test_languages_and_formulas_are_kept() -> None:
@@ -273,5 +276,7 @@ def test_knowledge_bases_by_name(tmp_path: Any) -> None:
         assert found[0].metadata == nodes()[1].metadata
         degraded = HybridRetriever([base, "missing"], root=tmp_path).retrieve("pump")
         assert "missing" in told(degraded[0])["degraded"][0]
+        nested = HybridRetriever(channels={"bases": HybridRetriever([base, "missing"], root=tmp_path)})
+        assert "missing" in told(nested.retrieve("pump")[0])["degraded"][0]
         with pytest.raises(ConfigError, match="other names"):
             HybridRetriever([base], channels={"bm25": base.bm25()})

@@ -31,7 +31,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(operations, st.sampled_from(("lucene", "okapi")))
 def test_a_knowledge_base_is_what_it_holds(
     steps: list[tuple[str, list[Chunk] | list[str] | None]], formula: str

@@ -22,10 +22,10 @@ from voicevault_retrievers.dense import (
     weights,
 )
 from voicevault_retrievers.dense.onnx_model import batches, cls_pooled, mean_pooled
-from voicevault_retrievers.dense.recent import Recent
 from voicevault_retrievers.dense.weights import Weights, canonical, find
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RetrievalError
 from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.recent import Recent
 
 SENTENCES = [
     "The invoice is due thirty days after delivery.",

@@ -64,7 +64,7 @@ def test_chunks_come_back_as_they_were_and_say_where_from(
     kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seal_at: int
 ) -> None:
     monkeypatch.setattr(commit, "SEAL_AT", seal_at)
-    strange = Chunk("\ud800\n\x00", "line\nbreak \u2028 😀 \udcff", metadata={"é": None, "x": 0.1})
+    strange = Chunk("\ud800\n\x00", "line\nbreak \u2028 😀", metadata={"é": None, "x": 0.1})
     kb.add([FOX, DOG, strange])
     for opened in (kb, KnowledgeBase.open("animals", root=tmp_path)):
         found = opened.get(["fox", strange.id, "none"])
@@ -113,10 +113,7 @@ def test_a_segment_without_live_chunks_leaves_the_disk(kb: KnowledgeBase, monkey
     monkeypatch.setattr(commit, "SEAL_AT", 1)
     kb.add([FOX, DOG])
     kb.delete(["fox"])
-    assert [path.name for path in kb.path.glob("seg-*")] == [
-        *kb.manifest.names & {"seg-000001"},
-        "seg-000001.dead-000002",
-    ]
+    assert {path.name for path in kb.path.glob("seg-*")} == {"seg-000001", "seg-000001.dead-000002"}
     kb.delete(["dog"])
     assert list(kb.path.glob("seg-*")) == []
     assert (len(kb), kb.verify()) == (0, [])

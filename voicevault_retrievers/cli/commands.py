@@ -55,7 +55,6 @@ _root = click.option("--root", type=click.Path(file_okay=False, path_type=Path),
 @click.option("--kb", required=True, metavar="NAME", help="The knowledge base; made where there is none.")
 @click.option("--language", default="en", show_default=True, help="Stemming and stopwords: an ISO 639-1 code.")
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="The embedding model.")
-@click.option("--keyword-only", is_flag=True, help="No vectors.")
 @click.option("--max-chars", default=900, show_default=True, type=click.IntRange(min=50), help="Length of a chunk.")
 @_root
 @_reporting
@@ -64,7 +63,6 @@ def index(
     kb: str,
     language: str,
     model: str,
-    keyword_only: bool,
     max_chars: int,
     root: Path | None,
 ) -> None:
@@ -72,7 +70,7 @@ def index(
     console = Console(stderr=True)
     with bar(console, "reading") as progress:
         ingest = read(paths, max_chars=max_chars, progress=progress)
-    with _writing(kb, root, language, None if keyword_only else model) as base, bar(console, "indexing") as progress:
+    with _writing(kb, root, language, model) as base, bar(console, "indexing") as progress:
         changes = base.add(ingest.chunks, progress=progress)
     console.print(
         f"{kb}: {ingest.files} files, {changes.added} chunks added, {changes.replaced} replaced, "
@@ -85,9 +83,10 @@ def index(
 
 
 @contextmanager
-def _writing(name: str, root: Path | None, language: str, model: str | None) -> Iterator[KnowledgeBase]:
-    embedder = None if model is None else load_embedder(model)
-    with KnowledgeBase.open_or_create(name, root=root, analyzer=Analyzer(language), embedder=embedder) as base:
+def _writing(name: str, root: Path | None, language: str, model: str) -> Iterator[KnowledgeBase]:
+    with KnowledgeBase.open_or_create(
+        name, root=root, analyzer=Analyzer(language), embedder=load_embedder(model)
+    ) as base:
         yield base
 
 

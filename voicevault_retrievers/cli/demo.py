@@ -32,7 +32,7 @@ QUESTIONS = (
 def run_demo(console: Console, root: Path, *, measure: bool) -> None:
     """Index the sample documents under `root`, show three answers, and measure where asked to."""
     preset = load_preset("voicevault")
-    with _indexed(console, root, preset) as base:
+    with indexed(console, root, preset) as base:
         pipeline = preset.over(base)
         console.print(escape(pipeline.describe()), style="dim", highlight=False)
         for question in QUESTIONS:
@@ -64,7 +64,7 @@ def measured(console: Console, base: KnowledgeBase) -> dict[str, dict[str, float
     return rows
 
 
-def _indexed(console: Console, root: Path, preset: Preset) -> KnowledgeBase:
+def indexed(console: Console, root: Path, preset: Preset) -> KnowledgeBase:
     """The knowledge base of the sample documents; only what has changed since the last run is embedded."""
     with bar(console, "reading") as progress:
         ingest = read([shipped("sample") / "documents"], progress=progress)

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.dense.onnx_model import OnnxModel, cls_pooled, mean_pooled
-from voicevault_retrievers.dense.recent import Recent
 from voicevault_retrievers.dense.weights import Weights, canonical, choose, fetch
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.types import Vector
 
 Matrix: TypeAlias = NDArray[np.float32]
@@ -204,7 +204,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         known = MODELS.get(self.model, Known()).dimension
         return known or int(self._load().get_embedding_dimension())
 
-    def _load(self) -> Any:  # noqa: ANN401  # an object of an optional library
+    def _load(self) -> Any:  # an object of an optional library
         with self._lock:
             if self._loaded is None:
                 library = require("sentence_transformers", extra="sentence-transformers")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
-    BaseCallbackManager,
     CallbackManagerForRetrieverRun,
     adispatch_custom_event,
     dispatch_custom_event,
@@ -27,7 +26,7 @@ from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Failure, Query, Ranking, Result, as_query
+from voicevault_retrievers.types import Failure, Query, Ranking, Result, Spread, as_query
 
 DEGRADED_EVENT = "voicevault_degraded"
 _LOG = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         where: Filter | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> list[Document]:
-        with _below(_child_config(run_manager.get_child())) as config:
+        with _below(patch_config(None, callbacks=run_manager.get_child())) as config:
             result = self.search(query, k, where=where, weights=weights)
             if degraded := self._degraded(result):
                 dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
@@ -122,7 +121,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         where: Filter | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> list[Document]:
-        with _below(_child_config(run_manager.get_child())) as config:
+        with _below(patch_config(None, callbacks=run_manager.get_child())) as config:
             result = await self.asearch(query, k, where=where, weights=weights)
             if degraded := self._degraded(result):
                 await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
@@ -164,9 +163,17 @@ class _Narrowed(Channel):
         self.kind = self.below.kind
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        where, require = both(self.where, query.where), both(self.require, query.require)
-        ranking = yield from self.below.plan(replace(query, where=where, require=require), k)
+        ranking = yield from self.below.plan(self._narrowed(query), k)
         return ranking.failing(*self.notes)
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        return self.below.scores(self._narrowed(query), ids)
+
+    def spread(self, query: Query) -> Spread | None:
+        return self.below.spread(self._narrowed(query))
+
+    def _narrowed(self, query: Query) -> Query:
+        return replace(query, where=both(self.where, query.where), require=both(self.require, query.require))
 
     def named(self, name: str) -> _Narrowed:
         twin = super().named(name)
@@ -177,11 +184,7 @@ class _Narrowed(Channel):
         return self.below.leaves()
 
     def __repr__(self) -> str:
-        return (
-            f"{self.below!r} where {both(self.require, self.where)}"
-            if self.where or self.require
-            else f"{self.below!r}"
-        )
+        return f"{self.below!r} where {both(self.require, self.where) or 'anything'}"
 
 
 @contextmanager
@@ -192,10 +195,6 @@ def _below(config: RunnableConfig) -> Iterator[RunnableConfig]:
         yield config
     finally:
         var_child_runnable_config.reset(token)
-
-
-def _child_config(callbacks: BaseCallbackManager) -> RunnableConfig:
-    return patch_config(None, callbacks=callbacks)
 
 
 def _k(k: int) -> int:

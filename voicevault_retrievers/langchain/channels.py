@@ -35,7 +35,7 @@ class _Foreign(Leaf):
         if query.where or query.require:
             raise FilterNotSupportedError(
                 f"{self.name} is searched by LangChain, which is not given this search's filter, so it was skipped; "
-                "set it on that part itself, or search its documents with BM25Retriever or VectorRetriever.from_documents"
+                "set it on that part itself, or give its documents to BM25Retriever or VectorRetriever.from_documents"
             )
         call = super()._call(query, wordings, k)
         return call if self.awaits else replace(call, coroutine=None)

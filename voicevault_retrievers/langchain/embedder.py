@@ -62,7 +62,8 @@ def as_embedder(embeddings: Any = None, *, dimension: int | None = None) -> Embe
         return load_embedder()
     if isinstance(embeddings, Embeddings):
         return LangChainEmbedder(embeddings, dimension=dimension)
-    if not isinstance(embeddings, Embedder):
+    # A protocol's check may read the fingerprint, for which our own models look at their files.
+    if not isinstance(embeddings, BaseEmbedder | Embedder):
         raise ConfigError(f"embeddings are LangChain Embeddings or an Embedder, not {type(embeddings).__name__}")
     return embeddings
 

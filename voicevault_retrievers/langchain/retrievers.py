@@ -13,7 +13,7 @@ from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_con
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import DEPTH
@@ -25,6 +25,8 @@ from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.protocols import VectorIndex
+from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.store import Bases
 from voicevault_retrievers.text import Analyzer
 
 K = TypeVar("K", bound="BM25Retriever")
@@ -136,7 +138,7 @@ class VectorRetriever(PipelineRetriever):
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
         params = super()._get_ls_params(**kwargs)
         embeddings = self.embeddings if self.vectorstore is None else self.vectorstore.embeddings
-        params["ls_vector_store_provider"] = type(self.vectorstore or self.index).__name__
+        params["ls_vector_store_provider"] = type(self.index if self.vectorstore is None else self.vectorstore).__name__
         if embeddings is not None:
             params["ls_embedding_provider"] = type(embeddings).__name__
             params["ls_embedding_model"] = model_of(embeddings)
@@ -146,14 +148,16 @@ class VectorRetriever(PipelineRetriever):
 class HybridRetriever(PipelineRetriever):
     """Several channels fused, then reranked and capped by page where that is asked for.
 
-    It searches the knowledge bases `kb_names` under `root` (channels `bm25` and `dense`), or `channels`, by name: each
-    a Channel, a retriever, any runnable that gives documents, or a vector store. `weights` and `depth` (hits asked of
-    a channel) go by channel name. `expansion` True adds wordings by rules. `rerank` is a stage, a scorer or the name of
-    a cross-encoder. A `preset` says all of this itself, and `k` unless it is given.
+    It searches the knowledge bases `kb_names` under `root` (channels `bm25` and `dense`; `embeddings` where theirs
+    cannot be loaded by name), or `channels`, by name: each a Channel, a retriever, any runnable that gives documents,
+    or a vector store. `weights` and `depth` (hits asked of a channel) go by channel name. `expansion` True adds
+    wordings by rules. `rerank` is a stage, a scorer or the name of a cross-encoder. A `preset` says all of this itself,
+    and `k` unless it is given.
     """
 
     kb_names: list[str] = Field(default_factory=list)
     root: Path | None = None
+    embeddings: Any = None
     channels: dict[str, Any] = Field(default_factory=dict)
     preset: str | Path | None = None
     weights: dict[str, float] | None = None
@@ -195,6 +199,8 @@ class HybridRetriever(PipelineRetriever):
         super()._check()
         if bool(self.kb_names) == bool(self.channels):
             raise ConfigError("a HybridRetriever searches either kb_names or channels: give one of them")
+        if self.channels and (self.embeddings is not None or self.root is not None):
+            raise ConfigError("embeddings and root are for kb_names; with channels they would not be used")
         if self.preset is not None:
             fields = {name: type(self).model_fields[name].get_default() for name in (*_COMPOSED, "timeout", "on_error")}
             taken = [name for name, default in fields.items() if getattr(self, name) != default]
@@ -204,15 +210,17 @@ class HybridRetriever(PipelineRetriever):
                 )
             if "k" not in self.model_fields_set:
                 self.k = load_preset(self.preset).k
+        if self.rerank is not None and not isinstance(self.rerank, Stage):
+            # One stage for good: LangChain makes a retriever anew for each call with a configured field.
+            self.rerank = CrossEncoderRerank(self.rerank)
         if self.channels:
-            _ = self.pipeline
+            self._built()
 
     def _build(self) -> Pipeline:
         if self.channels:
             return self._over({name: as_channel(part) for name, part in self.channels.items()})
-        from voicevault_retrievers.store import Bases
-
-        bases = Bases(self.kb_names, root=self.root)
+        embedder = None if self.embeddings is None else as_embedder(self.embeddings)
+        bases = Bases(self.kb_names, root=self.root, embedder=embedder)
         if self.preset is not None:
             return load_preset(self.preset).over(bases)
         return self._over({"bm25": bases.bm25(), "dense": bases.dense()}, notes=bases.notes)

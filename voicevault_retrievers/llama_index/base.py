@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -14,14 +14,15 @@ from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index_instrumentation import get_dispatcher
 
-from voicevault_retrievers.channel import Channel, Rewriter, check_k
+from voicevault_retrievers.channel import Channel, check_k
+from voicevault_retrievers.drive import Plan
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Query, Result
+from voicevault_retrievers.types import Query, Ranking, Result
 
 R = TypeVar("R", bound="PipelineRetriever")
 Where = Filter | MetadataFilters | None
@@ -30,18 +31,16 @@ _LOG = logging.getLogger(__name__)
 dispatcher = get_dispatcher(__name__)
 
 
-class Narrowing(Rewriter):
-    """Adds filters to those of a query, and weights over its own."""
+@dataclass(frozen=True)
+class Narrowing:
+    """Filters to be added to those of a query, and weights over its own."""
 
-    name = "narrowing"
+    where: Filter | None = None
+    require: Filter | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
 
-    def __init__(self, where: Where = None, require: Where = None, weights: Mapping[str, float] | None = None) -> None:
-        super().__init__()
-        self.where = filter_of(where)
-        self.require = filter_of(require)
-        self.weights = dict(weights or {})
-
-    def rewrite(self, query: Query) -> Query:
+    def of(self, query: Query) -> Query:
+        """The narrowed query."""
         return replace(
             query,
             where=both(self.where, query.where),
@@ -49,8 +48,31 @@ class Narrowing(Rewriter):
             weights={**(query.weights or {}), **self.weights} or None,
         )
 
+
+class Narrowed(Channel):
+    """A pipeline's channel under a narrowing, with the pipeline's notes."""
+
+    def __init__(self, pipeline: Pipeline, narrowing: Narrowing) -> None:
+        self.below = pipeline.channel
+        self.notes = pipeline.notes
+        self.narrowing = narrowing
+        self.name = self.below.name
+        self.kind = self.below.kind
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        ranking = yield from self.below.plan(self.narrowing.of(query), k)
+        return ranking.failing(*self.notes)
+
+    def named(self, name: str) -> Narrowed:
+        twin = super().named(name)
+        twin.below = self.below.named(name)
+        return twin
+
+    def leaves(self) -> Iterator[Channel]:
+        return self.below.leaves()
+
     def __repr__(self) -> str:
-        return f"Narrowing(where={self.where!r}, require={self.require!r}, weights={self.weights!r})"
+        return f"Narrowed({self.below!r}, {self.narrowing!r})"
 
 
 class PipelineRetriever(BaseRetriever):
@@ -77,12 +99,14 @@ class PipelineRetriever(BaseRetriever):
         super().__init__(callback_manager=callback_manager, object_map=object_map, objects=objects, verbose=verbose)
         self.pipeline = pipeline
         self.k = _top_k(k, similarity_top_k, pipeline.k)
-        self.narrowing = Narrowing(where, require)
+        self.narrowing = Narrowing(filter_of(where), filter_of(require))
 
     @property
     def channel(self) -> Channel:
         """What is searched, under this retriever's filters: a channel for another pipeline."""
-        return self.narrowing >> self.pipeline.channel
+        if self.pipeline.timeout is not None:
+            raise ConfigError("a retriever that is a channel has no timeout: set it on the retriever around it")
+        return Narrowed(self.pipeline, self.narrowing)
 
     def search(
         self,
@@ -94,7 +118,7 @@ class PipelineRetriever(BaseRetriever):
     ) -> Result:
         """The whole result of a search: hits, errors, timings, context. Options as of `with_options`."""
         chosen = self.with_options(k=k, where=where, weights=weights)
-        return self.pipeline.search(chosen.narrowing.rewrite(query_of(query)), chosen.k)
+        return self.pipeline.search(chosen.narrowing.of(query_of(query)), chosen.k)
 
     async def asearch(
         self,
@@ -106,7 +130,7 @@ class PipelineRetriever(BaseRetriever):
     ) -> Result:
         """`search` on the running event loop; the same result but for the timings."""
         chosen = self.with_options(k=k, where=where, weights=weights)
-        return await self.pipeline.asearch(chosen.narrowing.rewrite(query_of(query)), chosen.k)
+        return await self.pipeline.asearch(chosen.narrowing.of(query_of(query)), chosen.k)
 
     def with_options(
         self: R, *, k: int | None = None, where: Where = None, weights: Mapping[str, float] | None = None

@@ -40,8 +40,8 @@ class HybridRetriever(PipelineRetriever):
     by channel name. `expansion` True adds wordings by rules. `rerank` is a stage, a scorer or the name of a
     cross-encoder. `timeout` bounds a search in seconds. `on_error` "skip" (the default) leaves out a channel or stage
     that fails, and the nodes say so; "raise" raises its error. A `preset`, or its name, sets all of these from
-    `weights` on, and they are not given beside it. `options` are those of `PipelineRetriever`: k or similarity_top_k (5), where, require,
-    callback_manager, object_map, objects, verbose.
+    `weights` on, and they are not given beside it. `options` are those of `PipelineRetriever`: k or similarity_top_k
+    (5), where, require, callback_manager, object_map, objects, verbose.
     """
 
     def __init__(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 from llama_index.core.bridge.pydantic import Field, PrivateAttr
@@ -30,10 +32,10 @@ dispatcher = get_dispatcher(__name__)
 
 
 class CrossEncoderRerank(BaseNodePostprocessor):
-    """Puts nodes in the order of a cross-encoder's logits, which become their scores; ties go by ascending id.
+    """Puts nodes in the order of a cross-encoder's logits, which become their scores; ties as they came.
 
     Gives new nodes with their provenance; those it was given stay as they are. `model` is a name, found on first use,
-    or a scorer. Nodes of one id are one. Raises ConfigError without a query.
+    or a scorer. Raises ConfigError without a query.
     """
 
     model: str = Field(default=DEFAULT_MODEL, description="Name of the cross-encoder.")
@@ -94,8 +96,7 @@ class CrossEncoderRerank(BaseNodePostprocessor):
         degraded = [str(failure) for failure in ranking.errors]
         if degraded:
             _LOG.warning("%s kept the order it was given: %s", type(self).__name__, "; ".join(degraded))
-        given = _by_id(nodes)
-        return [_told(given[hit.id], hit, degraded) for hit in ranking.hits[: self.top_n]]
+        return [_told(nodes[int(hit.id)], hit, degraded) for hit in ranking.hits[: self.top_n]]
 
 
 class PageDiversityPostprocessor(BaseNodePostprocessor):
@@ -118,8 +119,7 @@ class PageDiversityPostprocessor(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         cap = PageCap(self.max_chunks_per_page, max_chunks_per_document=self.max_chunks_per_document)
-        given = _by_id(nodes)
-        return [given[hit.id] for hit in cap.refine(Query(""), _ranking(nodes))]
+        return [nodes[int(hit.id)] for hit in cap.refine(Query(""), _ranking(nodes))]
 
     @dispatcher.span
     async def _apostprocess_nodes(
@@ -140,18 +140,14 @@ def _refined(stage: Stage, query: Query, ranking: Ranking) -> Plan[Ranking]:
     return refined
 
 
-def _by_id(nodes: Sequence[NodeWithScore]) -> dict[str, NodeWithScore]:
-    return {node.node_id: node for node in reversed(nodes)}
-
-
 def _ranking(nodes: Sequence[NodeWithScore]) -> Ranking:
-    """The nodes in their order, which scores of other parts need not follow."""
-    chunks = {node.node_id: chunk_of(node.node) for node in nodes}
-    return Ranking(tuple(Hit(chunk) for chunk in chunks.values()))
+    """The nodes in their order, each by its place: two of them may have one id, and neither is to be lost."""
+    return Ranking(tuple(Hit(replace(chunk_of(node.node), id=f"{at:09d}")) for at, node in enumerate(nodes)))
 
 
 def _told(before: NodeWithScore, hit: Hit, degraded: Sequence[str]) -> NodeWithScore:
-    told: dict[str, Any] = dict(provenance(before) or {"retrieved": {"score": before.score}})
+    """A new node with what the stage said of it, beside what was known before."""
+    told: dict[str, Any] = copy.deepcopy(provenance(before) or {"retrieved": {"score": before.score}})
     told |= {vote.stage: {"rank": vote.rank, "score": vote.score} for vote in hit.votes}
     if degraded:
         told["degraded"] = [*told.get("degraded", ()), *degraded]

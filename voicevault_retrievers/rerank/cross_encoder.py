@@ -8,9 +8,9 @@ from threading import Lock
 from typing import cast
 
 from voicevault_retrievers.channel import Stage, rescored
-from voicevault_retrievers.dense.recent import Recent
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
 from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, load_scorer
 from voicevault_retrievers.types import Query, Ranking
 

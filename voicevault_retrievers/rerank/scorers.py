@@ -86,7 +86,7 @@ class SentenceTransformerScorer:
         pairs = [(query, passage) for passage in passages]
         return _single(self.name, model.predict(pairs, batch_size=self.batch_size, show_progress_bar=False))
 
-    def _load(self) -> Any:  # noqa: ANN401  # an object of an optional library
+    def _load(self) -> Any:  # an object of an optional library
         with self._lock, _available(self.model):
             if self._loaded is None:
                 library = require("sentence_transformers", extra="sentence-transformers")

@@ -122,10 +122,10 @@ class KnowledgeBase:
         Raises ConfigError where it was not given and cannot be made, IncompatibleIndexError where it is another now.
         """
         entry = self._snapshot.manifest.embedder
-        with self._mutex:
-            if self._embedder is None and entry is not None:
-                self._embedder = embedding.make(entry, self.name)
-            return self._embedder
+        if self._embedder is None and entry is not None:
+            with self._mutex:
+                self._embedder = self._embedder or embedding.make(entry, self.name)
+        return self._embedder
 
     @property
     def manifest(self) -> Manifest:
@@ -201,6 +201,8 @@ class KnowledgeBase:
 
     def reload(self) -> bool:
         """See what others have committed since; whether there was anything. Channels made before stay as they are."""
+        if self._lock is not None:  # all commits are this one's, and a long add does not keep readers waiting
+            return False
         with self._mutex:
             before = self._snapshot
             self._snapshot = Snapshot.open(self.path, before)
@@ -233,7 +235,7 @@ class KnowledgeBase:
             try:
                 if self._lock is None:
                     self._lock = Lock(self.path / "lock")
-                    self.reload()
+                    self._snapshot = Snapshot.open(self.path, self._snapshot)
                     sweep(self.path, self.manifest)
                 yield
             except BaseException:

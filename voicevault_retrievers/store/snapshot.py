@@ -8,7 +8,7 @@ from functools import cached_property
 from heapq import merge
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.segment import StoredSegment, read_live
 from voicevault_retrievers.text.analyzer import Analyzer
 from voicevault_retrievers.types import Chunk, Vector
+
+T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -128,12 +130,12 @@ class Snapshot:
 
     def __iter__(self) -> Iterator[Chunk]:
         """The live chunks, by ascending id."""
-        stored = ((rows.chunks[at] for at in _live(rows)) for rows in self.rows)
+        stored = (_live(rows, rows.chunks) for rows in self.rows)
         return merge(*stored, (logged.chunk for logged in self.ordered), key=attrgetter("id"))
 
     def ids(self) -> Iterator[str]:
         """The ids of the live chunks, ascending."""
-        return merge(*((rows.ids[at] for at in _live(rows)) for rows in self.rows), sorted(self.tail))
+        return merge(*(_live(rows, rows.ids) for rows in self.rows), sorted(self.tail))
 
     def get(self, chunk_id: str) -> Chunk | None:
         """The live chunk of this id."""
@@ -163,8 +165,9 @@ class Snapshot:
         return tuple(parts)
 
 
-def _live(rows: Rows) -> Iterable[int]:
-    return range(len(rows)) if rows.live is None else np.flatnonzero(rows.live).tolist()
+def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:
+    """Those of a segment's items that are live."""
+    return (items[at] for at in range(len(rows)) if rows.live is None or rows.live[at])
 
 
 def _without(rows: Rows, ids: Iterable[str]) -> Rows:

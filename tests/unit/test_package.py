@@ -1,0 +1,74 @@
+"""The package as a whole: what it exports, what an import loads, how long its files are."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import voicevault_retrievers
+from voicevault_retrievers import errors
+
+PACKAGE = Path(voicevault_retrievers.__file__).parent
+HEAVY = (
+    "torch", "transformers", "sentence_transformers", "numba", "chromadb", "onnxruntime", "tokenizers", "pydantic",
+    "langchain_core", "llama_index", "rank_bm25", "yaml", "click", "rich", "pypdf", "docx", "bs4",
+)  # fmt: skip
+MAX_LINES = 400
+
+
+def _loaded_by(statement: str) -> set[str]:
+    program = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "module", ["voicevault_retrievers", "voicevault_retrievers.engines.chroma", "voicevault_retrievers.documents"]
+)
+def test_an_import_loads_no_framework_and_no_model_runtime(module: str) -> None:
+    loaded = _loaded_by(f"import {module}")
+    assert "numpy" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("framework", ["langchain", "llama_index"])
+def test_a_frameworks_classes_load_no_other_framework_and_no_model_runtime(framework: str) -> None:
+    own = {"langchain": "langchain_core", "llama_index": "llama_index"}[framework]
+    pytest.importorskip(own)
+    bare = _loaded_by(f"import {own}" if own == "langchain_core" else "import llama_index.core")
+    added = _loaded_by(f"import voicevault_retrievers.{framework}") - bare
+    others = set(HEAVY) - {own, "pydantic", "yaml"}
+    assert added.isdisjoint(others)
+
+
+def test_what_is_exported_exists_once_and_is_documented() -> None:
+    names = voicevault_retrievers.__all__
+    assert len(set(names)) == len(names)
+    assert all(getattr(voicevault_retrievers, name).__doc__ for name in names)
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_errors() -> None:
+    drawn = set(re.findall(r"\w+Error", errors.__doc__ or ""))
+    real = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert real == drawn - {"TimeoutError", "ValueError", "ImportError"}
+
+
+def test_no_file_is_long() -> None:
+    long = {path.name: n for path in PACKAGE.rglob("*.py") if (n := len(path.read_text().splitlines())) > MAX_LINES}
+    assert long == {}
+
+
+def test_no_users_check_is_an_assert_and_nothing_prints_or_pickles() -> None:
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.Assert) or called in ("print", "eval", "exec") or "pickle" in imported:
+                found.append((path.name, getattr(node, "lineno", 0)))
+    assert found == []

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from voicevault_retrievers.drive import Call, Lane, Plan, Span, adrive, drive
@@ -42,6 +43,15 @@ class Match(NamedTuple):
     chunk: Chunk
     score: float | None
     terms: tuple[str, ...] = ()
+
+
+def in_given_order(matches: Iterable[Match]) -> list[Match]:
+    """Matches whose order is authoritative: their scores are kept where each has one and they fall, else none is."""
+    found = list(matches)
+    scores = [match.score for match in found if match.score is not None]
+    if len(scores) == len(found) and not any(after > before for before, after in pairwise(scores)):
+        return found
+    return [match._replace(score=None) for match in found]
 
 
 class Channel(ABC):
@@ -200,9 +210,9 @@ class Stage(ABC):
         """How many hits it asks from below, at first, to give k."""
         return k
 
-    def call(self, query: Query, ranking: Ranking) -> Call:
-        """The call that refines a ranking."""
-        return Call(
+    def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
+        """How to refine a ranking; where that fails, the ranking as it was, with the failure beside it."""
+        call = Call(
             self.name,
             partial(self.refine, query, ranking),
             timeout=self.timeout,
@@ -210,10 +220,15 @@ class Stage(ABC):
             inline=not self.blocking,
             kind="stage",
         )
+        (outcome,) = yield (call,)
+        if isinstance(outcome, Exception):
+            return ranking.failing(Failure.of(self.name, outcome))
+        refined: Ranking = outcome
+        return refined
 
 
 class Then(Channel):
-    """A channel followed by a stage. A stage that fails leaves the ranking as it was, with the failure beside it.
+    """A channel followed by a stage.
 
     While the stage gives fewer than k and the channel gave all it was asked for, the channel is asked for twice as
     many.
@@ -231,10 +246,7 @@ class Then(Channel):
         ask = max(k, self.stage.needs(k))
         while True:
             below = yield from self.below.plan(query, ask)
-            (outcome,) = yield (self.stage.call(query, below),)
-            if isinstance(outcome, Exception):
-                return below.failing(Failure.of(self.stage.name, outcome)).top(k)
-            refined: Ranking = outcome
+            refined = yield from self.stage.plan(query, below)
             if len(refined) >= k or len(below) < ask or ask >= MAX_DEPTH:
                 return refined.top(k)
             ask = min(2 * ask, MAX_DEPTH)

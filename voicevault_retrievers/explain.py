@@ -13,7 +13,8 @@ def provenance(hit: Hit) -> dict[str, Any]:
 
     `found_by`; `channels`: for each channel that found it its rank (from 1), score, weight, contribution to the fused
     score, the wording that found it and the words that matched; `fused`, the sum of the contributions; and for each
-    later stage, under its name, its rank and score. A channel that did not find it has no entry.
+    later stage, under its name, its rank and score. A channel that did not find it has no entry. `parent_id` and `kb`
+    where there are, and where a model reads a wider context, the `text` that was found.
     """
     votes = hit.votes
     fused = hit.fused
@@ -27,6 +28,10 @@ def provenance(hit: Hit) -> dict[str, Any]:
     for vote in votes:
         if vote not in channels:
             told[vote.stage] = {"rank": vote.rank, "score": vote.score}
+    chunk = hit.chunk
+    told |= {key: value for key, value in (("parent_id", chunk.parent_id), ("kb", chunk.kb)) if value}
+    if hit.context is not None:
+        told["text"] = chunk.text
     return told
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.context.builder import ContextBuilder, Turn
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.drive import Span
+from voicevault_retrievers.drive import Plan, Span
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion
@@ -63,6 +65,15 @@ class Pipeline:
         ranking = await self.channel.asearch(asked, self._k(k), timeout=self.timeout, spans=spans)
         return self._result(asked, ranking, spans, history)
 
+    def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
+        """This pipeline's search under filters of its own, as a channel of another pipeline.
+
+        Raises ConfigError where the pipeline has a timeout, which a channel of another has from that one.
+        """
+        if self.timeout is not None:
+            raise ConfigError("a pipeline that is a channel has no timeout: set it on the pipeline around it")
+        return Narrowed(self, where, require)
+
     def describe(self) -> str:
         """The pipeline as text, one part a line."""
         return f"k={self.k}, on_error={self.on_error}\n{self.channel.describe('  ')}"
@@ -72,6 +83,8 @@ class Pipeline:
 
     def _asked(self, query: str | Query) -> Query:
         asked = as_query(query)
+        compile_filter(asked.where)
+        compile_filter(asked.require)
         names = {leaf.name for leaf in self.channel.leaves()} | {leaf.kind for leaf in self.channel.leaves()}
         for name in asked.weights or {}:
             if name not in names | _fused_names(self.channel):
@@ -100,6 +113,35 @@ class Pipeline:
         return f"Pipeline({self.channel!r}, k={self.k})"
 
 
+class Narrowed(Channel):
+    """A pipeline's channel under filters of its own, with the pipeline's notes: for a fusion of pipelines."""
+
+    def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
+        self.below = pipeline.channel
+        self.notes = pipeline.notes
+        self.where = where
+        self.require = require
+        self.name = self.below.name
+        self.kind = self.below.kind
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        where, require = both(self.where, query.where), both(self.require, query.require)
+        ranking = yield from self.below.plan(replace(query, where=where, require=require), k)
+        return ranking.failing(*self.notes)
+
+    def named(self, name: str) -> Narrowed:
+        twin = super().named(name)
+        twin.below = self.below.named(name)
+        return twin
+
+    def leaves(self) -> Iterator[Channel]:
+        return self.below.leaves()
+
+    def __repr__(self) -> str:
+        narrowed = both(self.require, self.where)
+        return f"{self.below!r} where {narrowed}" if narrowed else repr(self.below)
+
+
 def compose(
     channels: Mapping[str, Channel],
     *,
@@ -121,10 +163,18 @@ def compose(
     if expansion:
         channel = (RuleExpansion() if expansion is True else expansion) >> channel
     if rerank is not None:
-        channel = channel >> (rerank if isinstance(rerank, Stage) else CrossEncoderRerank(rerank))
+        channel = channel >> _reranker(rerank)
     if max_chunks_per_page is not None:
         channel = channel >> PageCap(max_chunks_per_page)
     return Pipeline(channel, **options)
+
+
+def _reranker(rerank: Stage | Scorer | str) -> Stage:
+    if isinstance(rerank, Stage):
+        return rerank
+    if isinstance(rerank, str | Scorer):
+        return CrossEncoderRerank(rerank)
+    raise ConfigError(f"rerank is a stage, a scorer or the name of a cross-encoder, not a {type(rerank).__name__}")
 
 
 def _fused_names(channel: Any) -> set[str]:

@@ -381,5 +381,10 @@ class Result:
         return self.context.tokens
 
     @property
+    def skipped(self) -> tuple[str, ...]:
+        """The failures that may have cost hits or their order, as text."""
+        return tuple(str(failure) for failure in self.errors if failure.degrades)
+
+    @property
     def degraded(self) -> bool:
-        return any(failure.degrades for failure in self.errors)
+        return bool(self.skipped)

@@ -20,7 +20,9 @@ def main() -> None:
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder, indexed(console, Path(folder), load_preset("voicevault")) as base:
         systems = measured(console, base)
-    rows = [Row(system, "sample", metric, value) for system, values in systems.items() for metric, value in values.items()]
+    rows = [
+        Row(system, "sample", metric, value) for system, values in systems.items() for metric, value in values.items()
+    ]
     write("sample", rows, ["voicevault-retrievers", "numpy", "PyStemmer", "onnxruntime", "semantic-text-splitter"])
 
 

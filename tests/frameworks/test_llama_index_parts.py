@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
 from collections.abc import Iterator, Sequence
@@ -317,14 +318,17 @@ async def test_reranking_gives_new_nodes_with_scores_and_reasons() -> None:
     assert given == before
     assert all(new.node is not old.node for new in found for old in given)
     assert found == await rerank.apostprocess_nodes(given, query_str="pump")
+    ties = scored(*((f"{at:02d}", None) for at in range(12, 0, -1)))
+    assert [node.node_id for node in rerank.postprocess_nodes(ties, query_str="")] == [node.node_id for node in ties]
     assert len(CrossEncoderRerank(Lengths(), top_n=1).postprocess_nodes(given, query_str="pump")) == 1
 
 
 def test_reranking_adds_to_what_is_known() -> None:
-    retrieved = HybridRetriever.from_nodes(nodes()).retrieve("pump")
+    retrieved = HybridRetriever.from_nodes(nodes(), HashEmbedder(16)).retrieve("pump")
+    before = {found.node.node_id: provenance(found) for found in retrieved}
     for found in CrossEncoderRerank(Lengths()).postprocess_nodes(retrieved, query_str="pump"):
         known = provenance(found) or {}
-        assert known["found_by"] == "keyword"
+        assert known.items() > (before[found.node.node_id] or {}).items()
         assert known["rerank"]["score"] == found.score == len(found.text)
 
 
@@ -368,16 +372,23 @@ def test_reranking_without_a_query_is_an_error() -> None:
 
 
 async def test_reranking_leaves_the_event_loop_free() -> None:
-    threads = []
+    scoring, freed = threading.Event(), threading.Event()
 
-    class Watching(Lengths):
+    class Waiting(Lengths):
         def score(self, query: str, passages: Sequence[str]) -> list[float]:
-            threads.append(threading.current_thread())
+            scoring.set()
+            if not freed.wait(timeout=10):
+                raise RerankerError("the event loop was blocked")
             return super().score(query, passages)
 
-    await CrossEncoderRerank(Watching()).apostprocess_nodes(scored(("pump", 0.5)), query_str="pump")
-    assert threads
-    assert threading.main_thread() not in threads
+    async def free() -> None:
+        while not scoring.is_set():
+            await asyncio.sleep(0)
+        freed.set()
+
+    rerank = CrossEncoderRerank(Waiting(), on_error="raise")
+    found, _ = await asyncio.gather(rerank.apostprocess_nodes(scored(("pump", 0.5)), query_str="pump"), free())
+    assert found[0].score == 56.0
 
 
 async def test_pages_are_capped_and_nodes_stay_as_they_are() -> None:

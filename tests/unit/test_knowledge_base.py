@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.dense import embedders
+from voicevault_retrievers.dense import embedders, load_embedder
+from voicevault_retrievers.dense.weights import find, installed
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store import Bases, Changes, KnowledgeBase, commit, default_root, embedding
@@ -305,3 +307,22 @@ def test_bases_that_differ_or_repeat_are_refused(tmp_path: Path) -> None:
         Bases(["plain", "plain"], root=tmp_path)
     with pytest.raises(ConfigError, match="without an embedder"):
         Bases(["plain", "none"], root=tmp_path).dense()
+
+
+@pytest.mark.parametrize("framework", ["langchain", "llama_index"])
+async def test_a_retriever_finds_nothing_in_a_base_to_come_and_reloads_what_was_ingested(
+    tmp_path: Path, framework: str
+) -> None:
+    if not (installed("onnx") and find("all-MiniLM-L6-v2", "onnx")):
+        pytest.skip("needs the weights of the extra `offline`")
+    pytest.importorskip({"langchain": "langchain_core", "llama_index": "llama_index.core"}[framework])
+    module = import_module(f"voicevault_retrievers.{framework}")
+    retriever = module.HybridRetriever(kb_names=["later"], root=tmp_path)
+    empty = retriever.search("pump")
+    assert (empty.hits, empty.confidence, empty.degraded, len(empty.errors)) == ((), "none", False, 1)
+    assert retriever.reload() is False
+    with KnowledgeBase.create("later", root=tmp_path, embedder=load_embedder()) as base:
+        base.add([Chunk("a", "the pump")])
+    assert retriever.search("pump").hits == ()
+    assert retriever.reload() is True
+    assert retriever.search("pump").ranking.ids == (await retriever.asearch("pump")).ranking.ids == ("a",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Failure, Query, Ranking, Result, Spread, as_query
+from voicevault_retrievers.types import Query, Result, as_query
 
 DEGRADED_EVENT = "voicevault_degraded"
 _LOG = logging.getLogger(__name__)
@@ -62,9 +62,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     @property
     def channel(self) -> Channel:
         """What is searched, under this retriever's filters: a channel for another pipeline."""
-        if self.timeout is not None:
-            raise ConfigError("a retriever that is a channel has no timeout: set it on the retriever around it")
-        return _Narrowed(self.pipeline, self.where, self.require)
+        return self.pipeline.narrowed(self.where, self.require)
 
     def search(
         self,
@@ -130,7 +128,6 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     def _asked(self, query: str | Query, where: Filter | None, weights: Mapping[str, float] | None) -> Query:
         asked = as_query(query)
         narrowed = both(self.where, both(asked.where, where))
-        compile_filter(narrowed)
         return replace(
             asked,
             where=narrowed,
@@ -139,52 +136,15 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         )
 
     def _degraded(self, result: Result) -> list[str]:
-        degraded = [str(failure) for failure in result.errors if failure.degrades]
-        if degraded:
-            _LOG.warning("%s gave a degraded result: %s", self.get_name(), "; ".join(degraded))
-        return degraded
+        if result.degraded:
+            _LOG.warning("%s gave a degraded result: %s", self.get_name(), "; ".join(result.skipped))
+        return list(result.skipped)
 
     def _opened(self) -> Plan[Pipeline]:
         """Opening a knowledge base reads files, which an event loop must not wait for."""
         (outcome,) = yield (Call("open", lambda: self.pipeline, inline=self._is_built()),)
         opened: Pipeline = value_of(outcome)
         return opened
-
-
-class _Narrowed(Channel):
-    """A pipeline's channel under filters, with its notes."""
-
-    def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
-        self.below = pipeline.channel
-        self.notes: tuple[Failure, ...] = pipeline.notes
-        self.where = where
-        self.require = require
-        self.name = self.below.name
-        self.kind = self.below.kind
-
-    def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        ranking = yield from self.below.plan(self._narrowed(query), k)
-        return ranking.failing(*self.notes)
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        return self.below.scores(self._narrowed(query), ids)
-
-    def spread(self, query: Query) -> Spread | None:
-        return self.below.spread(self._narrowed(query))
-
-    def _narrowed(self, query: Query) -> Query:
-        return replace(query, where=both(self.where, query.where), require=both(self.require, query.require))
-
-    def named(self, name: str) -> _Narrowed:
-        twin = super().named(name)
-        twin.below = self.below.named(name)
-        return twin
-
-    def leaves(self) -> Iterator[Channel]:
-        return self.below.leaves()
-
-    def __repr__(self) -> str:
-        return f"{self.below!r} where {both(self.require, self.where) or 'anything'}"
 
 
 @contextmanager

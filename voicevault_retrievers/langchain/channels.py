@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from langchain_core.documents import Document
@@ -13,7 +12,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
-from voicevault_retrievers.channel import Channel, Leaf, Match
+from voicevault_retrievers.channel import Channel, Leaf, Match, in_given_order
 from voicevault_retrievers.drive import Call
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.langchain.base import PipelineRetriever
@@ -144,9 +143,7 @@ def _ranked(documents: Sequence[Document]) -> list[Match]:
 
 
 def _scored(found: Sequence[tuple[Document, float]]) -> list[Match]:
-    if any(after > before for (_, before), (_, after) in pairwise(found)):
-        return _ranked([document for document, _ in found])
-    return [Match(chunk_of(document), float(score)) for document, score in found]
+    return in_given_order(Match(chunk_of(document), float(score)) for document, score in found)
 
 
 def _has_relevance(store: VectorStore) -> bool:

@@ -38,9 +38,12 @@ class Checked(BaseModel, Generic[T]):
     def _built(self) -> T:
         """What `_build` makes; again after a change of options."""
         if not self._is_built():
-            self._kept = (self._options(), self._build())
+            self._keep(self._build())
         made: T = self._kept[1]  # type: ignore[index]  # just set
         return made
+
+    def _keep(self, made: T) -> None:
+        self._kept = (self._options(), made)
 
     def _is_built(self) -> bool:
         return self._kept is not None and all(a is b for a, b in zip(self._kept[0], self._options(), strict=True))

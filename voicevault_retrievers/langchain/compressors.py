@@ -19,7 +19,7 @@ from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, chunk_of, told_of
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.types import Failure, Hit, Query, Ranking
+from voicevault_retrievers.types import Hit, Query, Ranking
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,16 +60,12 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         return self._told(asked["documents"], await adrive(self._plan(**asked)))
 
     def _plan(self, query: str, documents: Sequence[Document]) -> Plan[Ranking]:
-        stage, ranking = self._built(), _ranking(documents)
-        (outcome,) = yield (stage.call(Query(query), ranking),)
-        if not isinstance(outcome, Exception):
-            refined: Ranking = outcome
-            return refined
-        if self.on_error == "raise":
-            raise outcome
-        failure = Failure.of(stage.name, outcome)
-        _LOG.warning("%s kept the order it was given: %s", type(self).__name__, failure)
-        return ranking.failing(failure)
+        ranking = yield from self._built().plan(Query(query), _ranking(documents))
+        for failure in ranking.errors:
+            if self.on_error == "raise" and failure.error is not None:
+                raise failure.error
+            _LOG.warning("%s kept the order it was given: %s", type(self).__name__, failure)
+        return ranking
 
     def _told(self, documents: Sequence[Document], ranking: Ranking) -> list[Document]:
         degraded = [str(failure) for failure in ranking.errors]

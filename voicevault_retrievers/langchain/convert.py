@@ -47,14 +47,11 @@ def document_of(hit: Hit, degraded: Sequence[str] = ()) -> Document:
     """A new document of a hit.
 
     `metadata["relevance_score"]` is its score, absent where it has none. `metadata["voicevault"]` says how it was
-    found: as `provenance`, with `parent_id`, `kb` and, where the text is a wider context, the `text` that was found;
+    found (see `provenance`);
     `degraded` are the failures that may have cost hits or their order.
     """
     chunk = hit.chunk
     told = provenance(hit)
-    told |= {key: value for key, value in (("parent_id", chunk.parent_id), ("kb", chunk.kb)) if value}
-    if hit.context is not None:
-        told["text"] = chunk.text
     if degraded:
         told["degraded"] = list(degraded)
     metadata = {**copy.deepcopy(dict(chunk.metadata)), PROVENANCE: told}

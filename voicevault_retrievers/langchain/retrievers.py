@@ -11,7 +11,7 @@ from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.vectorstores import VectorStore
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
@@ -166,6 +166,7 @@ class HybridRetriever(PipelineRetriever):
     expansion: Any = False
     rerank: Any = None
     max_chunks_per_page: int | None = None
+    _bases: Bases | None = PrivateAttr(None)
 
     @classmethod
     def from_documents(
@@ -188,6 +189,13 @@ class HybridRetriever(PipelineRetriever):
             "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
         }
         return cls(channels=channels, **options)
+
+    def reload(self) -> bool:
+        """See what was committed to the knowledge bases, or which were created, since; whether there was anything."""
+        changed = self._bases is not None and self._bases.reload()
+        if changed and self._bases is not None:
+            self._keep(self._over_bases(self._bases))
+        return changed
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -220,7 +228,10 @@ class HybridRetriever(PipelineRetriever):
         if self.channels:
             return self._over({name: as_channel(part) for name, part in self.channels.items()})
         embedder = None if self.embeddings is None else as_embedder(self.embeddings)
-        bases = Bases(self.kb_names, root=self.root, embedder=embedder)
+        self._bases = Bases(self.kb_names, root=self.root, embedder=embedder)
+        return self._over_bases(self._bases)
+
+    def _over_bases(self, bases: Bases) -> Pipeline:
         if self.preset is not None:
             return load_preset(self.preset).over(bases)
         return self._over({"bm25": bases.bm25(), "dense": bases.dense()}, notes=bases.notes)

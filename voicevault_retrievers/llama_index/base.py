@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,14 +15,13 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index_instrumentation import get_dispatcher
 
 from voicevault_retrievers.channel import Channel, check_k
-from voicevault_retrievers.drive import Plan
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Query, Ranking, Result
+from voicevault_retrievers.types import Query, Result
 
 R = TypeVar("R", bound="PipelineRetriever")
 Where = Filter | MetadataFilters | None
@@ -47,32 +46,6 @@ class Narrowing:
             require=both(self.require, query.require),
             weights={**(query.weights or {}), **self.weights} or None,
         )
-
-
-class Narrowed(Channel):
-    """A pipeline's channel under a narrowing, with the pipeline's notes."""
-
-    def __init__(self, pipeline: Pipeline, narrowing: Narrowing) -> None:
-        self.below = pipeline.channel
-        self.notes = pipeline.notes
-        self.narrowing = narrowing
-        self.name = self.below.name
-        self.kind = self.below.kind
-
-    def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        ranking = yield from self.below.plan(self.narrowing.of(query), k)
-        return ranking.failing(*self.notes)
-
-    def named(self, name: str) -> Narrowed:
-        twin = super().named(name)
-        twin.below = self.below.named(name)
-        return twin
-
-    def leaves(self) -> Iterator[Channel]:
-        return self.below.leaves()
-
-    def __repr__(self) -> str:
-        return f"Narrowed({self.below!r}, {self.narrowing!r})"
 
 
 class PipelineRetriever(BaseRetriever):
@@ -104,9 +77,7 @@ class PipelineRetriever(BaseRetriever):
     @property
     def channel(self) -> Channel:
         """What is searched, under this retriever's filters: a channel for another pipeline."""
-        if self.pipeline.timeout is not None:
-            raise ConfigError("a retriever that is a channel has no timeout: set it on the retriever around it")
-        return Narrowed(self.pipeline, self.narrowing)
+        return self.pipeline.narrowed(self.narrowing.where, self.narrowing.require)
 
     def search(
         self,
@@ -156,10 +127,9 @@ class PipelineRetriever(BaseRetriever):
         return self._nodes(await self.asearch(query_bundle))
 
     def _nodes(self, result: Result) -> list[NodeWithScore]:
-        degraded = [str(failure) for failure in result.errors if failure.degrades]
-        if degraded:
-            _LOG.warning("%s gave a degraded result: %s", type(self).__name__, "; ".join(degraded))
-        return [node_of_hit(hit, degraded) for hit in result.hits]
+        if result.degraded:
+            _LOG.warning("%s gave a degraded result: %s", type(self).__name__, "; ".join(result.skipped))
+        return [node_of_hit(hit, result.skipped) for hit in result.hits]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pipeline!r}, k={self.k})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -13,7 +12,7 @@ from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from voicevault_retrievers.channel import Channel, Leaf, Match
+from voicevault_retrievers.channel import Channel, Leaf, Match, in_given_order
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import chunk_of
@@ -149,7 +148,4 @@ def _kind(part: object) -> ChannelKind:
 
 
 def _matches(nodes: Sequence[NodeWithScore]) -> list[Match]:
-    scores = [node.score for node in nodes]
-    known = [score for score in scores if score is not None]
-    falling = len(known) == len(scores) and not any(after > before for before, after in pairwise(known))
-    return [Match(chunk_of(node.node), node.score if falling else None) for node in nodes]
+    return in_given_order(Match(chunk_of(node.node), node.score) for node in nodes)

@@ -45,8 +45,10 @@ class LlamaIndexEmbedder(BaseEmbedder):
         return f"LlamaIndexEmbedder({self.model.class_name()}, {self.model.model_name!r})"
 
 
-def as_embedder(model: object) -> Embedder:
-    """An embedder from LlamaIndex's, one of ours, or the name of a model."""
+def as_embedder(model: object = None) -> Embedder:
+    """An embedder from LlamaIndex's, one of ours, or the name of a model; None is all-MiniLM-L6-v2."""
+    if model is None:
+        return load_embedder()
     if isinstance(model, BaseEmbedding):
         return LlamaIndexEmbedder(model)
     if isinstance(model, str):

@@ -67,12 +67,17 @@ class HybridRetriever(PipelineRetriever):
         }  # fmt: skip
         chosen = _preset(preset)
         bases = Bases([kb_names] if isinstance(kb_names, str) else kb_names, root=root) if kb_names else None
-        stored = _channels(bases, _wanted(chosen)) if bases else {}
         given = {name: as_channel(part) for name, part in (channels or {}).items()}
-        if taken := stored.keys() & given.keys():
-            raise ConfigError(f"the knowledge bases have channels {sorted(taken)}; give yours other names")
-        notes = bases.notes if bases else ()
-        super().__init__(_pipeline({**stored, **given}, chosen, parts, notes), **options)
+
+        def pipeline() -> Pipeline:
+            stored = _channels(bases, _wanted(chosen)) if bases else {}
+            if taken := stored.keys() & given.keys():
+                raise ConfigError(f"the knowledge bases have channels {sorted(taken)}; give yours other names")
+            return _pipeline({**stored, **given}, chosen, parts, bases.notes if bases else ())
+
+        super().__init__(pipeline(), **options)
+        self._bases = bases
+        self._make = pipeline
         self._children = {name: part for name, part in (channels or {}).items() if isinstance(part, BaseRetriever)}
 
     @classmethod
@@ -88,15 +93,12 @@ class HybridRetriever(PipelineRetriever):
     ) -> H:
         """BM25 over nodes held in memory (`bm25`, "lucene" unless the `formula` or the preset says otherwise).
 
-        With an `embed_model`, or a preset that names one, there is exact vector search beside it (`dense`), and the
-        nodes' bare text is embedded now.
+        Beside it is exact vector search (`dense`); the nodes' bare text is embedded now. `embed_model` None is the
+        preset's model, else all-MiniLM-L6-v2.
         """
         chosen = _preset(preset)
-        wanted = _wanted(chosen, formula)
-        if chosen is None and embed_model is None:
-            del wanted["dense"]
         base = _InMemory(nodes, language, embed_model, chosen)
-        return cls(channels=_channels(base, wanted), preset=chosen, **options)
+        return cls(channels=_channels(base, _wanted(chosen, formula)), preset=chosen, **options)
 
     @classmethod
     def from_index(
@@ -112,6 +114,13 @@ class HybridRetriever(PipelineRetriever):
         chosen = _preset(preset)
         bm25 = _InMemory(nodes_of(index), language).bm25(**_wanted(chosen, formula).get("bm25", {}))
         return cls(channels={"bm25": bm25, "dense": index}, preset=chosen, **options)
+
+    def reload(self) -> bool:
+        """See what was committed to the knowledge bases, or which were created, since; whether there was anything."""
+        changed = self._bases is not None and self._bases.reload()
+        if changed:
+            self.pipeline = self._make()
+        return changed
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return dict(self._children)

@@ -18,14 +18,14 @@ from llama_index_instrumentation import get_dispatcher
 
 from voicevault_retrievers.channel import MAX_DEPTH, Stage
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.drive import Plan, adrive, drive
+from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of, query_of
 from voicevault_retrievers.llama_index.node import explained, provenance
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank.cross_encoder import CrossEncoderRerank as RerankStage
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.types import Failure, Hit, Query, Ranking
+from voicevault_retrievers.types import Hit, Query, Ranking
 
 _LOG = logging.getLogger(__name__)
 dispatcher = get_dispatcher(__name__)
@@ -59,7 +59,7 @@ class CrossEncoderRerank(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query = _asked(query_bundle)
         with self._reported(nodes, query) as reranked:
-            reranked += self._reranked(nodes, drive(_refined(self._stage, query, _ranking(nodes))))
+            reranked += self._reranked(nodes, drive(self._stage.plan(query, _ranking(nodes))))
         return reranked
 
     @dispatcher.span
@@ -68,7 +68,7 @@ class CrossEncoderRerank(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query = _asked(query_bundle)
         with self._reported(nodes, query) as reranked:
-            reranked += self._reranked(nodes, await adrive(_refined(self._stage, query, _ranking(nodes))))
+            reranked += self._reranked(nodes, await adrive(self._stage.plan(query, _ranking(nodes))))
         return reranked
 
     @contextmanager
@@ -132,12 +132,6 @@ def _asked(query_bundle: QueryBundle | None) -> Query:
     if query_bundle is None:
         raise ConfigError("reranking needs the query: postprocess_nodes(nodes, query_str=...) or query_bundle=...")
     return query_of(query_bundle)
-
-
-def _refined(stage: Stage, query: Query, ranking: Ranking) -> Plan[Ranking]:
-    (outcome,) = yield (stage.call(query, ranking),)
-    refined: Ranking = ranking.failing(Failure.of(stage.name, outcome)) if isinstance(outcome, Exception) else outcome
-    return refined
 
 
 def _ranking(nodes: Sequence[NodeWithScore]) -> Ranking:

@@ -53,14 +53,15 @@ class BM25Retriever(PipelineRetriever):
 class VectorRetriever(PipelineRetriever):
     """Search by the similarity of vectors. Scores are cosines, in (0, 1], higher is nearer.
 
-    `embed_model` is LlamaIndex's, one of ours or a model's name. `timeout` is in seconds. `options` are those of
-    `PipelineRetriever`: k or similarity_top_k (5), where, require, callback_manager, object_map, objects, verbose.
+    `embed_model` is LlamaIndex's, one of ours, a model's name, or None for all-MiniLM-L6-v2. `timeout` is in seconds.
+    `options` are those of `PipelineRetriever`: k or similarity_top_k (5), where, require, callback_manager, object_map,
+    objects, verbose.
     """
 
     def __init__(
         self,
         index: VectorIndex,
-        embed_model: BaseEmbedding | Embedder | str,
+        embed_model: BaseEmbedding | Embedder | str | None = None,
         *,
         timeout: float | None = None,
         **options: Any,
@@ -69,7 +70,10 @@ class VectorRetriever(PipelineRetriever):
 
     @classmethod
     def from_nodes(
-        cls: type[V], nodes: Sequence[BaseNode], embed_model: BaseEmbedding | Embedder | str, **options: Any
+        cls: type[V],
+        nodes: Sequence[BaseNode],
+        embed_model: BaseEmbedding | Embedder | str | None = None,
+        **options: Any,
     ) -> V:
         """Exact search over nodes held in memory; embeds their bare text now."""
         embedder = as_embedder(embed_model)

@@ -70,10 +70,10 @@ class HybridRetriever(PipelineRetriever):
         given = {name: as_channel(part) for name, part in (channels or {}).items()}
 
         def pipeline() -> Pipeline:
-            stored = _channels(bases, _wanted(chosen)) if bases else {}
+            stored = _channels(bases, _wanted(chosen)) if bases is not None else {}
             if taken := stored.keys() & given.keys():
                 raise ConfigError(f"the knowledge bases have channels {sorted(taken)}; give yours other names")
-            return _pipeline({**stored, **given}, chosen, parts, bases.notes if bases else ())
+            return _pipeline({**stored, **given}, chosen, parts, bases.notes if bases is not None else ())
 
         super().__init__(pipeline(), **options)
         self._bases = bases

@@ -7,17 +7,19 @@ Only calls leave the caller's thread, and only those that are not inline.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Any, Literal, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union
 
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.workers import WORKERS
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["channel", "stage", "rewriter", "other"]
@@ -103,6 +105,8 @@ def drive(plan: Plan[T], *, timeout: float | None = None, spans: MutableSequence
 
 async def adrive(plan: Plan[T], *, timeout: float | None = None, spans: MutableSequence[Span] | None = None) -> T:
     """`drive` on the running event loop, which is never blocked by a call that is not inline."""
+    import asyncio  # a third of this package's import time, and loaded already where there is a loop
+
     run = _Run(plan, timeout, spans)
     loop = asyncio.get_running_loop()
     inbox: asyncio.Queue[tuple[_Ticket, Any] | None] = asyncio.Queue()
@@ -164,11 +168,13 @@ class _Ticket:
         coroutine: Callable[[], Awaitable[Any]],
         inbox: asyncio.Queue[tuple[_Ticket, Any] | None],
     ) -> None:
+        from asyncio import CancelledError
+
         async def awaited() -> None:
             outcome: Any
             try:
                 outcome = await coroutine()
-            except asyncio.CancelledError:
+            except CancelledError:
                 outcome = SearchNotAvailableError(f"{self.call.name} was cancelled")
             except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
                 outcome = error

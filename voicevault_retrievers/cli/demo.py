@@ -23,7 +23,7 @@ from voicevault_retrievers.store import KnowledgeBase
 
 KB = "sample"
 QUESTIONS = (
-    "What does ERR_2043 mean and what should the operator do?",
+    "What does ERR_2043 mean on unit T4?",
     "What should I do if the machine gets too hot?",
     "浮标的电池多久检查一次?",
 )

@@ -1,0 +1,33 @@
+"""Milliseconds that `import voicevault_retrievers` takes beyond numpy; writes results/imports.json.
+
+python -m tests.benchmarks.imports
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+
+from tests.benchmarks.results import Row, write
+
+RUNS = 15
+PROGRAM = (
+    "import time, {first}; start = time.perf_counter(); import {second}; print((time.perf_counter() - start) * 1e3)"
+)
+CASES = {"beyond numpy": ("numpy", "voicevault_retrievers"), "numpy itself": ("sys", "numpy")}
+
+
+def main() -> None:
+    """Time fresh processes, in turns."""
+    times: dict[str, list[float]] = {case: [] for case in CASES}
+    for _ in range(RUNS):
+        for case, (first, second) in CASES.items():
+            command = [sys.executable, "-c", PROGRAM.format(first=first, second=second)]
+            times[case].append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    rows = [Row("import", case, "median ms", round(statistics.median(found), 1)) for case, found in times.items()]
+    write("imports", rows, ["voicevault-retrievers", "numpy"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""The LangChain parts: channels of other people's, embeddings, single retrievers, compressors."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, Runs, by_length, documents, hybrid, ids
+from voicevault_retrievers import langchain as ours
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.dense.exact import ExactVectors
+from voicevault_retrievers.errors import (
+    ConfigError,
+    FilterNotSupportedError,
+    RerankerError,
+    RetrievalError,
+)
+from voicevault_retrievers.langchain import (
+    BM25Retriever,
+    CrossEncoderReranker,
+    HybridRetriever,
+    LangChainEmbedder,
+    PageDiversityFilter,
+    RetrieverChannel,
+    VectorRetriever,
+    VectorStoreChannel,
+    as_channel,
+    chunk_of,
+)
+from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.rerank import CallableScorer
+
+# Other people's parts as channels
+
+
+def test_what_can_be_a_channel() -> None:
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    assert isinstance(as_channel(store), VectorStoreChannel)
+    assert isinstance(as_channel(Child(found=[], seen=[])), RetrieverChannel)
+    assert isinstance(as_channel(RunnableLambda(lambda _: documents())), RetrieverChannel)
+    channel = BM25.from_chunks([])
+    assert as_channel(channel) is channel
+    with pytest.raises(ConfigError, match="int"):
+        as_channel(3)
+
+
+async def test_a_retriever_as_a_channel_has_ranks_and_no_scores() -> None:
+    parent = HybridRetriever(channels={"child": AsyncChild(found=documents(), seen=[])})
+    found = parent.invoke("pump", k=2)
+    assert ids(found) == ["flush", "seal"] == ids(await parent.ainvoke("pump", k=2))
+    assert found[1].metadata["voicevault"]["channels"]["child"] == {
+        "rank": 2, "weight": 1.0, "contribution": 1 / 62, "query": "pump",
+    }  # fmt: skip
+
+
+def test_a_retriever_of_this_package_joins_with_its_scores_words_and_filters() -> None:
+    inner = BM25Retriever.from_documents(documents(), k=1, where={"page": 0})
+    outer = HybridRetriever(channels={"keywords": inner})
+    found = outer.invoke("pump seal")
+    assert set(ids(found)) == {"flush", "seal"}
+    told = found[0].metadata["voicevault"]["channels"]["keywords"]
+    assert told["matched_terms"] == ["pump", "seal"]
+    assert "parts" not in told
+    assert told["score"] == inner.invoke("pump seal")[0].metadata["relevance_score"]
+    assert outer.invoke("pump", where={"page": 1}) == []
+    with pytest.raises(ConfigError, match="timeout"):
+        HybridRetriever(channels={"keywords": BM25Retriever.from_documents(documents(), timeout=3)})
+
+
+def vector_store(kind: type[InMemoryVectorStore] = InMemoryVectorStore) -> InMemoryVectorStore:
+    store = kind(DeterministicFakeEmbedding(size=8))
+    store.add_documents(documents())
+    return store
+
+
+class Relevant(InMemoryVectorStore):
+    """A store that says what its scores mean: here they are similarities already."""
+
+    def _select_relevance_score_fn(self) -> Any:
+        return lambda similarity: similarity - 1  # below 0, of which the public method would warn
+
+
+class Reversed(InMemoryVectorStore):
+    def _select_relevance_score_fn(self) -> Any:
+        return lambda similarity: -similarity
+
+
+@pytest.mark.parametrize(("kind", "scored"), [(InMemoryVectorStore, False), (Relevant, True), (Reversed, False)])
+async def test_a_vector_store_keeps_its_order_and_scores_that_mean_something(
+    kind: type[InMemoryVectorStore], scored: bool
+) -> None:
+    store = vector_store(kind)
+    retriever = VectorRetriever(vectorstore=store, k=3)
+    found = retriever.invoke("hot water")
+    assert found == await retriever.ainvoke("hot water")
+    expected = store.similarity_search_with_score("hot water", k=3)
+    assert ids(found) == [document.id for document, _ in expected]
+    scores = [document.metadata.get("relevance_score") for document in found]
+    assert scores == ([score - 1 for _, score in expected] if scored else [None] * 3)
+
+
+@pytest.mark.parametrize("filters", [{"where": {"page": 0}}, {"require": {"page": 0}}])
+async def test_what_cannot_filter_is_not_searched(filters: dict[str, Any]) -> None:
+    child = AsyncChild(found=documents(), seen=[])
+    for part in (vector_store(), child):
+        alone = HybridRetriever(channels={"part": part}, **filters)
+        with pytest.raises(FilterNotSupportedError):
+            alone.invoke("pump")
+        with pytest.raises(FilterNotSupportedError):
+            await alone.ainvoke("pump")
+        joined = HybridRetriever(channels={"part": part, "bm25": BM25Retriever.from_documents(documents())}, **filters)
+        found = joined.invoke("pump")
+        assert set(ids(found)) == {"flush", "seal"}
+        assert "part: FilterNotSupportedError" in found[0].metadata["voicevault"]["degraded"][0]
+    assert child.seen == []
+
+
+def test_a_vector_stores_retriever_is_asked_for_as_many_as_are_wanted() -> None:
+    child = vector_store().as_retriever(search_kwargs={"k": 1})
+    assert len(HybridRetriever(channels={"child": child}).invoke("pump", k=4)) == 4
+
+
+# Embeddings
+
+
+def test_langchains_embeddings_become_rows_of_length_one() -> None:
+    embedder = LangChainEmbedder(DeterministicFakeEmbedding(size=8))
+    rows = embedder.embed_documents(["a", "b"])
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, rtol=1e-6)
+    assert embedder.dimension == 8
+    assert embedder.fingerprint == "langchain/DeterministicFakeEmbedding/-/8"
+
+
+def test_the_dimension_is_found_by_the_first_call_and_held() -> None:
+    class Growing(DeterministicFakeEmbedding):
+        model: str = "grow-1"
+
+        def embed_query(self, text: str) -> list[float]:
+            return [1.0] * (self.size + 1)
+
+    embedder = LangChainEmbedder(Growing(size=8))
+    embedder.embed_documents(["a"])
+    assert embedder.fingerprint == "langchain/Growing/grow-1/8"
+    with pytest.raises(RetrievalError, match="expected dimension 8"):
+        embedder.embed_queries(["a"])
+
+
+def test_a_vector_retriever_over_an_index_and_over_documents_agree() -> None:
+    embeddings = DeterministicFakeEmbedding(size=8)
+    index = ExactVectors.build([chunk_of(document) for document in documents()], LangChainEmbedder(embeddings))
+    by_index = VectorRetriever(index=index, embeddings=embeddings)
+    assert by_index.invoke(TEXTS["lamp"]) == VectorRetriever.from_documents(documents(), embeddings).invoke(
+        TEXTS["lamp"]
+    )
+    first = by_index.invoke(TEXTS["lamp"])[0]
+    assert first.id == "lamp"
+    assert first.metadata["relevance_score"] == pytest.approx(1.0)
+    params = by_index._get_ls_params()
+    assert params["ls_embedding_provider"] == "DeterministicFakeEmbedding"
+
+
+# BM25
+
+
+def test_texts_have_metadata_and_ids() -> None:
+    retriever = BM25Retriever.from_texts(["red lamp", "green lamp"], [{"n": 1}, {"n": 2}], ["r", "g"])
+    assert ids(retriever.invoke("red lamps")) == ["r", "g"]
+    assert ids(retriever.invoke("lamp", where={"n": 2})) == ["g"]
+    with pytest.raises(ConfigError, match="number"):
+        BM25Retriever.from_texts(["red lamp", "green lamp"], [{}])
+
+
+def test_a_preprocess_func_takes_the_place_of_the_analyzer() -> None:
+    assert BM25Retriever.from_texts(["the lamps"], preprocess_func=str.split).invoke("lamp") == []
+    assert len(BM25Retriever.from_texts(["the lamps"]).invoke("lamp")) == 1
+
+
+def test_a_rank_bm25_object_is_searched_with_its_own_scores() -> None:
+    rank_bm25 = pytest.importorskip("rank_bm25")
+    split = [text.lower().split() for text in TEXTS.values()]
+    ranker = rank_bm25.BM25Okapi(split)
+    found = BM25Retriever.from_rank_bm25(ranker, documents(), preprocess_func=lambda text: text.lower().split()).invoke(
+        "pump seal"
+    )
+    expected = dict(zip(TEXTS, ranker.get_scores(["pump", "seal"]), strict=True))
+    assert {document.id: document.metadata["relevance_score"] for document in found} == {
+        key: pytest.approx(score) for key, score in expected.items() if key in ("flush", "seal", "hose")
+    }
+
+
+# Compressors
+
+
+def reranker(**options: Any) -> CrossEncoderReranker:
+    return CrossEncoderReranker(scorer=CallableScorer(by_length, name="length"), **options)
+
+
+async def test_a_reranker_orders_anew_and_leaves_its_input_as_it_was() -> None:
+    given = hybrid().invoke("pump seal")
+    before = copy.deepcopy(given)
+    found = reranker().compress_documents(given, "pump seal")
+    assert given == before
+    assert sorted(ids(found), key=str) == sorted(ids(given), key=str)
+    assert ids(found) == sorted(ids(found), key=lambda key: -len(TEXTS[key or ""]))
+    for rank, document in enumerate(found, 1):
+        (old,) = [d for d in before if d.id == document.id]
+        score = float(len(document.page_content))
+        assert document.metadata["relevance_score"] == score
+        assert document.metadata["voicevault"] == {
+            **old.metadata["voicevault"],
+            "rerank": {"rank": rank, "score": score},
+        }
+        assert document.metadata["tags"] is not old.metadata["tags"]
+    assert await reranker().acompress_documents(given, "pump seal") == found
+    assert reranker(top_n=2).compress_documents(given, "pump seal") == found[:2]
+
+
+def test_a_reranker_loses_no_document_of_a_repeated_id_and_keeps_ties_as_they_came() -> None:
+    given = [Document("bb", id="x"), Document("aa", id="x"), Document("aa"), Document("aa"), Document("ccc", id="")]
+    found = reranker().compress_documents(given, "q")
+    assert [document.page_content for document in found] == ["ccc", "bb", "aa", "aa", "aa"]
+    assert ids(found) == ["", "x", "x", None, None]
+    assert reranker().compress_documents([], "q") == []
+    ties = [Document(f"{at:02d}") for at in range(12)]
+    assert [document.page_content for document in reranker().compress_documents(ties, "q")] == [
+        document.page_content for document in ties
+    ]
+
+
+async def test_a_failing_reranker_keeps_the_order_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    def short(query: str, passages: Sequence[str]) -> list[float]:
+        return [1.0]
+
+    scorer = CallableScorer(short, name="short")
+    given = hybrid().invoke("pump")
+    found = CrossEncoderReranker(scorer=scorer).compress_documents(given, "pump")
+    assert ids(found) == ids(given)
+    assert [d.metadata["relevance_score"] for d in found] == [d.metadata["relevance_score"] for d in given]
+    assert all("RerankerError" in d.metadata["voicevault"]["degraded"][0] for d in found)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert await CrossEncoderReranker(scorer=scorer).acompress_documents(given, "pump") == found
+    assert len(CrossEncoderReranker(scorer=scorer, top_n=1).compress_documents(given, "pump")) == 1
+    with pytest.raises(RerankerError):
+        CrossEncoderReranker(scorer=scorer, on_error="raise").compress_documents(given, "pump")
+
+
+async def test_a_page_filter_keeps_order_scores_and_what_has_no_page() -> None:
+    given = [*documents(), Document("no page", id="free")]
+    before = copy.deepcopy(given)
+    found = PageDiversityFilter(max_chunks_per_page=1).compress_documents(given, "pump")
+    assert found == [given[0], given[2], given[4], given[5]]
+    assert found[0] is not given[0]
+    assert given == before
+    assert await PageDiversityFilter(max_chunks_per_page=1).acompress_documents(given, "pump") == found
+    assert ids(PageDiversityFilter(max_chunks_per_document=3).compress_documents(given, "pump")) == [
+        "flush", "seal", "hose", "free",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{"top_n": 0}, {"max_chars": 0}, {"timeout": -1}, {"topn": 1}])
+def test_a_rerankers_wrong_option_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        reranker(**options)
+
+
+async def test_compressors_show_in_traces() -> None:
+    runs = Runs()
+    reranker().compress_documents(documents(), "pump", callbacks=[runs])
+    await PageDiversityFilter().acompress_documents(documents(), "pump", callbacks=[runs])
+    assert set(runs.started) == {"CrossEncoderReranker", "PageDiversityFilter"}
+
+
+def test_compressors_work_in_langchains_own_retriever() -> None:
+    retrievers = pytest.importorskip("langchain_classic.retrievers")
+    compressing = retrievers.ContextualCompressionRetriever(base_retriever=hybrid(), base_compressor=reranker(top_n=1))
+    assert ids(compressing.invoke("pump seal")) == ["flush"]
+
+
+# The package
+
+
+def test_all_names_are_there_and_sorted() -> None:
+    assert ours.__all__ == sorted(ours.__all__)
+    assert all(hasattr(ours, name) for name in ours.__all__)
+    assert issubclass(RetrieverChannel, Channel)
+
+
+def test_without_langchain_the_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['langchain_core'] = None\n"
+        "from voicevault_retrievers.errors import MissingExtraError\n"
+        "try:\n    import voicevault_retrievers.langchain\n"
+        'except MissingExtraError as error:\n    assert "voicevault-retrievers[langchain]" in str(error), error\n'
+        "else:\n    raise SystemExit('imported')\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -58,7 +58,7 @@ def statement(question: str) -> str:
 
 def keywords(question: str) -> str:
     """The content words of a question, in their order."""
-    words = _WORD.findall(question)
+    words = _WORD.findall(statement(question))
     return " ".join(word.rstrip(".") for word in words if word.casefold() not in _FUNCTION_WORDS)
 
 

@@ -1,0 +1,58 @@
+"""Expansion by rules: the original first, at most so many wordings, nothing of it when it fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers import ListChannel
+from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.query import RuleExpansion
+from voicevault_retrievers.types import Query, Variant
+
+
+@pytest.mark.parametrize(
+    ("question", "wordings"),
+    [
+        ("How do I reset the pump?", ["How do I reset the pump?", "reset the pump", "reset pump"]),
+        ("What is ERR_2043?", ["What is ERR_2043?", "ERR_2043"]),
+        (
+            "Could you tell me about the oil of T4?",
+            ["Could you tell me about the oil of T4?", "the oil of T4", "oil T4"],
+        ),
+        ("tides", ["tides"]),
+        ("", [""]),
+        ("浮标的电池多久检查一次?", ["浮标的电池多久检查一次?", "浮标的电池多久检查一次"]),
+    ],
+)
+def test_wordings(question: str, wordings: list[str]) -> None:
+    query = RuleExpansion().rewrite(Query(question))
+    assert [wording.text for wording in query.wordings("bm25", "keyword")] == wordings
+
+
+def test_given_variants_stay_and_count() -> None:
+    query = RuleExpansion(2).rewrite(Query("How do I reset the pump?", (Variant("restart it"),)))
+    assert [variant.text for variant in query.variants] == ["restart it"]
+    assert RuleExpansion(1).rewrite(Query("How do I reset the pump?")).variants == ()
+    with pytest.raises(ConfigError):
+        RuleExpansion(0)
+
+
+def test_every_wording_is_asked_for() -> None:
+    channel = ListChannel([("a", 1.0)])
+    (RuleExpansion() >> channel).search("How do I reset the pump?", 3)
+    assert channel.asked == [("How do I reset the pump?", 3), ("reset the pump", 3), ("reset pump", 3)]
+
+
+def test_a_rewriter_that_fails_leaves_the_question() -> None:
+    class Broken(Rewriter):
+        name = "broken"
+
+        def rewrite(self, query: Query) -> Query:
+            raise RuntimeError("no model")
+
+    result = Pipeline(Broken() >> ListChannel([("a", 1.0)])).search("q")
+    assert result.ranking.ids == ("a",)
+    assert [failure.stage for failure in result.errors] == ["broken"]
+    assert result.degraded

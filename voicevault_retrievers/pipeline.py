@@ -9,6 +9,7 @@ from typing import Any
 
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.context.builder import ContextBuilder, Turn
+from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import Plan, Span
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -17,7 +18,7 @@ from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.types import Failure, Query, Ranking, Result, as_query
+from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, as_query
 
 
 class Pipeline:
@@ -89,6 +90,7 @@ class Pipeline:
         for name in asked.weights or {}:
             if name not in names | _fused_names(self.channel):
                 raise unknown("channel in weights", name, names)
+        _check_vector(asked, list(self.channel.leaves()))
         return asked
 
     def _result(
@@ -183,6 +185,15 @@ def _fused_names(channel: Any) -> set[str]:
     for name, part in getattr(channel, "channels", {}).items():
         names |= {name} | _fused_names(part)
     return names
+
+
+def _check_vector(query: Query, leaves: Sequence[Channel]) -> None:
+    """A bare vector must fit one of the channels; those of others are not known, so they may."""
+    bare = query.vectors.get(ANY_EMBEDDER)
+    semantic = [leaf for leaf in leaves if leaf.kind == "semantic"]
+    known = {leaf.name: leaf.embedder.dimension for leaf in semantic if isinstance(leaf, VectorChannel)}
+    if bare is not None and len(known) == len(semantic) and len(bare) not in known.values():
+        raise ConfigError(f"the query's vector has dimension {len(bare)}, which fits no channel: {known or 'none'}")
 
 
 def _answered(spans: Sequence[Span]) -> tuple[str, ...]:

@@ -1,0 +1,82 @@
+"""The vector channel: whose vector a query brings, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.helpers import HashEmbedder, ListChannel
+from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion import fuse
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.types import Chunk, Query, Variant
+
+CHUNKS = [Chunk("a", "pump"), Chunk("b", "valve"), Chunk("c", "pump valve")]
+
+
+class Counting(HashEmbedder):
+    """Notes what it was asked to embed."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self.asked: list[str] = []
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.asked.extend(texts)
+        return super().embed_queries(texts)
+
+
+def test_a_query_that_brings_its_vector_is_not_embedded_and_its_variants_are() -> None:
+    embedder = Counting(16)
+    channel = VectorChannel.from_chunks(CHUNKS, embedder)
+    vector = embedder.embed_documents(["valve"])[0]
+    for vectors in ({embedder.fingerprint: vector * 7}, vector):
+        ranking = channel.search(Query("anything", vectors=vectors), 1)
+        assert ranking.ids == ("b",)
+    assert embedder.asked == []
+    channel.search(Query("anything", (Variant("pump"),), vectors=vector), 1)
+    assert embedder.asked == ["pump"]
+
+
+def test_a_bare_vector_serves_the_channels_it_fits_and_must_fit_one() -> None:
+    small, large = Counting(8), Counting(16)
+    channels = {"small": VectorChannel.from_chunks(CHUNKS, small), "large": VectorChannel.from_chunks(CHUNKS, large)}
+    vector = small.embed_documents(["valve"])[0]
+    Pipeline(fuse(channels)).search(Query("pump", vectors=vector))
+    assert (small.asked, large.asked) == ([], ["pump"])
+    with pytest.raises(ConfigError, match=r"dimension 3, which fits no channel: \{'small': 8, 'large': 16\}"):
+        Pipeline(fuse(channels)).search(Query("pump", vectors=np.ones(3)))
+    foreign = {"large": channels["large"], "foreign": ListChannel([("x", 1.0)])}
+    assert Pipeline(fuse(foreign)).search(Query("pump", vectors=np.ones(3))).hits
+
+
+@pytest.mark.parametrize("vector", [[[1.0, 2.0]], [np.nan, 1.0], [np.inf, 1.0]])
+def test_a_vector_is_one_row_of_finite_numbers(vector: object) -> None:
+    with pytest.raises(ConfigError, match="one row of finite numbers"):
+        Query("q", vectors=vector)  # type: ignore[arg-type]
+
+
+def test_vectors_that_do_not_join_are_refused() -> None:
+    rows = Rows.of(CHUNKS)
+    with pytest.raises(ConfigError, match="3 chunks and vectors of shape"):
+        VectorPart(rows, np.zeros((2, 4), dtype=np.float32))
+    with pytest.raises(ConfigError, match="dimension 4 in an index of dimension 8"):
+        ExactVectors([VectorPart(rows, np.zeros((3, 4), dtype=np.float32))], 8)
+    channel = VectorChannel.from_chunks(CHUNKS, HashEmbedder(16))
+    with pytest.raises(ConfigError, match="all zeros"):
+        channel.search(Query("q", vectors=np.zeros(16)))
+    with pytest.raises(ConfigError, match="has dimension 4, the index 16"):
+        channel.search(Query("q", vectors={"hash/16": np.ones(4)}))
+
+
+def test_scores_are_those_of_the_ranking() -> None:
+    channel = VectorChannel.from_chunks(CHUNKS, HashEmbedder(16))
+    found = {hit.id: hit.score for hit in channel.search("pump valve", 3)}
+    scores = channel.scores(Query("pump valve"), ["a", "b", "c", "unknown"])
+    assert scores is not None
+    assert {name: score for name, score in scores.items() if score > 0} == found

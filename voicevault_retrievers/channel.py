@@ -14,8 +14,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+from voicevault_retrievers.checks import seconds_or_none, whole
 from voicevault_retrievers.drive import Call, Lane, Plan, Span, adrive, drive
-from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.types import (
     ChannelKind,
     Chunk,
@@ -34,7 +34,7 @@ from voicevault_retrievers.types import (
 C = TypeVar("C", bound="Channel")
 
 MAX_DEPTH = 10_000
-"""A stage that drops hits is never fed more than this many."""
+"""A stage that drops hits is not fed more than this many to fill up."""
 
 
 class Match(NamedTuple):
@@ -125,11 +125,9 @@ class Leaf(Channel):
     each_alone = False
 
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
-        if timeout is not None and not timeout > 0:
-            raise ConfigError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
         self.name = name
         self.kind = kind
-        self.timeout = timeout
+        self.timeout = seconds_or_none("timeout", timeout)
         self._lane = Lane()
 
     @abstractmethod
@@ -142,7 +140,9 @@ class Leaf(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
-        wordings = query.wordings(self.name, self.kind)
+        wordings = self._wordings(query)
+        if not wordings:
+            return Ranking()
         groups = [(wording,) for wording in wordings] if self.each_alone else [wordings]
         outcomes = yield tuple(self._call(query, group, k) for group in groups)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -155,6 +155,11 @@ class Leaf(Channel):
             for wording, matches in zip(group, outcome, strict=True)
         ]
         return Ranking(self._merge(found, k), tuple(Failure.of(self.name, error) for error in failures))
+
+    def _wordings(self, query: Query) -> tuple[Variant, ...]:
+        """Those that say something; the query's own text may be blank where the query brings a vector."""
+        wordings = query.wordings(self.name, self.kind)
+        return tuple(w for w in wordings if w.text.strip() or (query.vectors and w.text == query.text))
 
     def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
         return Call(
@@ -173,7 +178,7 @@ class Leaf(Channel):
         for wording, matches in found:
             check_scores((match.chunk.id, match.score) for match in matches)
             for rank, match in enumerate(matches[:k], 1):
-                score = None if bare or match.score is None else _weighted(match.score, wording.weight)
+                score = None if bare or match.score is None else weighted(float(match.score), wording.weight)
                 key = (-score if score is not None else 0.0, rank)
                 if match.chunk.id not in best or key < best[match.chunk.id][0]:
                     vote = Vote(self.name, rank, score, query=wording.text, terms=match.terms, kind=self.kind)
@@ -184,7 +189,7 @@ class Leaf(Channel):
         )
 
 
-def _weighted(score: float, weight: float) -> float:
+def weighted(score: float, weight: float) -> float:
     """A wording's weight lowers a score: `weight * score` for a positive one, and a negative one falls as far."""
     return score - (1.0 - weight) * abs(score)
 
@@ -221,17 +226,19 @@ class Stage(ABC):
             kind="stage",
         )
         (outcome,) = yield (call,)
+        if not isinstance(outcome, Exception | Ranking):
+            outcome = TypeError(f"{self.name} gave a {type(outcome).__name__}, not a Ranking")
         if isinstance(outcome, Exception):
             return ranking.failing(Failure.of(self.name, outcome))
         refined: Ranking = outcome
-        return refined
+        return refined.failing(*ranking.errors)
 
 
 class Then(Channel):
     """A channel followed by a stage.
 
     While the stage gives fewer than k and the channel gave all it was asked for, the channel is asked for twice as
-    many.
+    many. Where a deeper ask fails, even in part, the answer to the one before it stands, with the failure beside it.
     """
 
     def __init__(self, below: Channel, stage: Stage) -> None:
@@ -244,15 +251,24 @@ class Then(Channel):
         if k == 0:
             return Ranking()
         ask = max(k, self.stage.needs(k))
-        while True:
-            below = yield from self.below.plan(query, ask)
-            refined = yield from self.stage.plan(query, below)
-            if len(refined) >= k or len(below) < ask or ask >= MAX_DEPTH:
-                return refined.top(k)
+        below = yield from self.below.plan(query, ask)
+        refined = yield from self.stage.plan(query, below)
+        while len(refined) < k and len(below) >= ask and ask < MAX_DEPTH:
             ask = min(2 * ask, MAX_DEPTH)
+            try:
+                deeper = yield from self.below.plan(query, ask)
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer already
+                return refined.failing(Failure.of(self.name, error)).top(k)
+            if set(deeper.errors) - set(below.errors):
+                return refined.failing(*deeper.errors).top(k)
+            below = deeper
+            refined = yield from self.stage.plan(query, below)
+        return refined.top(k)
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        return None
+    def named(self, name: str) -> Then:
+        twin = super().named(name)
+        twin.below = self.below.named(name)
+        return twin
 
     def leaves(self) -> Iterator[Channel]:
         return self.below.leaves()
@@ -312,7 +328,12 @@ class Rewritten(Channel):
         if isinstance(outcome, Exception):
             ranking = yield from self.below.plan(query, k)
             return ranking.failing(Failure.of(self.rewriter.name, outcome))
-        return (yield from self.below.plan(outcome, k))
+        return (yield from self.below.plan(as_query(outcome), k))
+
+    def named(self, name: str) -> Rewritten:
+        twin = super().named(name)
+        twin.below = self.below.named(name)
+        return twin
 
     def leaves(self) -> Iterator[Channel]:
         return self.below.leaves()
@@ -326,9 +347,7 @@ class Rewritten(Channel):
 
 def check_k(k: int) -> int:
     """k, when it is a whole number of at least 0."""
-    if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-        raise ConfigError(f"k is a whole number of at least 0, not {k!r}")
-    return k
+    return whole("k", k, least=0)
 
 
 def rescored(ranking: Ranking, stage: str, scores: Sequence[float]) -> Ranking:

@@ -8,6 +8,7 @@ Only calls leave the caller's thread, and only those that are not inline.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ Step: TypeAlias = Union["Call", "Plan[Any]"]
 Plan: TypeAlias = Generator[tuple[Step, ...], list[Any], T]
 
 MAX_ABANDONED = 4
+LONGEST_WAIT = 3600.0
+"""Seconds after which a driver looks again; a lock cannot wait for any length."""
 
 
 class Lane:
@@ -128,9 +131,11 @@ async def adrive(plan: Plan[T], *, timeout: float | None = None, spans: MutableS
                 break
             patience = run.patience()
             alarm = None if patience is None else loop.call_later(patience, inbox.put_nowait, None)
-            arrived = await inbox.get()
-            if alarm is not None:
-                alarm.cancel()
+            try:
+                arrived = await inbox.get()
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
             if arrived is None:
                 run.expire()
             else:
@@ -150,6 +155,9 @@ class _Ticket:
     began: float
     deadline: float
     abandon: Callable[[], None] = lambda: None
+    """At its deadline: what runs on counts against its lane."""
+    drop: Callable[[], None] = lambda: None
+    """When nobody wants the outcome any more: what runs may end."""
 
     def in_thread(self, done: Callable[[Any], None]) -> None:
         lane = self.call.lane
@@ -161,6 +169,7 @@ class _Ticket:
                 lane.count(-1)
 
         self.abandon = abandon
+        self.drop = lambda: WORKERS.drop(task)
 
     def on_loop(
         self,
@@ -168,15 +177,11 @@ class _Ticket:
         coroutine: Callable[[], Awaitable[Any]],
         inbox: asyncio.Queue[tuple[_Ticket, Any] | None],
     ) -> None:
-        from asyncio import CancelledError
-
         async def awaited() -> None:
             outcome: Any
             try:
                 outcome = await coroutine()
-            except CancelledError:
-                outcome = SearchNotAvailableError(f"{self.call.name} was cancelled")
-            except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
+            except BaseException as error:  # noqa: BLE001 - an outcome; `finish` raises what is no Exception
                 outcome = error
             inbox.put_nowait((self, outcome))
 
@@ -185,7 +190,7 @@ class _Ticket:
         def abandon() -> None:
             task.cancel()
 
-        self.abandon = abandon
+        self.abandon = self.drop = abandon
 
 
 class _Run:
@@ -223,7 +228,7 @@ class _Run:
     def patience(self) -> float | None:
         """Seconds until the next deadline; None when there is none."""
         first = min((ticket.deadline for ticket in self._pending), default=math.inf)
-        return None if math.isinf(first) else max(0.0, first - time.monotonic())
+        return None if math.isinf(first) else min(max(0.0, first - time.monotonic()), LONGEST_WAIT)
 
     def expire(self) -> None:
         """Abandon every call past its deadline."""
@@ -237,6 +242,8 @@ class _Run:
         if ticket not in self._pending:
             return
         del self._pending[ticket]
+        if _is_cancelled(outcome):  # of the call's own doing: the search was not cancelled
+            outcome = SearchNotAvailableError(f"{ticket.call.name} was cancelled")
         if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
             raise outcome
         call = ticket.call
@@ -250,9 +257,9 @@ class _Run:
             deliver(outcome)
 
     def close(self) -> None:
-        """Abandon what still runs and close the generators, the latest first."""
+        """Drop what still runs and close the generators, the latest first."""
         for ticket in self._pending:
-            ticket.abandon()
+            ticket.drop()
         self._pending.clear()
         for plan in reversed(self._plans):
             plan.close()
@@ -328,6 +335,11 @@ def _outcome(function: Callable[[], Any]) -> Any:
         return function()
     except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
         return error
+
+
+def _is_cancelled(outcome: Any) -> bool:
+    asyncio = sys.modules.get("asyncio")  # where it has not been imported nothing was cancelled
+    return asyncio is not None and isinstance(outcome, asyncio.CancelledError)
 
 
 def _late(ticket: _Ticket) -> SearchTimeoutError:

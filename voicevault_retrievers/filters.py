@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -20,7 +21,7 @@ MAX_DEPTH = 32
 
 def compile_filter(where: Filter | None) -> Predicate:
     """A function that says whether metadata passes. None and `{}` pass everything; ConfigError when malformed."""
-    return _compile(where, 0) if where else lambda metadata: True
+    return _compile({} if where is None else where, 0)
 
 
 def both(first: Filter | None, second: Filter | None) -> Filter | None:
@@ -42,6 +43,8 @@ def _compile(where: Filter, depth: int) -> Predicate:
 
 
 def _clause(key: str, value: Any, depth: int) -> Predicate:
+    if not isinstance(key, str):
+        raise ConfigError(f"the keys of a filter are strings, not {key!r}")
     if key in ("$and", "$or"):
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             raise ConfigError(f"{key} takes a list of filters, not {value!r}")
@@ -58,6 +61,8 @@ def _clause(key: str, value: Any, depth: int) -> Predicate:
 def _field(key: str, value: Any, depth: int) -> Predicate:
     if not isinstance(value, Mapping):
         value = {"$eq": value}
+    if not value:
+        raise ConfigError(f"the filter on {key!r} says nothing: give a value or an operator")
     return _every([_test(key, operator, operand, depth) for operator, operand in value.items()])
 
 
@@ -90,7 +95,7 @@ def _items(value: Any) -> list[Any] | None:
 def _same_type(left: Any, right: Any) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return isinstance(left, bool) and isinstance(right, bool)
-    if isinstance(left, int | float) and isinstance(right, int | float):
+    if isinstance(left, Real) and isinstance(right, Real):
         return True
     return isinstance(left, str) and isinstance(right, str)
 

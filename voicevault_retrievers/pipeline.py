@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
+from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder, Turn
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import Plan, Span
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Filter, both, compile_filter
+from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion
@@ -46,7 +47,7 @@ class Pipeline:
         self.channel = channel
         self.k = check_k(k)
         self.context = context or ContextBuilder()
-        self.timeout = timeout
+        self.timeout = seconds_or_none("timeout", timeout)
         self.on_error = on_error
         self.notes = tuple(notes)
 
@@ -84,11 +85,9 @@ class Pipeline:
 
     def _asked(self, query: str | Query) -> Query:
         asked = as_query(query)
-        compile_filter(asked.where)
-        compile_filter(asked.require)
-        names = {leaf.name for leaf in self.channel.leaves()} | {leaf.kind for leaf in self.channel.leaves()}
+        names = _fused_names(self.channel)
         for name in asked.weights or {}:
-            if name not in names | _fused_names(self.channel):
+            if name not in names:
                 raise unknown("channel in weights", name, names)
         _check_vector(asked, list(self.channel.leaves()))
         return asked
@@ -163,12 +162,18 @@ def compose(
     on_error = options.get("on_error", "skip")
     channel: Channel = fuse(channels, method=fusion, weights=weights, depth=depth, on_error=on_error)
     if expansion:
-        channel = (RuleExpansion() if expansion is True else expansion) >> channel
+        channel = _rewriter(expansion) >> channel
     if rerank is not None:
         channel = channel >> _reranker(rerank)
     if max_chunks_per_page is not None:
         channel = channel >> PageCap(max_chunks_per_page)
     return Pipeline(channel, **options)
+
+
+def _rewriter(expansion: Rewriter | bool) -> Rewriter:
+    if isinstance(expansion, Rewriter | bool):
+        return RuleExpansion() if isinstance(expansion, bool) else expansion
+    raise ConfigError(f"expansion is true, or a rewriter such as RuleExpansion(3), not {expansion!r}")
 
 
 def _reranker(rerank: Stage | Scorer | str) -> Stage:

@@ -17,7 +17,7 @@ stages:                           # in this order
 context: {max_tokens: 3000, max_chars: 12000, history_turns: 5, markers: source}
 ```
 
-`${NAME}` in a text reads the environment. An unknown key is an error that names the nearest.
+`${NAME}` in a text reads the environment; alone it may be a number. An unknown key is an error that names the nearest.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.checks import flag, seconds_or_none, whole
 from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.dense.weights import BACKENDS
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.fusion import RRF, Method, fuse
-from voicevault_retrievers.fusion.fuse import OnError
+from voicevault_retrievers.fusion.fuse import OnError, checked_weights
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion
@@ -62,7 +64,10 @@ class Base(Protocol):
 
 @dataclass(frozen=True)
 class Preset:
-    """A pipeline but for the channels' contents. `channels` are the options of each channel's constructor."""
+    """A pipeline but for the channels' contents. `channels` are the options of each channel's constructor.
+
+    `model` and `backend` name the embedder for what is indexed with this preset; a knowledge base keeps its own.
+    """
 
     name: str
     channels: Mapping[str, Mapping[str, Any]]
@@ -82,7 +87,7 @@ class Preset:
     def of(cls, data: Mapping[str, Any]) -> Preset:
         """A preset from plain data; ConfigError for what is unknown or malformed."""
         data = _filled(_section("preset", data, *KEYS))
-        if data.get("version") != VERSION:
+        if data.get("version") != VERSION or isinstance(data["version"], bool):
             raise ConfigError(f"a preset says `version: {VERSION}`; this one has {data.get('version')!r}")
         channels = {
             name: _section(name, options, *_CHANNEL_OPTIONS.get(name, ()), "depth", "timeout")
@@ -93,19 +98,22 @@ class Preset:
         fusion = _section("fusion", data.get("fusion"), "method", "k", "depth", "weights")
         dense = channels.get("dense", {})
         return cls(
-            name=data.get("name", "custom"),
+            name=str(data.get("name", "custom")),
             channels={name: _CHANNELS[name](options) for name, options in channels.items()},
-            depths={name: options.get("depth", fusion.get("depth", 100)) for name, options in channels.items()},
+            depths={
+                name: whole(f"the depth of {name!r}", options.get("depth", fusion.get("depth", 100)))
+                for name, options in channels.items()
+            },
             model=dense.get("model", DEFAULT_MODEL),
-            backend=dense.get("backend", "auto"),
+            backend=_known_backend(dense.get("backend", "auto")),
             expansion=_expansion(data.get("expansion")),
             method=_choice("fusion method", fusion.get("method", "rrf"), _METHODS)(fusion),
-            weights=fusion.get("weights", {}),
-            stages=tuple(_stage(stage) for stage in data.get("stages") or ()),
+            weights=checked_weights(_section("weights", fusion.get("weights"), *channels), channels),
+            stages=tuple(_stage(stage) for stage in _listed(data.get("stages"))),
             context=_made(ContextBuilder, _section("context", data.get("context"), *_CONTEXT_OPTIONS)),
-            k=data.get("k", 5),
-            timeout=data.get("timeout"),
-            on_error=data.get("on_error", "skip"),
+            k=whole("k", data.get("k", 5), least=0),
+            timeout=seconds_or_none("timeout", data.get("timeout")),
+            on_error=_choice("on_error", data.get("on_error", "skip"), _ON_ERROR),
         )
 
     def over(self, base: Base) -> Pipeline:
@@ -136,9 +144,15 @@ def load_preset(name: str | Path) -> Preset:
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = shipped("presets") / f"{name}.yaml"
+        if not path.is_file():
+            raise unknown("preset", str(name), preset_names())
     if not path.is_file():
-        raise unknown("preset", str(name), preset_names())
-    data = require("yaml", extra="cli").safe_load(path.read_text(encoding="utf-8"))
+        raise ConfigError(f"there is no preset file {path}")
+    yaml = require("yaml", extra="cli")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} holds a {type(data).__name__}, not a mapping of options")
     return Preset.of({"name": path.stem, **data})
@@ -153,15 +167,18 @@ def _bm25(options: Mapping[str, Any]) -> dict[str, Any]:
     constants = {key: options[key] for key in ("k1", "b", "epsilon", "delta") if key in options}
     formula = _choice("BM25 formula", options.get("formula", "lucene"), FORMULAS)
     others = {key: options[key] for key in ("statistics", "exclude_nonpositive", "timeout") if key in options}
+    flag("exclude_nonpositive", options.get("exclude_nonpositive", False))
+    _choice("statistics", options.get("statistics", "collection"), {"collection": 0, "filtered": 0})
+    seconds_or_none("timeout", options.get("timeout"))
     return {"formula": _made(formula, constants), **others}
 
 
 def _dense(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: options[key] for key in ("timeout",) if key in options}
+    return {"timeout": seconds_or_none("timeout", options.get("timeout"))}
 
 
 def _expansion(data: Any) -> Rewriter | None:
-    if not data:
+    if data is None or data is False:
         return None
     options = dict(_section("expansion", data, "method", "size"))
     _choice("expansion method", options.pop("method", "rules"), {"rules": RuleExpansion})
@@ -177,18 +194,17 @@ def _stage(data: Any) -> Stage:
     if len(entry) != 1:
         raise ConfigError(f"each of the stages is one name with its options, not {data!r}")
     ((name, options),) = entry.items()
-    return _STAGES[name](dict(options or {}))
+    return _STAGES[name](dict(_section(name, options, *_STAGE_OPTIONS[name])))
 
 
 def _rerank(options: dict[str, Any]) -> Stage:
-    _section("rerank", options, "model", "backend", "depth", "max_chars", "timeout")
-    model, backend = options.pop("model", DEFAULT_RERANKER), options.pop("backend", "auto")
+    model, backend = options.pop("model", DEFAULT_RERANKER), _known_backend(options.pop("backend", "auto"))
     # By name it is looked for at the first search, where a missing model degrades the result and no more.
     return CrossEncoderRerank(model if backend == "auto" else load_scorer(model, backend), **options)
 
 
 def _page_cap(options: dict[str, Any]) -> Stage:
-    return PageCap(**_section("page_cap", options, "max_chunks_per_page", "max_chunks_per_document"))
+    return PageCap(**options)
 
 
 _CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"bm25": _bm25, "dense": _dense}
@@ -198,6 +214,11 @@ _CHANNEL_OPTIONS = {
 }
 _METHODS: dict[str, Callable[[Mapping[str, Any]], Method]] = {"rrf": _rrf}
 _STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {"page_cap": _page_cap, "rerank": _rerank}
+_STAGE_OPTIONS = {
+    "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
+    "rerank": ("model", "backend", "depth", "max_chars", "timeout"),
+}
+_ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
 _CONTEXT_OPTIONS = tuple(option.name for option in fields(ContextBuilder) if option.name != "count_tokens")
 
 
@@ -213,8 +234,18 @@ def _section(kind: str, data: Any, *known: str) -> Mapping[str, Any]:
     return data
 
 
-def _choice(kind: str, name: str, choices: Mapping[str, T]) -> T:
-    if name not in choices:
+def _listed(data: Any) -> list[Any]:
+    if data is not None and not isinstance(data, list):
+        raise ConfigError(f"stages is a list, each entry a name with its options, not {data!r}")
+    return data or []
+
+
+def _known_backend(name: Any) -> str:
+    return _choice("backend", name, {backend: backend for backend in ("auto", *BACKENDS)})
+
+
+def _choice(kind: str, name: Any, choices: Mapping[str, T]) -> T:
+    if not isinstance(name, str) or name not in choices:
         raise unknown(kind, name, choices)
     return choices[name]
 
@@ -229,7 +260,9 @@ def _made(make: Callable[..., T], options: Mapping[str, Any]) -> T:
 def _filled(value: Any) -> Any:
     """The value with `${NAME}` in its texts replaced from the environment."""
     if isinstance(value, str):
-        return _VARIABLE.sub(_variable, value)
+        filled = _VARIABLE.sub(_variable, value)
+        whole_value = _VARIABLE.fullmatch(value) is not None
+        return require("yaml", extra="cli").safe_load(filled) if whole_value else filled
     if isinstance(value, Mapping):
         return {key: _filled(item) for key, item in value.items()}
     return [_filled(item) for item in value] if isinstance(value, list) else value

@@ -72,6 +72,8 @@ class VectorIndex(Protocol):
         """At most k chunks of those that pass the filters, by falling cosine, ties by ascending id."""
         ...
 
-    def similarities(self, vector: Vector, ids: Sequence[str]) -> Mapping[str, float] | None:
-        """The cosines of given chunks; None where the index cannot tell."""
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
+    ) -> Mapping[str, float] | None:
+        """The cosines of those of the given chunks that pass the filters; None where the index cannot tell."""
         ...

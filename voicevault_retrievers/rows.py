@@ -56,6 +56,12 @@ class Rows:
             return None
         return at if self.live is None or self.live[at] else None
 
+    def places(self, ids: Iterable[str], where: Filter | None = None) -> dict[str, int]:
+        """The ordinals of those of the given chunks that are live and pass a filter."""
+        mask = self.mask(where)
+        found = {chunk_id: at for chunk_id in ids if (at := self.ordinal(chunk_id)) is not None}
+        return {chunk_id: at for chunk_id, at in found.items() if mask is None or mask[at]}
+
     def mask(self, where: Filter | None) -> Mask | None:
         """Which live chunks pass a filter; None when every row does."""
         if not where:

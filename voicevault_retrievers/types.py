@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from enum import Enum
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
-from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.filters import Filter, canonical, compile_filter
+from voicevault_retrievers.frozen import FrozenDict
 
 Vector: TypeAlias = NDArray[np.float32]
 ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
@@ -23,25 +24,6 @@ FoundBy: TypeAlias = ChannelKind
 
 ANY_EMBEDDER = ""
 """The key of a bare vector: it serves the channels whose dimension fits."""
-
-
-class FrozenDict(dict[str, Any]):
-    """A dict that cannot be changed; it pickles, copies and compares as a dict. Nested values are not frozen."""
-
-    def _refuse(self, *_: object, **__: object) -> Any:
-        raise TypeError("this mapping is part of an immutable value; make a new one with dict(...)")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-    def __reduce__(self) -> tuple[type[FrozenDict], tuple[dict[str, Any]]]:
-        return (FrozenDict, (dict(self),))
-
-    def __copy__(self) -> FrozenDict:
-        return self
-
-    def __hash__(self) -> int:  # type: ignore[override]  # dict sets it to None
-        return hash(tuple(sorted(self)))
 
 
 @dataclass(frozen=True)
@@ -88,8 +70,14 @@ class Variant:
     channels: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise ConfigError(f"a variant's text is a string, not {type(self.text).__name__}")
         if not 0.0 < self.weight <= 1.0:
             raise ConfigError(f"the weight of a variant is above 0 and at most 1, not {self.weight!r}")
+        if isinstance(self.channels, str):
+            raise ConfigError(f"a variant's channels are a set of names, not the string {self.channels!r}")
+        if self.channels is not None:
+            object.__setattr__(self, "channels", frozenset(self.channels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +103,15 @@ class Query:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise ConfigError(f"a query is a string or a Query, not {type(self.text).__name__}")
+        compile_filter(self.where)
+        compile_filter(self.require)
+        whole_or_none("max_context_tokens", self.max_context_tokens)
         given: Any = self.vectors
         vectors = given if isinstance(given, Mapping) else {ANY_EMBEDDER: given}
-        object.__setattr__(self, "vectors", MappingProxyType({key: _vector(v) for key, v in vectors.items()}))
-        object.__setattr__(self, "variants", tuple(self.variants))
+        variants = (v if isinstance(v, Variant) else Variant(v) for v in self.variants)
+        object.__setattr__(self, "text", self.text.encode("utf-8", "replace").decode())
+        object.__setattr__(self, "vectors", FrozenDict({key: _vector(v) for key, v in vectors.items()}))
+        object.__setattr__(self, "variants", tuple(variants))
 
     def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
         """The query's text and those of its variants that are for this channel, each text once."""
@@ -130,8 +123,8 @@ class Query:
 
     def _parts(self) -> tuple[Any, ...]:
         return (
-            self.text, self.variants, self.sparse, self.route, self.where, self.require, self.weights,
-            self.reference_date, self.max_context_tokens,
+            self.text, self.variants, self.sparse, self.route, canonical(self.where), canonical(self.require),
+            self.weights, self.reference_date, self.max_context_tokens,
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:

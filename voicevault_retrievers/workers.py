@@ -70,7 +70,11 @@ class Workers:
                 self._thread(task)
             else:
                 self._waiting.append(task)
-                self._staff()
+                try:
+                    self._staff()
+                except RuntimeError:  # no further thread can be started
+                    self._waiting.remove(task)
+                    raise
         return task
 
     def abandon(self, task: Task, release: Callable[[], None]) -> bool:
@@ -86,18 +90,23 @@ class Workers:
                     self._counted -= 1
                     self._staff()
                 return True
+        self.drop(task)
+        return False
+
+    def drop(self, task: Task) -> None:
+        """See that a task not yet started never starts; a running one ends in its place."""
+        with self._changed:
             if task.state == "waiting":
                 self._waiting.remove(task)
                 task.state = "ended"
-            return False
 
     def _staff(self) -> None:
         """See that somebody takes what waits (the lock is held)."""
         if self._idle >= len(self._waiting):
             self._changed.notify(len(self._waiting))
         elif self._counted < self.limit:
-            self._counted += 1
             self._thread(None)
+            self._counted += 1
 
     def _thread(self, first: Task | None) -> None:
         threading.Thread(target=self._work, args=(first,), name="voicevault-worker", daemon=True).start()

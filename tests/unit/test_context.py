@@ -51,6 +51,9 @@ def test_a_citation_per_block_in_the_same_order() -> None:
         ({"source": "a", "page": 2}, 3),
         ({"source": "a", "page": 2, "page_label": "iv"}, "iv"),
         ({"file_name": "a", "page_label": "12"}, "12"),
+        ({"source": "a", "page": 4.0}, 5),
+        ({"source": "a", "page": 4, "page_number": 5}, 5),
+        ({"source": "a", "page_label": "", "page": 0}, 1),
         ({"source": "a"}, None),
     ],
 )
@@ -84,6 +87,8 @@ def test_the_first_block_is_cut_at_a_sentence_and_later_ones_are_left_out() -> N
     assert context.text == "[Source: f]\nOne sentence here. Another one there."
     assert context.citations[0].text == "One sentence here. Another one there."
     assert context.over_budget == ("long", "e")
+    for text, cut in (("no sentence ends here at all", "no sentence ends"), ("x" * 100, "x" * 18)):
+        assert ContextBuilder(max_chars=30).build([_hit("t", text, source_file="f")]).citations[0].text == cut
     chinese = _hit("zh", "电池需要每月检查。然后充电。", source_file="f")
     assert ContextBuilder(max_chars=22).build([chinese]).citations[0].text == "电池需要每月检查。"
 
@@ -119,9 +124,10 @@ CITATIONS = ContextBuilder().build(HITS).citations
         ("[Source: report.pdf, p.9]", [[]]),
         ("[Source: other.pdf, p.3]", [[]]),
         ("[Source: repor, p.3]", [[]]),
-        ("[Source: report.pdf, p.3; Source: notes.md]", [["a", "c", "b"]]),
-        ("[2] and [9]", [["b"], []]),
-        ("no marker, [x] and [Source]", []),
+        ("[Source: report.pdf, p.3; Source: notes.md]", [["a", "c"], ["b"]]),
+        ("[Source: report.pdf, p.3; fake.pdf, p.9 ;notes.md]", [["a", "c"], [], ["b"]]),
+        ("[Source: report.pdf,p.3|Section: Results]", [["a"]]),
+        ("no marker, [x], array[0] and [Source]", []),
     ],
 )
 def test_markers_are_resolved_and_never_guessed(answer: str, named: list[list[str]]) -> None:
@@ -135,18 +141,25 @@ def test_every_header_resolves_to_its_own_block() -> None:
     odd = [
         _hit("1", "t", source_file="a, b.pdf", page_number=2),
         _hit("2", "t", source_file="notes; old.md"),
-        _hit("3", "t", source_file="x.pdf", page_number="iv", section="A | B"),
+        _hit("3", "t", source_file="x.pdf", page_number="iv", section="A | B; C"),
+        _hit("4", "t", source_file="Smith, p.2 notes.pdf"),
+        _hit("5", "t", source_file="Source: odd.pdf", page_number="A, 3"),
+        _hit("6", "t", source_file="Pru\u0308fung.pdf", page_number=1),
+        _hit("7", "t", source_file="l.pdf", page_number=[1, 2], section=["A", "B"]),
     ]
     context = ContextBuilder().build(odd)
     for citation, block in zip(context.citations, context.text.split("\n\n"), strict=True):
         (marker,) = resolve_citations(block.splitlines()[0], context.citations).markers
         assert marker.citations == (citation,)
+    assert resolve_citations("[Source: Pr\u00fcfung.pdf, p.1]", context.citations).markers[0].resolved
 
 
 def test_numbered_markers_name_one_block() -> None:
     builder = ContextBuilder(markers="numbered")
     context = builder.build(HITS[:2])
     assert context.text.startswith("[1] [Source: report.pdf, p.3 | Section: Results]\nFirst")
+    resolved = builder.resolve("[2] and [9]", context)
+    assert [[citation.chunk_id for citation in marker.citations] for marker in resolved.markers] == [["b"], []]
     assert "[n]" in builder.instruction
     assert "[Source: file, p.N]" in ContextBuilder().instruction
 

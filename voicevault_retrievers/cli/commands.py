@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from voicevault_retrievers.cli import render
 from voicevault_retrievers.cli.demo import run_demo
@@ -18,7 +20,7 @@ from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.presets import DEFAULT_MODEL, Preset, load_preset
+from voicevault_retrievers.presets import DEFAULT_MODEL, load_preset
 from voicevault_retrievers.store import Bases, KnowledgeBase, default_root
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Query
@@ -35,7 +37,7 @@ def _reporting(command: Command) -> Command:
             return command(*args, **options)
         except ConfigError as error:
             raise click.UsageError(str(error)) from error
-        except RetrievalError as error:
+        except (RetrievalError, OSError) as error:
             raise click.ClickException(str(error)) from error
 
     return run
@@ -70,16 +72,16 @@ def index(
     console = Console(stderr=True)
     with bar(console, "reading") as progress:
         ingest = read(paths, max_chars=max_chars, progress=progress)
+    for skipped in ingest.skipped:
+        console.print(f"[yellow]skipped[/] {escape(skipped.source_file)}: {escape(skipped.reason)}", highlight=False)
+    if not ingest.chunks:
+        raise click.ClickException("there is no text in what was given; nothing was indexed")
     with _writing(kb, root, language, model) as base, bar(console, "indexing") as progress:
         changes = base.add(ingest.chunks, progress=progress)
     console.print(
         f"{kb}: {ingest.files} files, {changes.added} chunks added, {changes.replaced} replaced, "
         f"{changes.unchanged} unchanged; {len(base)} in all"
     )
-    for skipped in ingest.skipped:
-        console.print(f"[yellow]skipped[/] {skipped.source_file}: {skipped.reason}", highlight=False)
-    if ingest.skipped and not ingest.chunks:
-        raise click.ClickException("no file could be read")
 
 
 @contextmanager
@@ -112,16 +114,14 @@ def search(
 ) -> None:
     """Ask one or several knowledge bases."""
     names = [name.strip() for name in kb.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--kb names at least one knowledge base")
     asked = Query(query, where=_filter(where))
-    result = _pipeline(load_preset(preset_name), names, root).search(asked, top_k)
+    result = load_preset(preset_name).over(Bases(names, root=root)).search(asked, top_k)
     if as_json:
         click.echo(json.dumps(render.as_data(result, names), ensure_ascii=False, indent=2))
     else:
-        render.show(Console(), result, explain=explain)
-
-
-def _pipeline(preset: Preset, names: list[str], root: Path | None) -> Any:
-    return preset.over(Bases(names, root=root or default_root()))
+        render.show(Console(soft_wrap=not sys.stdout.isatty()), result, explain=explain)
 
 
 def _filter(where: str | None) -> Any:

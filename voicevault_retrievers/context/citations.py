@@ -1,12 +1,13 @@
 """Source markers: how a block is headed, and how an answer's markers are resolved to blocks again.
 
 A header is `[Source: report.pdf, p.3 | Section: Results]`, a marker in an answer `[Source: report.pdf, p.3]`, or
-`[1]` for the first block.
+`[1]` for the first block of a numbered context.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 from voicevault_retrievers.diversity import file_of, page_of
 from voicevault_retrievers.types import Citation, Hit
 
-_MARKER = re.compile(r"\[Source:\s*(?P<body>[^\[\]\n]*)\]|\[(?P<index>\d{1,6})\]", re.IGNORECASE)
-_PLACE = re.compile(r"^(?P<file>.*?)(?:,\s*p\.\s*(?P<page>[^,|]+?))?\s*(?:\|\s*Section:\s*(?P<section>.*?))?\s*$", re.I)
+_MARKER = re.compile(r"\[Source:(?P<body>[^\[\]\n]*)\]|\[(?P<index>\d{1,6})\]", re.IGNORECASE)
+_PREFIX = re.compile(r"^\s*source:\s*", re.IGNORECASE)
+_PLACE = re.compile(r"[^;\s](?:[^;]*[^;\s])?")
 _FORGED = re.compile(r"\[(?=\s*source\s*:)", re.IGNORECASE)
+_SPACES = re.compile(r"\s*([,|])\s*|\s+")
 _TIDY = str.maketrans({"[": "(", "]": ")", "\n": " ", "\r": " ", "|": "/"})
 
 
@@ -49,7 +52,7 @@ class ResolvedAnswer:
     @property
     def citations(self) -> tuple[Citation, ...]:
         """Every citation that the answer names, once, in order of first mention."""
-        return tuple(dict.fromkeys(citation for marker in self.markers for citation in marker.citations))
+        return tuple({citation.index: citation for marker in self.markers for citation in marker.citations}.values())
 
 
 def citation_of(index: int, hit: Hit, text: str) -> Citation:
@@ -62,7 +65,7 @@ def citation_of(index: int, hit: Hit, text: str) -> Citation:
         kb=hit.chunk.kb,
         source_file=None if file is None else str(file),
         page_number=_shown_page(metadata),
-        section=metadata.get("section"),
+        section=None if metadata.get("section") in (None, "") else str(metadata["section"]),
         start=metadata.get("start"),
         end=metadata.get("end"),
         score=hit.score,
@@ -72,9 +75,7 @@ def citation_of(index: int, hit: Hit, text: str) -> Citation:
 
 def header(citation: Citation) -> str:
     """`[Source: file, p.N | Section: S]`; page and section are left out where unknown."""
-    page = "" if citation.page_number is None else f", p.{_tidy(citation.page_number)}"
-    section = "" if not citation.section else f" | Section: {_tidy(citation.section)}"
-    return f"[Source: {_tidy(citation.source_file or citation.chunk_id)}{page}{section}]"
+    return f"[Source: {_forms(citation)[0]}]"
 
 
 def without_headers(text: str) -> str:
@@ -82,50 +83,71 @@ def without_headers(text: str) -> str:
     return _FORGED.sub("(", text)
 
 
-def resolve_citations(answer: str, citations: Sequence[Citation]) -> ResolvedAnswer:
+def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: bool = False) -> ResolvedAnswer:
     """Find the blocks that an answer's markers name.
 
     A marker names all blocks of its file and page, in order, and those of every file of that name. One without a page
-    names all blocks of its file; `[n]` names the block of that index. A marker without a block stays unresolved.
+    names all blocks of its file; one with several places, `;` between them, counts as several. Where the context was
+    `numbered`, `[n]` names the block of that index. A marker without a block stays unresolved.
     """
-    return ResolvedAnswer(answer, tuple(_markers(answer, citations)))
+    return ResolvedAnswer(answer, tuple(_markers(answer, citations, numbered)))
 
 
-def _markers(answer: str, citations: Sequence[Citation]) -> Iterator[Marker]:
+def _markers(answer: str, citations: Sequence[Citation], numbered: bool) -> Iterator[Marker]:
     for match in _MARKER.finditer(answer):
-        if match["index"] is not None:
-            named = [citation for citation in citations if citation.index == int(match["index"])]
-        else:
-            places = [match["body"]] if _named(match["body"], citations) else match["body"].split(";")
-            named = [citation for place in places for citation in _named(place, citations)]
-        yield Marker(match[0], match.start(), match.end(), tuple(dict.fromkeys(named)))
+        if match["body"] is not None:
+            yield from _places(match, citations)
+        elif numbered:
+            named = tuple(citation for citation in citations if citation.index == int(match["index"]))
+            yield Marker(match[0], match.start(), match.end(), named)
 
 
-def _named(place: str, citations: Iterable[Citation]) -> list[Citation]:
-    match = _PLACE.match(re.sub(r"^\s*source:", "", place, flags=re.IGNORECASE))
-    if match is None:
-        return []
-    file, page, section = match["file"].strip(), match["page"], match["section"]
-    return [
-        citation
-        for citation in citations
-        if _tidy(citation.source_file or citation.chunk_id) == file
-        and (page is None or _tidy(citation.page_number) == page.strip())
-        and (not section or _tidy(citation.section) == section.strip())
-    ]
+def _places(match: re.Match[str], citations: Sequence[Citation]) -> Iterator[Marker]:
+    """One marker for what stands in brackets, or where that names nothing as a whole, one for each of its places."""
+    body, start = match["body"], match.start("body")
+    named = _named(body, citations)
+    if named or ";" not in body:
+        yield Marker(match[0], match.start(), match.end(), named)
+        return
+    for part in _PLACE.finditer(body):
+        yield Marker(part[0], start + part.start(), start + part.end(), _named(part[0], citations))
+
+
+def _named(place: str, citations: Iterable[Citation]) -> tuple[Citation, ...]:
+    wanted = {_plain(place), _plain(_PREFIX.sub("", place))}
+    return tuple(citation for citation in citations if not wanted.isdisjoint(map(_plain, _forms(citation))))
+
+
+def _forms(citation: Citation) -> tuple[str, ...]:
+    """What a marker may say of a citation: its header, without the section, without the page."""
+    file = _tidy(citation.source_file or citation.chunk_id)
+    page, section = _page(citation), _section(citation)
+    return (f"{file}{page}{section}", f"{file}{page}", f"{file}{section}", file)
+
+
+def _page(citation: Citation) -> str:
+    return "" if citation.page_number is None else f", p.{_tidy(citation.page_number)}"
+
+
+def _section(citation: Citation) -> str:
+    return f" | Section: {_tidy(citation.section)}" if citation.section else ""
+
+
+def _plain(text: str) -> str:
+    """A text by which markers and headers are compared: composed characters, single spaces."""
+    return _SPACES.sub(lambda space: space[1] or " ", unicodedata.normalize("NFC", text)).strip()
 
 
 def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:
     """The page as people count it: LangChain's `page` is zero-based, `page_number` and `page_label` are not."""
-    page = page_of(metadata)
-    if page is None:
+    if page_of(metadata) is None:
         return None
-    if metadata.get("page_number") is not None:
-        return page[1]  # type: ignore[no-any-return]
-    label = metadata.get("page_label")
-    if label is not None:
-        return label  # type: ignore[no-any-return]
-    return page[1] + 1 if isinstance(page[1], int) else page[1]
+    for key, offset in (("page_number", 0), ("page_label", 0), ("page", 1)):
+        page = metadata.get(key)
+        if page not in (None, ""):
+            counts = isinstance(page, int | float) and not isinstance(page, bool) and page == int(page)
+            return int(page) + offset if counts else str(page)
+    return None
 
 
 def _tidy(value: object) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.channel import Leaf, Match
+from voicevault_retrievers.channel import Leaf, Match, weighted
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
@@ -17,6 +17,7 @@ from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vec
 
 # float32 products of rows of length 1 are off by far less than this.
 _MARGIN = 1e-4
+_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class ExactVectors:
         """The vectors of chunks held in memory."""
         rows = Rows.of(chunks)
         matrix = embedder.embed_documents([chunk.text for chunk in rows.chunks])
-        return cls([VectorPart(rows, matrix)], embedder.dimension)
+        return cls([VectorPart(rows, unit_rows(matrix, len(rows), embedder.dimension))], embedder.dimension)
 
     def __len__(self) -> int:
         return sum(part.rows.count for part in self.parts)
@@ -69,11 +70,13 @@ class ExactVectors:
             found.extend(Found(part.rows.chunks[at], float(exact[at])) for at in top.tolist())
         return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
 
-    def similarities(self, vector: Vector, ids: Sequence[str]) -> dict[str, float]:
-        """The cosines of those of the given chunks that are here."""
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
+    ) -> dict[str, float]:
+        """The cosines of those of the given chunks that are here and pass."""
         found: dict[str, float] = {}
         for part in self.parts:
-            places = {chunk_id: at for chunk_id in ids if (at := part.rows.ordinal(chunk_id)) is not None}
+            places = part.rows.places(ids, both(require, where))
             cosines = _cosines(part.matrix[list(places.values())], vector) if places else np.empty(0)
             found |= dict(zip(places, cosines.tolist(), strict=True))
         return found
@@ -112,24 +115,31 @@ class VectorChannel(Leaf):
         ]
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        (vector,) = self._vectors(query, [Variant(query.text)])
-        return self.index.similarities(vector, list(ids))
+        wordings, wanted, best = self._wordings(query), list(ids), dict[str, float]()
+        for wording, vector in zip(wordings, self._vectors(query, wordings), strict=True):
+            found = self.index.similarities(vector, wanted, where=query.where, require=query.require)
+            if found is None:
+                return None
+            for chunk_id, score in found.items():
+                best[chunk_id] = max(best.get(chunk_id, -1.0), weighted(score, wording.weight))
+        return best
 
     def _vectors(self, query: Query, wordings: Sequence[Variant]) -> list[Vector]:
         own = self._own(query)
         texts = [wording.text for wording in wordings if own is None or wording.text != query.text]
-        embedded = iter(self.embedder.embed_queries(texts)) if texts else iter(())
+        rows = self.embedder.embed_queries(texts) if texts else ()
+        embedded = iter(unit_rows(rows, len(texts), self.embedder.dimension) if texts else ())
         return [own if own is not None and wording.text == query.text else next(embedded) for wording in wordings]
 
     def _own(self, query: Query) -> Vector | None:
         vector = query.vectors.get(self.embedder.fingerprint)
         bare = query.vectors.get(ANY_EMBEDDER)
-        if vector is None and bare is not None and len(bare) == self.index.dimension:
+        if vector is None and bare is not None and len(bare) == self.embedder.dimension:
             vector = bare
         if vector is None:
             return None
-        if len(vector) != self.index.dimension:
-            raise ConfigError(f"the query's vector has dimension {len(vector)}, the index {self.index.dimension}")
+        if len(vector) != self.embedder.dimension:
+            raise ConfigError(f"the query's vector has dimension {len(vector)}, the index {self.embedder.dimension}")
         length = float(np.linalg.norm(vector))
         if length == 0:
             raise ConfigError("the query's vector is all zeros, which points nowhere")
@@ -137,6 +147,20 @@ class VectorChannel(Leaf):
 
     def __repr__(self) -> str:
         return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"
+
+
+def unit_rows(vectors: ArrayLike, count: int, dimension: int) -> NDArray[np.float32]:
+    """Vectors as float32 rows; ConfigError where they are not one per text, finite, and of length 1 (or 0)."""
+    rows = np.asarray(vectors, dtype=np.float32)
+    if rows.shape != (count, dimension):
+        raise ConfigError(f"the vectors have shape {rows.shape}, expected ({count}, {dimension}): one row per text")
+    lengths = np.linalg.norm(rows, axis=1)
+    wrong = np.flatnonzero(~((np.abs(lengths - 1) < _TOLERANCE) | (lengths == 0)))
+    if wrong.size:
+        raise ConfigError(
+            f"vector {wrong[0]} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
+        )
+    return rows
 
 
 def _candidates(rough: NDArray[np.float32], mask: NDArray[np.bool_] | None, k: int) -> NDArray[np.intp]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.checks import whole, whole_or_none
 from voicevault_retrievers.types import Hit, Query, Ranking
 
 PAGE_KEYS = (("source_file", "page_number"), ("source", "page"), ("file_name", "page_label"))
@@ -18,7 +18,7 @@ PAGE_KEYS = (("source_file", "page_number"), ("source", "page"), ("file_name", "
 def page_of(metadata: Mapping[str, Any]) -> tuple[Any, Any] | None:
     """The (file, page) of a chunk; None when it has no page."""
     for file_key, page_key in PAGE_KEYS:
-        if metadata.get(file_key) is not None and metadata.get(page_key) is not None:
+        if metadata.get(file_key) is not None and metadata.get(page_key) not in (None, ""):
             return metadata[file_key], metadata[page_key]
     return None
 
@@ -39,14 +39,8 @@ class PageCap(Stage):
 
     def __init__(self, max_chunks_per_page: int = 2, *, max_chunks_per_document: int | None = None) -> None:
         super().__init__()
-        for option, value in (
-            ("max_chunks_per_page", max_chunks_per_page),
-            ("max_chunks_per_document", max_chunks_per_document),
-        ):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{option} is a whole number of at least 1, not {value!r}")
-        self.max_chunks_per_page = max_chunks_per_page
-        self.max_chunks_per_document = max_chunks_per_document
+        self.max_chunks_per_page = whole("max_chunks_per_page", max_chunks_per_page)
+        self.max_chunks_per_document = whole_or_none("max_chunks_per_document", max_chunks_per_document)
 
     def needs(self, k: int) -> int:
         return 3 * k
@@ -66,7 +60,7 @@ class PageCap(Stage):
         page, file = page_of(hit.chunk.metadata), file_of(hit.chunk.metadata)
         caps: dict[tuple[Any, ...], int] = {}
         if page is not None:
-            caps[("page", hit.chunk.kb, *page)] = self.max_chunks_per_page
+            caps[("page", hit.chunk.kb, *map(_key, page))] = self.max_chunks_per_page
         if self.max_chunks_per_document is not None and file is not None:
             caps["file", hit.chunk.kb, file] = self.max_chunks_per_document
         return caps
@@ -76,3 +70,7 @@ class PageCap(Stage):
             "" if self.max_chunks_per_document is None else f", max_chunks_per_document={self.max_chunks_per_document}"
         )
         return f"PageCap({self.max_chunks_per_page}{document})"
+
+
+def _key(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else repr(value)

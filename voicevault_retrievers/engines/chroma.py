@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.protocols import Embedder, Found
+from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.types import Chunk, Vector
 
 PRIVATE_KEY = "_voicevault"
 """The metadata key that holds what Chroma's own metadata cannot: the parent, and values that are not scalars."""
 
-LISTS_KEY = "_voicevault_lists"
-"""True where metadata holds a list, which Chroma would not find by one of its members."""
+OTHERS_KEY = "_voicevault_others"
+"""True where metadata holds what Chroma would not compare as we do: a list, or a number that is not finite."""
 
 BATCH = 1000
 _ORDERED = frozenset({"$gt", "$gte", "$lt", "$lte"})
@@ -39,7 +41,8 @@ class ChromaVectors:
         if space != "cosine":
             raise IncompatibleIndexError(
                 f"the Chroma collection {collection.name!r} measures {space!r}; similarities need 'cosine': "
-                "create it anew with configuration={'hnsw': {'space': 'cosine'}}"
+                "create it anew with configuration={'hnsw': {'space': 'cosine'}}, or search it as a vector store of "
+                "its framework"
             )
 
     @classmethod
@@ -68,7 +71,7 @@ class ChromaVectors:
 
     def add(self, chunks: Iterable[Chunk], embedder: Embedder) -> None:
         """Embed and store chunks; one of an id that is there is replaced."""
-        batch = list(chunks)
+        batch = list(Rows.of(chunks).chunks)
         for start in range(0, len(batch), BATCH):
             part = batch[start : start + BATCH]
             self.collection.upsert(
@@ -99,14 +102,19 @@ class ChromaVectors:
             ask = min(2 * ask, size)
         return []
 
-    def similarities(self, vector: Vector, ids: Sequence[str]) -> dict[str, float]:
-        """The cosines of those of the given chunks that are here, computed from their stored vectors."""
-        got = self.collection.get(ids=list(ids), include=["embeddings"]) if ids else {"ids": []}
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
+    ) -> dict[str, float]:
+        """The cosines of those of the given chunks that are here and pass, computed from their stored vectors."""
+        wanted = list(dict.fromkeys(ids))
+        got = self.collection.get(ids=wanted, include=["embeddings", "metadatas"]) if wanted else {"ids": []}
         if not got["ids"]:
             return {}
+        passes = compile_filter(both(require, where))
         rows = np.asarray(got["embeddings"], dtype=np.float64)
         cosines = (rows * vector).sum(axis=1) / np.linalg.norm(rows, axis=1)
-        return dict(zip(got["ids"], cosines.tolist(), strict=True))
+        found = zip(got["ids"], cosines.tolist(), got["metadatas"], strict=True)
+        return {name: cosine for name, cosine, metadata in found if passes(_unpacked(name, "", metadata).metadata)}
 
     def _query(self, vector: Vector, k: int, where: Mapping[str, Any] | None) -> list[Found]:
         got = self.collection.query(
@@ -132,17 +140,27 @@ def _space(collection: Any) -> str:
 
 
 def _packed(chunk: Chunk) -> dict[str, Any]:
-    own = {key: value for key, value in chunk.metadata.items() if isinstance(value, str | int | float | bool)}
+    own = {key: value for key, value in chunk.metadata.items() if _comparable(value)}
     rest = {key: value for key, value in chunk.metadata.items() if key not in own}
-    private = json.dumps({"parent_id": chunk.parent_id, "kb": chunk.kb, "metadata": rest}, ensure_ascii=False)
-    lists = {LISTS_KEY: True} if any(isinstance(value, list | tuple | set) for value in rest.values()) else {}
-    return {**own, **lists, PRIVATE_KEY: private}
+    try:
+        private = json.dumps({"parent_id": chunk.parent_id, "kb": chunk.kb, "metadata": rest}, ensure_ascii=False)
+    except TypeError as error:
+        raise ConfigError(
+            f"the metadata of chunk {chunk.id!r} cannot be kept as JSON ({error}): use strings, numbers, booleans, "
+            "None, and lists and dicts of these"
+        ) from error
+    others = {OTHERS_KEY: True} if any(isinstance(value, list | tuple | float) for value in rest.values()) else {}
+    return {**own, **others, PRIVATE_KEY: private}
+
+
+def _comparable(value: Any) -> bool:
+    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _unpacked(chunk_id: str, text: str | None, metadata: Mapping[str, Any] | None) -> Chunk:
     own = dict(metadata or {})
     private = json.loads(own.pop(PRIVATE_KEY, "{}"))
-    own.pop(LISTS_KEY, None)
+    own.pop(OTHERS_KEY, None)
     return Chunk(
         chunk_id, text or "", private.get("parent_id"), {**own, **private.get("metadata", {})}, private.get("kb", "")
     )
@@ -164,8 +182,10 @@ def _clauses(key: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _clause(key: str, operator: str, operand: Any) -> dict[str, Any] | None:
-    if operator == "$eq" and isinstance(operand, str | int | float):
-        return {"$or": [{key: {"$eq": operand}}, {key: {"$contains": operand}}, {LISTS_KEY: {"$eq": True}}]}
-    if operator in _ORDERED and isinstance(operand, int | float) and not isinstance(operand, bool):
-        return {key: {operator: operand}}
+    if not _comparable(operand):
+        return None
+    if operator == "$eq":
+        return {"$or": [{key: {"$eq": operand}}, {key: {"$contains": operand}}, {OTHERS_KEY: {"$eq": True}}]}
+    if operator in _ORDERED and not isinstance(operand, str | bool):
+        return {"$or": [{key: {operator: operand}}, {OTHERS_KEY: {"$eq": True}}]}
     return None

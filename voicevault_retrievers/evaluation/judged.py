@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
 from voicevault_retrievers.types import Chunk
 
@@ -40,7 +41,10 @@ def load_judged(questions: Path, qrels: Path) -> list[Judged]:
     grades: dict[str, dict[str, int]] = {}
     with qrels.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, delimiter="\t"):
-            grades.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
+            try:
+                grades.setdefault(row["query-id"], {})[row["corpus-id"]] = int(float(row["score"]))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ConfigError(f"{qrels}: a row has query-id, corpus-id and a score, not {row}") from error
     asked = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [Judged(one["_id"], one["text"], grades[one["_id"]]) for one in asked if one["_id"] in grades]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.drive import Plan
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.rrf import RRF
@@ -84,17 +85,14 @@ class Fused(Channel):
 
     def _fuse(self, rankings: Mapping[str, Ranking], weights: Mapping[str, float]) -> tuple[Hit, ...]:
         parts = self.method.contributions(rankings, weights)
-        chunks: dict[str, Hit] = {}
+        found: dict[str, dict[str, Hit]] = {}
         votes: dict[str, list[Vote]] = {}
         for name, ranking in rankings.items():
             for rank, hit in enumerate(ranking, 1):
                 vote = _vote(name, rank, hit, weights[name], parts[name][hit.chunk.id])
-                chunks.setdefault(hit.chunk.id, hit)
+                found.setdefault(hit.chunk.id, {})[name] = hit
                 votes.setdefault(hit.chunk.id, []).append(vote)
-        return ranked(
-            Hit(chunks[chunk_id].chunk, math.fsum(vote.contribution or 0.0 for vote in own), tuple(own))
-            for chunk_id, own in votes.items()
-        )
+        return ranked(_fused(found[chunk_id], own) for chunk_id, own in votes.items())
 
     def leaves(self) -> Iterator[Channel]:
         for channel in self.channels.values():
@@ -121,6 +119,11 @@ def fuse(
 
     Each channel is asked for `depth` hits (one number, or one by name), or as many as are wanted where that is more.
     """
+    for option, value in (("method", method), ("weights", weights), ("depth", depth)):
+        if isinstance(value, Channel):
+            raise ConfigError(f"{option!r} is an option of fuse: a channel of that name goes in the mapping")
+    if method is not None and not hasattr(method, "contributions"):
+        raise ConfigError(f"a fusion method is one such as RRF(k=60), not {method!r}")
     both = {**(channels or {}), **named}
     if len(both) < len(channels or {}) + len(named):
         raise ConfigError("a channel's name is given twice")
@@ -128,13 +131,10 @@ def fuse(
         raise ConfigError("a fusion needs at least one channel")
     for name, channel in both.items():
         if not isinstance(channel, Channel):
-            raise ConfigError(f"{name!r} is a {type(channel).__name__}, not a channel (reserved names: {_RESERVED})")
+            raise ConfigError(f"{name!r} is a {type(channel).__name__}, not a channel")
     if on_error not in ("skip", "raise"):
         raise unknown("on_error", on_error, ("skip", "raise"))
     return Fused(both, method=method or RRF(), weights=weights or {}, depth=depth, on_error=on_error)
-
-
-_RESERVED = "channels, method, weights, depth, on_error"
 
 
 def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, float]:
@@ -142,18 +142,23 @@ def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dic
     for name, weight in weights.items():
         if name not in names:
             raise unknown("channel in weights", name, names)
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise ConfigError(f"the weight of {name!r} is a number of at least 0, not {weight!r}")
+        number(f"the weight of {name!r}", weight)
     return {name: float(weight) for name, weight in weights.items()}
 
 
+def _fused(found: Mapping[str, Hit], votes: Sequence[Vote]) -> Hit:
+    """One hit of several channels' for a chunk: that of the first by name, so that their order does not matter."""
+    hits = [hit for _, hit in sorted(found.items(), key=lambda entry: entry[0])]
+    context = next((hit.context for hit in hits if hit.context is not None), None)
+    return Hit(hits[0].chunk, math.fsum(vote.contribution or 0.0 for vote in votes), tuple(votes), context)
+
+
 def _depths(depth: int | Mapping[str, int], names: Mapping[str, Any]) -> dict[str, int]:
-    given = dict.fromkeys(names, depth) if isinstance(depth, int) else {**dict.fromkeys(names, DEPTH), **depth}
+    given = {**dict.fromkeys(names, DEPTH), **depth} if isinstance(depth, Mapping) else dict.fromkeys(names, depth)
     for name, value in given.items():
         if name not in names:
             raise unknown("channel in depth", name, names)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"the depth of {name!r} is a whole number of at least 1, not {value!r}")
+        whole(f"the depth of {name!r}", value)
     return given
 
 

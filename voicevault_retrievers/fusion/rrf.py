@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.checks import number
 from voicevault_retrievers.types import Ranking
 
 
@@ -16,8 +16,7 @@ class RRF:
     k: float = 60
 
     def __post_init__(self) -> None:
-        if not self.k >= 0:
-            raise ConfigError(f"RRF's k is a number of at least 0, not {self.k!r}")
+        number("RRF's k", self.k)
 
     def contributions(
         self, rankings: Mapping[str, Ranking], weights: Mapping[str, float]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.channel import Leaf, Match
+from voicevault_retrievers.channel import Leaf, Match, weighted
+from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.lexical.formulas import BM25L, FORMULAS, BM25Plus, Formula, Okapi
 from voicevault_retrievers.lexical.index import LexicalIndex, Segment, TermScore
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text.analyzer import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Variant
+from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
 Tokenizer: TypeAlias = Callable[[str], Sequence[str]]
 
@@ -43,7 +45,7 @@ class BM25(Leaf):
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = formula_of(formula)
         self.statistics = statistics
-        self.exclude_nonpositive = exclude_nonpositive
+        self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
 
     @classmethod
     def from_chunks(cls, chunks: Iterable[Chunk], analyzer: Analyzer | Tokenizer | None = None, **options: Any) -> BM25:
@@ -78,11 +80,22 @@ class BM25(Leaf):
         return [self._find(query, wording.text, k) for wording in wordings]
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        return self.index.scores(list(self.analyzer(query.text)), ids, self.formula, require=query.require)
+        wanted, best = list(ids), dict[str, float]()
+        for wording in self._wordings(query):
+            terms = list(self.analyzer(wording.text))
+            found = self.index.scores(terms, wanted, self.formula, **self._scope(query))
+            for chunk_id, score in found.items():
+                best[chunk_id] = max(best.get(chunk_id, -math.inf), weighted(score, wording.weight))
+        return best
 
-    def explain(self, query: str, chunk_id: str) -> list[TermScore]:
-        """The terms of a chunk's score, which add up to it."""
-        return self.index.explain(list(self.analyzer(query)), chunk_id, self.formula)
+    def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
+        """The terms of a chunk's score for the query's own text, which add up to it."""
+        asked = as_query(query)
+        return self.index.explain(list(self.analyzer(asked.text)), chunk_id, self.formula, **self._scope(asked))
+
+    def _scope(self, query: Query) -> dict[str, Any]:
+        """Which chunks are searched, and which count."""
+        return {"where": query.where, "require": query.require, "filtered": self.statistics == "filtered"}
 
     def _find(self, query: Query, text: str, k: int) -> list[Match]:
         pairs = self._pairs(text)
@@ -90,10 +103,8 @@ class BM25(Leaf):
             [term for _, term in pairs],
             k,
             self.formula,
-            where=query.where,
-            require=query.require,
-            filtered=self.statistics == "filtered",
             positive=self.exclude_nonpositive,
+            **self._scope(query),
         )
         words = {term: word for word, term in reversed(pairs)}
         return [Match(hit.chunk, hit.score, tuple(words[term] for term in hit.terms)) for hit in found]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.checks import number
 from voicevault_retrievers.errors import ConfigError
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -28,9 +29,9 @@ class Formula:
     b: float = 0.75
 
     def __post_init__(self) -> None:
-        if not (self.k1 >= 0 and math.isfinite(self.k1)):
-            raise ConfigError(f"k1 is a number of at least 0, not {self.k1!r}")
-        if not 0 <= self.b <= 1:
+        for constant in fields(self):
+            number(constant.name, getattr(self, constant.name))
+        if self.b > 1:
             raise ConfigError(f"b is between 0 and 1, not {self.b!r}")
 
     def idf(self, n: int, total: int) -> float:

@@ -33,6 +33,7 @@ class Segment:
 class TermScore:
     """One term's part in a chunk's score: `contribution = count * idf * tf`, 0 or more for most formulas.
 
+    BM25L and BM25+ also give something to a chunk for a term that it lacks.
     `count` is how often the query has the term, `frequency` how often the chunk, `document_frequency` in how many
     chunks it is; `norm` is the chunk's length norm.
     """
@@ -99,8 +100,7 @@ class LexicalIndex:
         `where` narrows what is found and leaves the statistics those of the whole collection, unless `filtered`;
         `require` narrows both. `positive` drops what scores 0 or less.
         """
-        population = both(require, where) if filtered else require
-        statistics = self._statistics(terms, formula, population)
+        statistics = self._statistics(terms, formula, _population(where, require, filtered))
         found: list[Scored] = []
         for segment in self.segments:
             scores, matched = _accumulate(segment.postings, formula, statistics)
@@ -118,32 +118,43 @@ class LexicalIndex:
         return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
 
     def scores(
-        self, terms: Sequence[str], ids: Iterable[str], formula: Formula, *, require: Filter | None = None
+        self,
+        terms: Sequence[str],
+        ids: Iterable[str],
+        formula: Formula,
+        *,
+        where: Filter | None = None,
+        require: Filter | None = None,
+        filtered: bool = False,
     ) -> dict[str, float]:
-        """The score of each given chunk that is live: 0.0 where no term matches."""
-        statistics = self._statistics(terms, formula, require)
+        """The score of each given chunk that a search could find: 0.0 where no term matches."""
+        statistics = self._statistics(terms, formula, _population(where, require, filtered))
         wanted = list(ids)
         found: dict[str, float] = {}
         for segment in self.segments:
-            places = {chunk_id: at for chunk_id in wanted if (at := segment.rows.ordinal(chunk_id)) is not None}
+            places = segment.rows.places(wanted, both(require, where))
             if places:
                 scores, matched = _accumulate(segment.postings, formula, statistics)
                 found |= {chunk_id: float(scores[at]) if matched[at] else 0.0 for chunk_id, at in places.items()}
         return found
 
     def explain(
-        self, terms: Sequence[str], chunk_id: str, formula: Formula, *, require: Filter | None = None
+        self,
+        terms: Sequence[str],
+        chunk_id: str,
+        formula: Formula,
+        *,
+        where: Filter | None = None,
+        require: Filter | None = None,
+        filtered: bool = False,
     ) -> list[TermScore]:
-        """The parts of a chunk's score, in the order of the query's terms; empty where nothing matches."""
-        statistics = self._statistics(terms, formula, require)
+        """The parts of a chunk's score, in the order of the query's terms; empty where a search would not find it."""
+        statistics = self._statistics(terms, formula, _population(where, require, filtered))
         for segment in self.segments:
-            at = segment.rows.ordinal(chunk_id)
-            if at is not None:
-                return [
-                    part
-                    for term in statistics.idf
-                    if (part := _explain(segment.postings, at, term, formula, statistics)).frequency
-                ]
+            for at in segment.rows.places([chunk_id], both(require, where)).values():
+                parts = [_explain(segment.postings, at, term, formula, statistics) for term in statistics.idf]
+                matches = any(part.frequency for part in parts)
+                return [part for part in parts if matches and (part.frequency or part.contribution)]
         return []
 
     def _statistics(self, terms: Sequence[str], formula: Formula, population: Filter | None) -> _Statistics:
@@ -187,6 +198,11 @@ class LexicalIndex:
         return list(zip(values.tolist(), numbers.tolist(), strict=True))
 
 
+def _population(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:
+    """Which chunks count in the statistics."""
+    return both(require, where) if filtered else require
+
+
 def _accumulate(postings: Postings, formula: Formula, statistics: _Statistics) -> tuple[Floats, Mask]:
     """Every row's score, summed in the order of the query's terms, and which rows have any of them."""
     scores = np.full(len(postings), statistics.absent(formula))
@@ -227,7 +243,7 @@ def _explain(postings: Postings, at: int, term: str, formula: Formula, statistic
     f = int(frequencies[place]) if place < len(ordinals) and ordinals[place] == at else 0
     norm = float(formula.norm(postings.lengths[at : at + 1], statistics.mean_length)[0])
     idf, count = statistics.idf[term], statistics.counts[term]
-    contribution = count * (idf * float(formula.tf(float(f), norm))) if f else 0.0
+    contribution = count * (idf * (float(formula.tf(float(f), norm)) if f else formula.absent()))
     return TermScore(term, count, f, statistics.frequencies[term], idf, norm, contribution)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from voicevault_retrievers.channel import Rewriter
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.checks import whole
 from voicevault_retrievers.types import Query, Variant
 
 _LEAD = re.compile(
@@ -36,9 +36,7 @@ class RuleExpansion(Rewriter):
 
     def __init__(self, size: int = 3) -> None:
         super().__init__()
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigError(f"size is a whole number of at least 1, not {size!r}")
-        self.size = size
+        self.size = whole("size", size)
 
     def rewrite(self, query: Query) -> Query:
         found = dict.fromkeys([query.text, *(variant.text for variant in query.variants)])

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import cast
 
 from voicevault_retrievers.channel import Stage, rescored
+from voicevault_retrievers.checks import seconds_or_none, whole
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
@@ -38,14 +39,12 @@ class CrossEncoderRerank(Stage):
         name: str = "rerank",
     ) -> None:
         super().__init__()
-        if depth < 1 or max_chars < 1:
-            raise ConfigError(f"depth and max_chars are at least 1, not {depth!r} and {max_chars!r}")
-        if timeout is not None and not timeout > 0:
-            raise ConfigError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
+        if not isinstance(scorer, str | Scorer):
+            raise ConfigError(f"a scorer is a cross-encoder's name, or has a name and score(), not {scorer!r}")
         self.scorer = scorer
-        self.depth = depth
-        self.max_chars = max_chars
-        self.timeout = timeout
+        self.depth = whole("depth", depth)
+        self.max_chars = whole("max_chars", max_chars)
+        self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
         self._loaded: Scorer | None = None
         self._lock = Lock()

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.manifest import EmbedderEntry
@@ -16,7 +17,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 Rows: TypeAlias = NDArray[np.float32]
 
 BATCH = 256
-_TOLERANCE = 1e-3
 
 
 def describe(embedder: Embedder) -> EmbedderEntry:
@@ -68,21 +68,7 @@ def embed(embedder: Embedder, texts: Sequence[str], progress: Progress | None) -
     rows = np.empty((len(texts), dimension), dtype=np.float32)
     for at in range(0, len(texts), BATCH):
         batch = texts[at : at + BATCH]
-        rows[at : at + len(batch)] = fitting(embedder.embed_documents(batch), len(batch), dimension)
+        rows[at : at + len(batch)] = unit_rows(embedder.embed_documents(batch), len(batch), dimension)
         if progress:
             progress(at + len(batch), len(texts))
-    return rows
-
-
-def fitting(vectors: ArrayLike, count: int, dimension: int) -> Rows:
-    """Vectors as float32 rows; ConfigError where they are not one per chunk, finite, and of length 1 (or 0)."""
-    rows = np.asarray(vectors, dtype=np.float32)
-    if rows.shape != (count, dimension):
-        raise ConfigError(f"the vectors have shape {rows.shape}, expected ({count}, {dimension}): one row per chunk")
-    lengths = np.linalg.norm(rows, axis=1)
-    wrong = np.flatnonzero(~((np.abs(lengths - 1) < _TOLERANCE) | (lengths == 0)))
-    if wrong.size:
-        raise ConfigError(
-            f"vector {wrong[0]} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
-        )
     return rows

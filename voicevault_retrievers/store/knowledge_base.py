@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.protocols import Embedder
@@ -177,7 +177,7 @@ class KnowledgeBase:
         entry = self.manifest.embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"knowledge base {self.name!r} was created without an embedder and keeps no vectors")
-        rows = None if entry is None or vectors is None else embedding.fitting(vectors, len(given), entry.dimension)
+        rows = None if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
         if not given:
             return Changes()
         with self._writing():

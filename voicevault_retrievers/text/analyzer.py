@@ -9,6 +9,7 @@ import threading
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import Stemmer
@@ -27,14 +28,16 @@ LANGUAGES = {
 
 # Scripts written without spaces between words, and Hangul, whose particles cling to words.
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f"
-_WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+(?:'[^\W_{_UNSPACED}]+)*")
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 
-# Their stems tell versions of a stemmer apart whose results differ.
+# Written or left out at will: joiners, Arabic vowel signs and the stroke that lengthens, the dot of a folded İ.
+_OPTIONAL = {ord("\u2019"): "'"} | dict.fromkeys([0x0307, 0x0640, 0x0670, 0x200C, 0x200D, *range(0x064B, 0x0660)], None)
+
+# Their terms tell versions of this module, or of a stemmer, apart whose results differ.
 _PROBES = (
-    "running", "generously", "relational", "flies", "dying", "organization", "häuser", "größe", "schmierstoffwechsel",
-    "prüfungen", "mächtiger", "nationales", "continuellement", "chevaux", "corriendo", "canciones", "книгами",
-)  # fmt: skip
+    "running generously relational flies dying organization häuser größe schmierstoffwechsel prüfungen mächtiger "
+    "nationales continuellement chevaux corriendo canciones книгами किताबें தமிழ் كِتَاب İstanbul it's 电池维护 ภาษาไทย x_1"
+)
 
 _local = threading.local()
 
@@ -72,9 +75,8 @@ class Analyzer:
     @property
     def fingerprint(self) -> str:
         """A digest of the recipe and of what the installed stemmer does; equal ones mean comparable terms."""
-        stems = self._stems(_PROBES)
         stops = sorted(STOPWORDS.get(self.language or "", ())) if self.stopwords else []
-        return hashlib.sha256(json.dumps([self.recipe(), stems, stops]).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps([self.recipe(), self(_PROBES), stops]).encode()).hexdigest()[:16]
 
     def _stems(self, words: Sequence[str]) -> list[str]:
         if self.language is None or not self.stemming:
@@ -84,14 +86,22 @@ class Analyzer:
 
 
 def _words(text: str) -> list[str]:
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    folded = unicodedata.normalize("NFKC", text).casefold().translate(_OPTIONAL)
     words: list[str] = []
-    for run in _WORD.findall(folded):
+    for run in _word().findall(folded):
         if len(run) > 2 and _IS_UNSPACED.match(run):
             words.extend(run[at : at + 2] for at in range(len(run) - 1))
         else:
             words.append(run)
     return words
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """Runs of a script without spaces, or letters and digits with the marks that belong to them."""
+    marks = "".join(chr(code) for code in range(0x300, 0x1F000) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
+    letters = rf"(?:[^\W_{_UNSPACED}][{re.escape(marks)}]*)+"
+    return re.compile(rf"[{_UNSPACED}]+|{letters}(?:'{letters})*")
 
 
 def _stemmer(language: str) -> Any:

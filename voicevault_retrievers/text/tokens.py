@@ -15,4 +15,4 @@ def estimate_tokens(text: str) -> int:
 
     Give a model's own counter where the budget is tight: English comes out about right, code a little low.
     """
-    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)

@@ -1,0 +1,41 @@
+"""Checks of options, each with one message."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from voicevault_retrievers.errors import ConfigError
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """The value, when it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def whole_or_none(name: str, value: Any, *, least: int = 1) -> int | None:
+    """The value, when it is None or a whole number of at least `least`."""
+    return None if value is None else whole(name, value, least=least)
+
+
+def number(name: str, value: Any, *, least: float = 0.0) -> float:
+    """The value, when it is a finite number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+        raise ConfigError(f"{name} is a number of at least {least:g}, not {value!r}")
+    return value
+
+
+def seconds_or_none(name: str, value: Any) -> float | None:
+    """The value, when it is None or a finite number above 0."""
+    if value is None or (number(name, value) and value > 0):
+        return value  # type: ignore[no-any-return]  # None or a number, as checked
+    raise ConfigError(f"{name} is a number of seconds above 0, or None, not {value!r}")
+
+
+def flag(name: str, value: Any) -> bool:
+    """The value, when it is true or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is true or false, not {value!r}")
+    return value

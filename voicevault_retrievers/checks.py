@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 from voicevault_retrievers.errors import ConfigError
@@ -10,9 +11,13 @@ from voicevault_retrievers.errors import ConfigError
 
 def whole(name: str, value: Any, *, least: int = 1) -> int:
     """The value, when it is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    try:
+        found = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        found = None
+    if found is None or found < least:
         raise ConfigError(f"{name} is a whole number of at least {least}, not {value!r}")
-    return value
+    return found
 
 
 def whole_or_none(name: str, value: Any, *, least: int = 1) -> int | None:

@@ -13,10 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union
 
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.workers import WORKERS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Lane:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = Mutex()
         self._abandoned = 0
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from threading import Lock
 from typing import Generic, TypeVar
+
+from voicevault_retrievers.mutex import Mutex
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -17,7 +18,7 @@ class Recent(Generic[K, V]):
     def __init__(self, size: int) -> None:
         self.size = size
         self._kept: OrderedDict[K, V] = OrderedDict()
-        self._lock = Lock()
+        self._lock = Mutex()
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -105,6 +105,8 @@ class Query:
             raise ConfigError(f"a query is a string or a Query, not {type(self.text).__name__}")
         compile_filter(self.where)
         compile_filter(self.require)
+        if self.weights is not None and not isinstance(self.weights, Mapping):
+            raise ConfigError(f"weights is a mapping of channel names to numbers, not {self.weights!r}")
         whole_or_none("max_context_tokens", self.max_context_tokens)
         given: Any = self.vectors
         vectors = given if isinstance(given, Mapping) else {ANY_EMBEDDER: given}

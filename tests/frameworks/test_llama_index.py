@@ -167,7 +167,7 @@ def test_nodes_with_provenance_can_be_stored(restored: str) -> None:
         elif restored == "pydantic":
             again = type(found).model_validate_json(found.model_dump_json())
         else:
-            again = pickle.loads(pickle.dumps(found))  # noqa: S301 - our own bytes
+            again = pickle.loads(pickle.dumps(found))
         assert again == found
         assert again.node.hash == found.node.hash
         assert provenance(again) == provenance(found)

@@ -168,6 +168,49 @@ def test_an_interrupt_in_a_call_is_raised_in_the_caller(driver: Driver) -> None:
         driver(_each(Call("a", interrupt)))
 
 
+@BOTH
+def test_a_call_that_is_cancelled_by_its_own_doing_is_an_outcome(driver: Driver) -> None:
+    def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    (outcome,) = driver(_each(Call("a", cancelled)))
+    assert isinstance(outcome, SearchNotAvailableError)
+
+
+@BOTH
+def test_a_deadline_may_be_as_far_as_one_likes(driver: Driver) -> None:
+    assert driver(_each(Call("a", lambda: 1, timeout=1e12)), timeout=1e12) == [1]
+
+
+async def test_an_interrupt_in_a_coroutine_is_raised() -> None:
+    class Stop(BaseException):
+        pass
+
+    async def stop() -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        await adrive(_each(Call("a", int, stop)))
+
+
+async def test_searches_that_are_cancelled_do_not_count_as_hung() -> None:
+    lane, over = Lane(), threading.Event()
+    started = threading.Semaphore(0)
+
+    def wait() -> None:
+        started.release()
+        over.wait()
+
+    for _ in range(MAX_ABANDONED + 1):
+        task = asyncio.ensure_future(adrive(_each(Call("a", wait, lane=lane))))
+        await asyncio.to_thread(started.acquire)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not lane.closed
+    over.set()
+
+
 async def test_a_coroutine_runs_on_the_loop_and_is_cancelled_at_its_deadline() -> None:
     cancelled = asyncio.Event()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import both, canonical, compile_filter
+from voicevault_retrievers.types import Query
 
 META: dict[str, Any] = {
     "file": "a.pdf", "page": 3, "ratio": 0.5, "done": True, "tags": ["x", "y", 2], "none": None, "void": [],
@@ -74,6 +76,11 @@ BAD: list[tuple[Any, str]] = [
     ({"$or": {"a": 1}}, "takes a list of filters"),
     ({"page": {"$in": "abc"}}, "takes a list"),
     ({"page": {"$exists": 1}}, "true or false"),
+    ([], "a filter is a mapping"),
+    ("", "a filter is a mapping"),
+    (0, "a filter is a mapping"),
+    ({"tenant": {}}, "says nothing"),
+    ({3: 4}, "keys of a filter are strings"),
 ]
 
 
@@ -94,6 +101,8 @@ def test_does_not_pass(where: dict[str, Any]) -> None:
 def test_a_malformed_filter_is_refused(where: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         compile_filter(where)
+    with pytest.raises(ConfigError, match=message):
+        Query("q", require=where)
 
 
 def test_nesting_has_a_limit() -> None:
@@ -109,6 +118,11 @@ def test_both_holds_what_both_hold() -> None:
     assert both({"page": 3}, None) == {"page": 3}
     assert compile_filter(both({"page": 3}, {"file": "a.pdf"}))(META)
     assert not compile_filter(both({"page": 3}, {"file": "b.pdf"}))(META)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert compile_filter({"page": {"$gte": 3}})({"page": np.int64(3)})
+    assert compile_filter({"page": np.float32(3)})({"page": 3})
 
 
 def test_equal_filters_have_one_canonical_form() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -14,8 +16,11 @@ from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError
 from voicevault_retrievers.explain import explain, provenance
 from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline, compose
-from voicevault_retrievers.types import Query, Ranking, Variant
+from voicevault_retrievers.query import RuleExpansion
+from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
 
 A = ListChannel([("x", 3.0), ("y", 2.0), ("z", 1.0)])
 B = ListChannel([("y", 0.9), ("w", 0.8), ("v", 0.7), ("u", 0.6), ("x", 0.5)], kind="keyword")
@@ -131,6 +136,86 @@ def test_a_stage_that_drops_hits_asks_deeper_without_searching_the_same_twice() 
     ranking = (fuse(a=channel, depth=10) >> PageCap(1)).search("q", 3)
     assert ranking.ids == ("d0", "d90", "d91")
     assert channel.asked == [("q", k) for k in (10, 18, 36, 72, 144)]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["all fail", "one fails"])
+def test_a_deeper_ask_that_fails_leaves_the_answer_that_there_is(whole: bool) -> None:
+    class Shallow(ListChannel):
+        def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+            if k > 10:
+                raise SearchError("too deep")
+            return super().find(query, wordings, k)
+
+    metadata = {f"d{n}": {"source_file": "a", "page_number": 1} for n in range(50)}
+    found = [(name, -float(n)) for n, name in enumerate(metadata)]
+    channels = {"a": Shallow(found, metadata=metadata)}
+    if not whole:
+        channels["b"] = ListChannel(found, metadata=metadata)
+    ranking = (fuse(channels, depth=10) >> PageCap(2)).search("q", 3)
+    assert ranking.ids == ("d0", "d1")
+    assert any("too deep" in failure.message for failure in ranking.errors)
+
+
+def test_a_name_reaches_below_stages_and_rewriters() -> None:
+    channel = ListChannel([("x", 1.0)])
+    query = Query("q", (Variant("for kw", channels=frozenset({"kw"})),))
+    fuse(kw=RuleExpansion(1) >> channel >> PageCap(9)).search(query)
+    assert [text for text, _ in channel.asked] == ["q", "for kw"]
+
+
+def test_equal_filters_of_different_meaning_are_searched_apart() -> None:
+    chunks = [Chunk("yes", "pump", metadata={"flag": True}), Chunk("one", "pump", metadata={"flag": 1})]
+    pipeline = Pipeline(BM25.from_chunks(chunks))
+    both = fuse(a=pipeline.narrowed({"flag": True}), b=pipeline.narrowed({"flag": 1}))
+    assert {hit.id: [vote.stage for vote in hit.votes] for hit in both.search("pump")} == {"yes": ["a"], "one": ["b"]}
+
+
+def test_texts_that_are_equal_under_ids_that_never_are_get_a_note() -> None:
+    one = BM25.from_chunks([Chunk("a", "pump"), Chunk("b", "pump valve")])
+    other = BM25.from_chunks([Chunk("x", "pump"), Chunk("y", "oil pump")])
+    result = Pipeline(fuse(one=one, other=other)).search("pump")
+    assert [(failure.kind, failure.degrades) for failure in result.errors] == [("DifferentIds", False)]
+    assert "1 texts were found by several of one, other" in result.errors[0].message
+    assert Pipeline(fuse(one=one, other=one)).search("pump").errors == ()
+
+
+def test_what_is_no_option_is_refused() -> None:
+    for options in ({"method": A}, {"depth": A}, {"method": "rrf"}, {"on_error": "ignore"}):
+        with pytest.raises(ConfigError):
+            fuse({"a": A}, **options)  # type: ignore[arg-type]
+    for options in ({"expansion": "rules"}, {"rerank": 3}, {"rerank": True}, {"timeout": "5"}, {"timeout": -1}):
+        with pytest.raises(ConfigError):
+            compose({"a": A}, **options)  # type: ignore[arg-type]
+
+
+def test_a_stage_cannot_lose_failures_or_give_nonsense() -> None:
+    class Forgetful(Stage):
+        name = "forgetful"
+
+        def refine(self, query: Query, ranking: Ranking) -> Ranking:
+            return Ranking(ranking.hits)
+
+    class Nonsense(Forgetful):
+        name = "nonsense"
+
+        def refine(self, query: Query, ranking: Ranking) -> Ranking:
+            return None  # type: ignore[return-value]
+
+    partial = fuse(bad=FailingChannel(SearchError("no")), good=A)
+    assert [failure.stage for failure in (partial >> Forgetful()).search("q").errors] == ["bad"]
+    ranking = (A >> Nonsense()).search("q")
+    assert (ranking.ids, [failure.kind for failure in ranking.errors]) == (("x", "y", "z"), ["TypeError"])
+
+
+def test_values_pickle_and_copy() -> None:
+    query = Query("q", (Variant("w"),), vectors=[1.0, 0.0], where={"a": 1}, weights={"b": 2.0})
+    result = compose({"a": A, "b": B}).search(query)
+    for value in (query, result, compose({"a": A}).search("q")):
+        assert pickle.loads(pickle.dumps(value)).__class__ is value.__class__
+        assert copy.deepcopy(value) == value
+    assert pickle.loads(pickle.dumps(query)) == query
+    channel = fuse(a=A, bm=BM25.from_chunks([Chunk("a", "pump")])) >> CrossEncoderRerank("no/such-model")
+    assert pickle.loads(pickle.dumps(channel)).search("pump").ids == copy.deepcopy(channel).search("pump").ids
 
 
 def test_variants_count_once_by_their_best_and_for_their_channels_only() -> None:

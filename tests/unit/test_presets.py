@@ -62,6 +62,20 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"version": 1, "channels": ["bm25"]}, "a mapping of options"),
         ({"version": 1, "fusion": {"method": "borda"}}, "unknown fusion method"),
         ({"version": 1, "fusion": {"k": -1}}, "at least 0"),
+        ({"version": 1, "fusion": {"k": "sixty"}}, "at least 0"),
+        ({"version": 1, "fusion": {"weights": [1]}}, "a mapping of options"),
+        ({"version": True}, "version: 1"),
+        ({"version": 1, "k": "three"}, "k is a whole number"),
+        ({"version": 1, "timeout": "soon"}, "timeout is a number"),
+        ({"version": 1, "on_error": "ignore"}, "unknown on_error"),
+        ({"version": 1, "stages": {"page_cap": {}}}, "stages is a list"),
+        ({"version": 1, "stages": [{"page_cap": 2}]}, "a mapping of options"),
+        ({"version": 1, "stages": [{"rerank": {"depth": 2.5}}]}, "depth is a whole number"),
+        ({"version": 1, "stages": [{"rerank": {"backend": "banana"}}]}, "unknown backend"),
+        ({"version": 1, "channels": {"dense": {"backend": "banana"}}}, "unknown backend"),
+        ({"version": 1, "channels": {"bm25": {"exclude_nonpositive": "false"}}}, "true or false"),
+        ({"version": 1, "channels": {"bm25": {"formula": "okapi", "epsilon": "x"}}}, "epsilon is a number"),
+        ({"version": 1, "context": {"history_turns": 2.5}}, "history_turns is a whole number"),
         ({"version": 1, "stages": [{"page_cap": {"max_per_page": 1}}]}, "Did you mean 'max_chunks_per_page'"),
         ({"version": 1, "stages": [{"page_cap": {}, "rerank": {}}]}, "one name with its options"),
         ({"version": 1, "stages": ["rerankk"]}, "Did you mean 'rerank'"),
@@ -74,6 +88,17 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_wrong_is_named(data: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Preset.of(data)
+
+
+def test_a_file_that_is_no_preset_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.yaml").write_text("version: [1")
+    with pytest.raises(ConfigError, match=r"broken\.yaml is not YAML"):
+        load_preset(tmp_path / "broken.yaml")
+    with pytest.raises(ConfigError, match="there is no preset file"):
+        load_preset(tmp_path / "none.yaml")
+    monkeypatch.setenv("TOPK", "3")
+    (tmp_path / "mine.yaml").write_text("version: 1\nk: ${TOPK}")
+    assert load_preset(tmp_path / "mine.yaml").k == 3
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:

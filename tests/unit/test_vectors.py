@@ -74,6 +74,19 @@ def test_vectors_that_do_not_join_are_refused() -> None:
         channel.search(Query("q", vectors={"hash/16": np.ones(4)}))
 
 
+@pytest.mark.parametrize("row", [[np.nan, 0.0], [3.0, 4.0], [1.0, 0.0, 0.0]])
+def test_an_embedder_that_gives_no_rows_of_length_one_is_named_and_nothing_is_lost(row: list[float]) -> None:
+    class Wrong(HashEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            return np.array([row] * len(texts), dtype=np.float32)
+
+    good = VectorChannel.from_chunks(CHUNKS, HashEmbedder(2))
+    with pytest.raises(ConfigError, match="vector"):
+        VectorChannel.from_chunks(CHUNKS, Wrong(2))
+    with pytest.raises(ConfigError, match="vector"):
+        VectorChannel(good.index, Wrong(2)).search("pump")
+
+
 def test_scores_are_those_of_the_ranking() -> None:
     channel = VectorChannel.from_chunks(CHUNKS, HashEmbedder(16))
     found = {hit.id: hit.score for hit in channel.search("pump valve", 3)}

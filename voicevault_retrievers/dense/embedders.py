@@ -7,7 +7,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ from voicevault_retrievers.dense.onnx_model import OnnxModel, cls_pooled, mean_p
 from voicevault_retrievers.dense.weights import Weights, canonical, choose, fetch
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.types import Vector
 
@@ -183,9 +183,12 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         self.device = device
         self.batch_size = batch_size
         self._prefix = MODELS.get(self.model, Known()).query_prefix
-        self._lock = Lock()
+        self._lock = Mutex()
         self._weights: Weights | None = None
         self._loaded: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
 
     @property
     def weights(self) -> Weights:

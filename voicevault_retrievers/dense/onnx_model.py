@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers.dense.weights import HUB, Weights, locate
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.mutex import Mutex
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
@@ -53,8 +53,11 @@ class OnnxModel:
         self.name = name
         self.max_tokens = max_tokens
         self.batch_size = batch_size
-        self._lock = Lock()
+        self._lock = Mutex()
         self._loaded: tuple[Any, Any, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
 
     @property
     def weights(self) -> Weights:

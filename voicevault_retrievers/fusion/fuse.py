@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import number, whole
@@ -18,6 +18,7 @@ OnError: TypeAlias = Literal["skip", "raise"]
 DEPTH = 100
 
 
+@runtime_checkable
 class Method(Protocol):
     """How rankings become one: what each channel adds to the fused score of each chunk."""
 
@@ -66,7 +67,8 @@ class Fused(Channel):
         failures = [Failure.of(name, error) for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
         self._raise(failed, failures, any_answered=bool(rankings))
-        return Ranking(self._fuse(rankings, weights), tuple(failures)).top(k)
+        fused = Ranking(self._fuse(rankings, weights), (*failures, *_strangers(self.name, rankings)))
+        return fused.top(k)
 
     def _weights(self, query: Query) -> Mapping[str, float]:
         """The query's weights for these channels over the fusion's own."""
@@ -122,7 +124,7 @@ def fuse(
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
         if isinstance(value, Channel):
             raise ConfigError(f"{option!r} is an option of fuse: a channel of that name goes in the mapping")
-    if method is not None and not hasattr(method, "contributions"):
+    if method is not None and not isinstance(method, Method):
         raise ConfigError(f"a fusion method is one such as RRF(k=60), not {method!r}")
     both = {**(channels or {}), **named}
     if len(both) < len(channels or {}) + len(named):
@@ -151,6 +153,20 @@ def _fused(found: Mapping[str, Hit], votes: Sequence[Vote]) -> Hit:
     hits = [hit for _, hit in sorted(found.items(), key=lambda entry: entry[0])]
     context = next((hit.context for hit in hits if hit.context is not None), None)
     return Hit(hits[0].chunk, math.fsum(vote.contribution or 0.0 for vote in votes), tuple(votes), context)
+
+
+def _strangers(stage: str, rankings: Mapping[str, Ranking]) -> list[Failure]:
+    """A note where channels give equal texts under different ids, and no id twice: they can never agree on a hit."""
+    answered = {name: ranking for name, ranking in rankings.items() if len(ranking)}
+    ids = [chunk_id for ranking in answered.values() for chunk_id in ranking.ids]
+    texts = [text for ranking in answered.values() for text in {hit.chunk.text for hit in ranking}]
+    if len(set(ids)) < len(ids) or len(set(texts)) == len(texts):
+        return []
+    message = (
+        f"{len(texts) - len(set(texts))} texts were found by several of {', '.join(answered)}, and no id: "
+        "give what is indexed ids that all channels share, or the same chunk counts as several"
+    )
+    return [Failure(stage, "DifferentIds", message, degrades=False)]
 
 
 def _depths(depth: int | Mapping[str, int], names: Mapping[str, Any]) -> dict[str, int]:

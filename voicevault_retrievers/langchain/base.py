@@ -136,8 +136,9 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         )
 
     def _degraded(self, result: Result) -> list[str]:
-        if result.degraded:
-            _LOG.warning("%s gave a degraded result: %s", self.get_name(), "; ".join(result.skipped))
+        if result.errors:
+            said = "gave a degraded result" if result.degraded else "notes"
+            _LOG.warning("%s %s: %s", self.get_name(), said, "; ".join(map(str, result.errors)))
         return list(result.skipped)
 
     def _opened(self) -> Plan[Pipeline]:

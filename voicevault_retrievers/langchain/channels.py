@@ -118,19 +118,21 @@ class VectorStoreChannel(_Foreign):
         return f"VectorStoreChannel({type(self.store).__name__})"
 
 
-def as_channel(part: Any) -> Channel:
+def as_channel(part: Any, *, timeout: float | None = None) -> Channel:
     """A channel from a retriever, a runnable that gives documents, or a vector store; a channel as it is.
 
-    A retriever of this package joins with its own channels, under its own filters.
+    A retriever of this package joins with its own channels, under its own filters. `timeout`, in seconds, is for the
+    others.
     """
     if isinstance(part, Channel):
         return part
     if isinstance(part, PipelineRetriever):
         return part.channel
     if isinstance(part, VectorStore):
-        return VectorStoreChannel(part)
+        return VectorStoreChannel(part, timeout=timeout)
     if isinstance(part, Runnable):
-        return RetrieverChannel(part, "keyword" if "BM25" in type(part).__name__ else "semantic")
+        kind: ChannelKind = "keyword" if "BM25" in type(part).__name__ else "semantic"
+        return RetrieverChannel(part, kind, timeout=timeout)
     raise ConfigError(f"a channel is a Channel, a retriever or a vector store, not a {type(part).__name__}")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.mutex import Mutex
 
 T = TypeVar("T")
 STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -20,6 +21,7 @@ class Checked(BaseModel, Generic[T]):
     """A model whose options raise ConfigError where they are wrong or misspelt."""
 
     _kept: tuple[list[Any], Any] | None = PrivateAttr(None)
+    _mutex: Mutex = PrivateAttr(default_factory=Mutex)
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -27,6 +29,12 @@ class Checked(BaseModel, Generic[T]):
         except ValidationError as error:
             raise _config_error(type(self), error) from error
         self._check()
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Without what was made, which is made again."""
+        state = super().__getstate__()
+        private = {**(state["__pydantic_private__"] or {}), "_kept": None}
+        return {**state, "__pydantic_private__": private}
 
     def _check(self) -> None:
         """Raises ConfigError where options do not go together."""
@@ -37,10 +45,11 @@ class Checked(BaseModel, Generic[T]):
 
     def _built(self) -> T:
         """What `_build` makes; again after a change of options."""
-        if not self._is_built():
-            self._keep(self._build())
-        made: T = self._kept[1]  # type: ignore[index]  # just set
-        return made
+        with self._mutex:
+            if not self._is_built():
+                self._keep(self._build())
+            made: T = self._kept[1]  # type: ignore[index]  # just set
+            return made
 
     def _keep(self, made: T) -> None:
         self._kept = (self._options(), made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.vectorstores import VectorStore
-from pydantic import Field, PrivateAttr
+from pydantic import Field, InstanceOf, PrivateAttr
 
 from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
@@ -23,10 +24,10 @@ from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
 from voicevault_retrievers.langchain.embedder import as_embedder, model_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.pipeline import Pipeline, compose
-from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.protocols import VectorIndex
 from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.store import Bases
+from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.text import Analyzer
 
 K = TypeVar("K", bound="BM25Retriever")
@@ -128,12 +129,12 @@ class VectorRetriever(PipelineRetriever):
             raise ConfigError("a vectorstore has its own embeddings; those given would not be used")
 
     def _build(self) -> Pipeline:
-        return Pipeline(self._channel(), timeout=self.timeout, on_error=self.on_error)
+        return Pipeline(self._channel(), on_error=self.on_error)
 
     def _channel(self) -> Channel:
         if self.index is not None:
-            return VectorChannel(self.index, as_embedder(self.embeddings, dimension=self.index.dimension))
-        return as_channel(self.vectorstore)
+            return VectorChannel(self.index, as_embedder(self.embeddings), timeout=self.timeout)
+        return as_channel(self.vectorstore, timeout=self.timeout)
 
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
         params = super()._get_ls_params(**kwargs)
@@ -148,18 +149,18 @@ class VectorRetriever(PipelineRetriever):
 class HybridRetriever(PipelineRetriever):
     """Several channels fused, then reranked and capped by page where that is asked for.
 
-    It searches the knowledge bases `kb_names` under `root` (channels `bm25` and `dense`; `embeddings` where theirs
-    cannot be loaded by name), or `channels`, by name: each a Channel, a retriever, any runnable that gives documents,
-    or a vector store. `weights` and `depth` (hits asked of a channel) go by channel name. `expansion` True adds
-    wordings by rules. `rerank` is a stage, a scorer or the name of a cross-encoder. A `preset` says all of this itself,
-    and `k` unless it is given.
+    It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`;
+    `embeddings` where theirs cannot be loaded by name), or `channels`, by name: each a Channel, a retriever, any
+    runnable that gives documents, or a vector store. `weights` and `depth` (hits asked of a channel) go by channel
+    name. `expansion` True adds wordings by rules. `rerank` is a stage, a scorer or the name of a cross-encoder. A
+    `preset` says all of this itself, and `k`, `timeout` and `on_error` unless they are given.
     """
 
-    kb_names: list[str] = Field(default_factory=list)
-    root: Path | None = None
+    kb_names: Sequence[str | Path | KnowledgeBase] = Field(default_factory=list)
+    root: str | Path | None = None
     embeddings: Any = None
     channels: dict[str, Any] = Field(default_factory=dict)
-    preset: str | Path | None = None
+    preset: str | Path | InstanceOf[Preset] | None = None
     weights: dict[str, float] | None = None
     depth: int | dict[str, int] = DEPTH
     fusion: Any = None
@@ -210,14 +211,14 @@ class HybridRetriever(PipelineRetriever):
         if self.channels and (self.embeddings is not None or self.root is not None):
             raise ConfigError("embeddings and root are for kb_names; with channels they would not be used")
         if self.preset is not None:
-            fields = {name: type(self).model_fields[name].get_default() for name in (*_COMPOSED, "timeout", "on_error")}
+            fields = {name: type(self).model_fields[name].get_default() for name in _COMPOSED}
             taken = [name for name, default in fields.items() if getattr(self, name) != default]
             if taken:
                 raise ConfigError(
                     f"the preset {self.preset!r} has its own {', '.join(taken)}: leave out one or the other"
                 )
             if "k" not in self.model_fields_set:
-                self.k = load_preset(self.preset).k
+                self.k = self._preset().k
         if self.rerank is not None and not isinstance(self.rerank, Stage):
             # One stage for good: LangChain makes a retriever anew for each call with a configured field.
             self.rerank = CrossEncoderRerank(self.rerank)
@@ -233,12 +234,18 @@ class HybridRetriever(PipelineRetriever):
 
     def _over_bases(self, bases: Bases) -> Pipeline:
         if self.preset is not None:
-            return load_preset(self.preset).over(bases)
+            return self._preset().over(bases)
         return self._over({"bm25": bases.bm25(), "dense": bases.dense()}, notes=bases.notes)
+
+    def _preset(self) -> Preset:
+        """The preset, with this retriever's timeout and on_error where they are given."""
+        preset = self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
+        given = {name: getattr(self, name) for name in ("timeout", "on_error") if name in self.model_fields_set}
+        return replace(preset, **given)
 
     def _over(self, channels: Mapping[str, Channel], **options: Any) -> Pipeline:
         if self.preset is not None:
-            return load_preset(self.preset).build(channels)
+            return self._preset().build(channels)
         composed = {name: getattr(self, name) for name in _COMPOSED}
         return compose(channels, **composed, timeout=self.timeout, on_error=self.on_error, **options)
 

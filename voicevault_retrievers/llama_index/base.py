@@ -75,6 +75,15 @@ class PipelineRetriever(BaseRetriever):
         self.narrowing = Narrowing(filter_of(where), filter_of(require))
 
     @property
+    def similarity_top_k(self) -> int:
+        """`k` under LlamaIndex's name for it."""
+        return self.k
+
+    @similarity_top_k.setter
+    def similarity_top_k(self, k: int) -> None:
+        self.k = check_k(k)
+
+    @property
     def channel(self) -> Channel:
         """What is searched, under this retriever's filters: a channel for another pipeline."""
         return self.pipeline.narrowed(self.narrowing.where, self.narrowing.require)
@@ -127,8 +136,9 @@ class PipelineRetriever(BaseRetriever):
         return self._nodes(await self.asearch(query_bundle))
 
     def _nodes(self, result: Result) -> list[NodeWithScore]:
-        if result.degraded:
-            _LOG.warning("%s gave a degraded result: %s", type(self).__name__, "; ".join(result.skipped))
+        if result.errors:
+            said = "gave a degraded result" if result.degraded else "notes"
+            _LOG.warning("%s %s: %s", type(self).__name__, said, "; ".join(map(str, result.errors)))
         return [node_of_hit(hit, result.skipped) for hit in result.hits]
 
     def __repr__(self) -> str:

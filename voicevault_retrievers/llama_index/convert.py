@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, QueryBundle, RelatedNodeInfo, TextNode
 
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, as_query
 
 
@@ -22,6 +23,8 @@ class NodeChunk(Chunk):
 
 def chunk_of(node: BaseNode) -> NodeChunk:
     """A chunk of a node's bare text; its parent is the node's PARENT, else its SOURCE."""
+    if not isinstance(node, BaseNode):
+        raise ConfigError(f"expected a LlamaIndex node, not {type(node).__name__}")
     return NodeChunk(
         node.node_id,
         node.get_content(metadata_mode=MetadataMode.NONE),
@@ -32,8 +35,8 @@ def chunk_of(node: BaseNode) -> NodeChunk:
 
 
 def chunks_of(nodes: Iterable[BaseNode]) -> list[Chunk]:
-    """Chunks of nodes, in their order."""
-    return [chunk_of(node) for node in nodes]
+    """Chunks of nodes, in their order; one given twice is one."""
+    return list(dict.fromkeys(map(chunk_of, nodes)))
 
 
 def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import ArrayLike
 
@@ -46,7 +47,13 @@ class LlamaIndexEmbedder(BaseEmbedder):
 
 
 def as_embedder(model: object = None) -> Embedder:
-    """An embedder from LlamaIndex's, one of ours, or the name of a model; None is all-MiniLM-L6-v2."""
+    """An embedder from LlamaIndex's, one of ours, or the name of a model.
+
+    None is the `Settings.embed_model` that was set, else all-MiniLM-L6-v2.
+    """
+    if model is None:
+        # Not the public property: where nothing was set it makes a remote model, which wants a key.
+        model = Settings._embed_model
     if model is None:
         return load_embedder()
     if isinstance(model, BaseEmbedding):

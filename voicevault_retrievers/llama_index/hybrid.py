@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,8 +41,8 @@ class HybridRetriever(PipelineRetriever):
     by channel name. `expansion` True adds wordings by rules. `rerank` is a stage, a scorer or the name of a
     cross-encoder. `timeout` bounds a search in seconds. `on_error` "skip" (the default) leaves out a channel or stage
     that fails, and the nodes say so; "raise" raises its error. A `preset`, or its name, sets all of these from
-    `weights` on, and they are not given beside it. `options` are those of `PipelineRetriever`: k or similarity_top_k
-    (5), where, require, callback_manager, object_map, objects, verbose.
+    `weights` on; of them only `timeout` and `on_error` may be given beside it. `options` are those of
+    `PipelineRetriever`: k or similarity_top_k (5), where, require, callback_manager, object_map, objects, verbose.
     """
 
     def __init__(
@@ -67,18 +68,20 @@ class HybridRetriever(PipelineRetriever):
         }  # fmt: skip
         chosen = _preset(preset)
         bases = Bases([kb_names] if isinstance(kb_names, str) else kb_names, root=root) if kb_names else None
+        if not isinstance(channels or {}, Mapping):
+            raise ConfigError(f"channels is a mapping of names to channels, not {type(channels).__name__}")
         given = {name: as_channel(part) for name, part in (channels or {}).items()}
-
-        def pipeline() -> Pipeline:
-            stored = _channels(bases, _wanted(chosen)) if bases is not None else {}
-            if taken := stored.keys() & given.keys():
-                raise ConfigError(f"the knowledge bases have channels {sorted(taken)}; give yours other names")
-            return _pipeline({**stored, **given}, chosen, parts, bases.notes if bases is not None else ())
-
-        super().__init__(pipeline(), **options)
-        self._bases = bases
-        self._make = pipeline
+        self._recipe = (bases, given, chosen, parts)
+        super().__init__(self._pipeline(), **options)
         self._children = {name: part for name, part in (channels or {}).items() if isinstance(part, BaseRetriever)}
+
+    def _pipeline(self) -> Pipeline:
+        """Over the present state of the knowledge bases."""
+        bases, given, chosen, parts = self._recipe
+        stored = _channels(bases, _wanted(chosen)) if bases is not None else {}
+        if taken := stored.keys() & given.keys():
+            raise ConfigError(f"the knowledge bases have channels {sorted(taken)}; give yours other names")
+        return _composed({**stored, **given}, chosen, parts, bases.notes if bases is not None else ())
 
     @classmethod
     def from_nodes(
@@ -94,7 +97,7 @@ class HybridRetriever(PipelineRetriever):
         """BM25 over nodes held in memory (`bm25`, "lucene" unless the `formula` or the preset says otherwise).
 
         Beside it is exact vector search (`dense`); the nodes' bare text is embedded now. `embed_model` None is the
-        preset's model, else all-MiniLM-L6-v2.
+        preset's model, else as `as_embedder` has it.
         """
         chosen = _preset(preset)
         base = _InMemory(nodes, language, embed_model, chosen)
@@ -117,9 +120,10 @@ class HybridRetriever(PipelineRetriever):
 
     def reload(self) -> bool:
         """See what was committed to the knowledge bases, or which were created, since; whether there was anything."""
-        changed = self._bases is not None and self._bases.reload()
+        bases = self._recipe[0]
+        changed = bases is not None and bases.reload()
         if changed:
-            self.pipeline = self._make()
+            self.pipeline = self._pipeline()
         return changed
 
     def _get_prompt_modules(self) -> PromptMixinType:
@@ -143,15 +147,15 @@ def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     return {name: getattr(base, name)(**options) for name, options in wanted.items()}
 
 
-def _pipeline(
+def _composed(
     channels: Mapping[str, Channel], preset: Preset | None, parts: Mapping[str, Any], notes: Sequence[Failure]
 ) -> Pipeline:
     given = {name: value for name, value in parts.items() if value is not None}
     if preset is None:
         return compose(channels, **given, notes=notes)
-    if given:
-        raise ConfigError(f"preset {preset.name!r} sets {', '.join(given)}; give the preset or these")
-    return preset.build(channels, notes=notes)
+    if clash := given.keys() - {"timeout", "on_error"}:
+        raise ConfigError(f"preset {preset.name!r} sets {', '.join(sorted(clash))}; give the preset or these")
+    return replace(preset, **given).build(channels, notes=notes)
 
 
 class _InMemory:

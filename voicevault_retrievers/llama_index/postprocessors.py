@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr
 from llama_index.core.callbacks import CBEventType, EventPayload
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -44,11 +44,24 @@ class CrossEncoderRerank(BaseNodePostprocessor):
     on_error: Literal["skip", "raise"] = Field(
         default="skip", description="Where reranking fails: keep the order, marked as degraded, or raise."
     )
-    _stage: Stage = PrivateAttr()
+    _scorer: Scorer | None = PrivateAttr(None)
+    _kept: tuple[tuple[Any, ...], Stage] | None = PrivateAttr(None)
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     def __init__(self, model: str | Scorer = DEFAULT_MODEL, **fields: Any) -> None:
+        if not isinstance(model, str | Scorer):
+            raise ConfigError(f"model is a cross-encoder's name or a scorer, not {model!r}")
         super().__init__(**{"model": model if isinstance(model, str) else model.name, **fields})
-        self._stage = RerankStage(model, depth=MAX_DEPTH, timeout=self.timeout)
+        self._scorer = None if isinstance(model, str) else model
+
+    @property
+    def _stage(self) -> Stage:
+        """The stage of the present options; the same, with the model it has loaded, until they change."""
+        options = (self.model, self.timeout)
+        if self._kept is None or self._kept[0] != options:
+            scorer = self._scorer if self._scorer is not None and self._scorer.name == self.model else self.model
+            self._kept = (options, RerankStage(scorer, depth=MAX_DEPTH, timeout=self.timeout))
+        return self._kept[1]
 
     @classmethod
     def class_name(cls) -> str:
@@ -106,6 +119,7 @@ class PageDiversityPostprocessor(BaseNodePostprocessor):
     without a page are not capped, unless `max_chunks_per_document` is set.
     """
 
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     max_chunks_per_page: int = Field(default=2, ge=1, description="How many nodes of one page to keep.")
     max_chunks_per_document: int | None = Field(
         default=None, ge=1, description="How many nodes of one file to keep; None keeps all."

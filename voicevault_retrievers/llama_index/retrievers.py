@@ -53,7 +53,7 @@ class BM25Retriever(PipelineRetriever):
 class VectorRetriever(PipelineRetriever):
     """Search by the similarity of vectors. Scores are cosines, in (0, 1], higher is nearer.
 
-    `embed_model` is LlamaIndex's, one of ours, a model's name, or None for all-MiniLM-L6-v2. `timeout` is in seconds.
+    `embed_model` is LlamaIndex's, one of ours, a model's name, or None: see `as_embedder`. `timeout` is in seconds.
     `options` are those of `PipelineRetriever`: k or similarity_top_k (5), where, require, callback_manager, object_map,
     objects, verbose.
     """

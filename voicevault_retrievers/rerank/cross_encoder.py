@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from threading import Lock
 from typing import cast
 
 from voicevault_retrievers.channel import Stage, rescored
 from voicevault_retrievers.checks import seconds_or_none, whole
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, load_scorer
@@ -47,7 +47,7 @@ class CrossEncoderRerank(Stage):
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
         self._loaded: Scorer | None = None
-        self._lock = Lock()
+        self._lock = Mutex()
         self._kept: Recent[tuple[str, str], float] = Recent(SCORES_KEPT)
 
     def needs(self, k: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from voicevault_retrievers.errors import (
     RetrievalError,
 )
 from voicevault_retrievers.extras import DISTRIBUTION, require
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 
 DEFAULT_MODEL = "ms-marco-MiniLM-L-12-v2"
@@ -71,8 +71,11 @@ class SentenceTransformerScorer:
         self.model = canonical(model)
         self.device = device
         self.batch_size = batch_size
-        self._lock = Lock()
+        self._lock = Mutex()
         self._loaded: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.channels import keyword_channel, vector_channel
 from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
-from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.names import locate, names, vacant
 from voicevault_retrievers.store.snapshot import Part
 from voicevault_retrievers.text.analyzer import Analyzer
 from voicevault_retrievers.types import Chunk, Failure, Query, Variant
@@ -38,6 +38,8 @@ class Bases:
         embedder: Embedder | None = None,
     ) -> None:
         given = list(bases)
+        if not given:
+            raise ConfigError("name at least one knowledge base")
         self._opened = {b.path: b for b in given if isinstance(b, KnowledgeBase)}
         self._paths = [b.path if isinstance(b, KnowledgeBase) else locate(b, root) for b in given]
         self._embedder = embedder
@@ -107,7 +109,8 @@ class Bases:
 
     def _note(self, path: Path, degrades: bool) -> Failure:
         what = "empty" if path in self._opened else "missing"
-        found = "holds no chunks" if path in self._opened else f"does not exist in {path.parent}"
+        known = ", ".join(names(path.parent)) or "none"
+        found = "holds no chunks" if path in self._opened else f"does not exist in {path.parent} (known: {known})"
         return Failure(path.name, what, f"knowledge base {path.name!r} {found} and is not searched", degrades)
 
     def __repr__(self) -> str:

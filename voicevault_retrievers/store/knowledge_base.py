@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike
 from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import codec, embedding
 from voicevault_retrievers.store.channels import keyword_channel, vector_channel
@@ -43,7 +43,7 @@ class KnowledgeBase:
         self._snapshot = snapshot
         self._embedder = embedder
         self._lock: Lock | None = None
-        self._mutex = RLock()
+        self._mutex = Mutex()
 
     @classmethod
     def create(

@@ -119,7 +119,8 @@ def _in(value: Any, operand: Sequence[Any]) -> bool:
 
 
 def _nin(value: Any, operand: Sequence[Any]) -> bool:
-    return not _in(value, operand)
+    comparable = not operand or _items(value) is not None or any(_same_type(value, choice) for choice in operand)
+    return comparable and not _in(value, operand)
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:

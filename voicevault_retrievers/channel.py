@@ -259,7 +259,7 @@ class Then(Channel):
                 deeper = yield from self.below.plan(query, ask)
             except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer already
                 return refined.failing(Failure.of(self.name, error)).top(k)
-            if set(deeper.errors) - set(below.errors):
+            if any(failure.degrades for failure in set(deeper.errors) - set(below.errors)):
                 return refined.failing(*deeper.errors).top(k)
             below = deeper
             refined = yield from self.stage.plan(query, below)

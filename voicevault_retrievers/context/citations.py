@@ -145,7 +145,7 @@ def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:
     for key, offset in (("page_number", 0), ("page_label", 0), ("page", 1)):
         page = metadata.get(key)
         if page not in (None, ""):
-            counts = isinstance(page, int | float) and not isinstance(page, bool) and page == int(page)
+            counts = isinstance(page, int | float) and not isinstance(page, bool) and float(page).is_integer()
             return int(page) + offset if counts else str(page)
     return None
 

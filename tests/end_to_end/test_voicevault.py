@@ -141,6 +141,11 @@ def test_the_command_indexes_and_searches(
         assert stopped.value.code == 0
         return capsys.readouterr().out
 
+    note = tmp_path / "note.md"
+    for text in ("# One\n\nThe pump is red.", "# One\n\nThe pump is blue."):
+        note.write_text(text)
+        run("index", str(note), "--kb", "notes")
+    assert [chunk.text for chunk in KnowledgeBase.open("notes", root=tmp_path)] == [text]
     (tmp_path / "broken.pdf").write_bytes(b"not a pdf")
     documents = SAMPLE / "documents"
     run("index", str(documents / "incident-log.txt"), str(tmp_path / "broken.pdf"), "--kb", "log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -23,7 +23,7 @@ from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.presets import DEFAULT_MODEL, load_preset
 from voicevault_retrievers.store import Bases, KnowledgeBase, default_root
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Query
+from voicevault_retrievers.types import Chunk, Query
 
 Command = Callable[..., Any]
 
@@ -68,7 +68,10 @@ def index(
     max_chars: int,
     root: Path | None,
 ) -> None:
-    """Read PDF, Markdown, HTML, DOCX and text files, and folders of them, into a knowledge base."""
+    """Read PDF, Markdown, HTML, DOCX and text files, and folders of them, into a knowledge base.
+
+    A file that was read before is brought up to date; only what has changed is embedded.
+    """
     console = Console(stderr=True)
     with bar(console, "reading") as progress:
         ingest = read(paths, max_chars=max_chars, progress=progress)
@@ -78,10 +81,18 @@ def index(
         raise click.ClickException("there is no text in what was given; nothing was indexed")
     with _writing(kb, root, language, model) as base, bar(console, "indexing") as progress:
         changes = base.add(ingest.chunks, progress=progress)
+        gone = base.delete(_stale(base, ingest.chunks))
     console.print(
         f"{kb}: {ingest.files} files, {changes.added} chunks added, {changes.replaced} replaced, "
-        f"{changes.unchanged} unchanged; {len(base)} in all"
+        f"{changes.unchanged} unchanged, {gone} removed; {len(base)} in all"
     )
+
+
+def _stale(base: KnowledgeBase, chunks: Iterable[Chunk]) -> list[str]:
+    """What the base holds of these files that is in them no more."""
+    present = {chunk.id: chunk.metadata["source_file"] for chunk in chunks}
+    files = set(present.values())
+    return [chunk.id for chunk in base if chunk.metadata.get("source_file") in files and chunk.id not in present]
 
 
 @contextmanager

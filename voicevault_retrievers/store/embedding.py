@@ -16,7 +16,7 @@ from voicevault_retrievers.store.manifest import EmbedderEntry
 Progress: TypeAlias = Callable[[int, int], None]
 Rows: TypeAlias = NDArray[np.float32]
 
-BATCH = 256
+BATCH = 64
 
 
 def describe(embedder: Embedder) -> EmbedderEntry:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from voicevault_retrievers import Bases, KnowledgeBase, Query, load_preset, resolve_citations
+from voicevault_retrievers.context import header
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.evaluation import evaluate, load_judged, place_of
@@ -55,7 +56,7 @@ def test_an_answer_has_ranked_hits_their_reasons_a_context_and_citations(pipelin
             assert vote.contribution in (None, 1 / (60 + vote.rank))
     assert result.context.text.startswith("User: Hello?\nAssistant: Hello.\n\n[Source: ")
     first = result.context.citations[0]
-    answer = f"It is too warm [Source: {first.source_file}, p.{first.page_number}]. No [Source: other.pdf, p.1]."
+    answer = f"It is too warm {header(first)}. No [Source: other.pdf, p.1]."
     resolved = resolve_citations(answer, result.context.citations)
     assert first in resolved.markers[0].citations
     assert [marker.text for marker in resolved.unresolved] == ["[Source: other.pdf, p.1]"]

@@ -117,9 +117,9 @@ class Channel(ABC):
 class Leaf(Channel):
     """A channel that searches something itself: subclasses say how to `find` for one wording of a query.
 
-    Of a query's wordings each chunk keeps its best score (CombMAX of Fox, Shaw, 1994, over wordings). They are searched in one
-    call, or where `each_alone`, for channels that wait on something remote, in one call each, at the same time.
-    `timeout` is in seconds; None waits.
+    Of a query's wordings each chunk keeps its best score (CombMAX of Fox, Shaw, 1994). They are searched in one call,
+    or where `each_alone`, for channels that wait on something remote, in one call each, at the same time. `timeout` is
+    in seconds; None waits.
     """
 
     each_alone = False

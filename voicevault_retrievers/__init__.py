@@ -1,35 +1,40 @@
 """Hybrid retrieval for LangChain and LlamaIndex.
 
 The core stands alone: channels (`BM25`, `VectorChannel`), `fuse`, stages joined by `>>`, `Pipeline`, `KnowledgeBase`.
-`voicevault_retrievers.langchain` and `voicevault_retrievers.llama_index` hold the native classes over it.
+`voicevault_retrievers.langchain` and `voicevault_retrievers.llama_index` hold the native classes over it. A name loads
+what it needs when it is first used.
 """
 
-from voicevault_retrievers.channel import Channel, Leaf, Match, Rewriter, Stage
-from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
-from voicevault_retrievers.dense import VectorChannel
-from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.explain import explain, provenance
-from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline, compose
-from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.query import RuleExpansion
-from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import (
-    Chunk,
-    Citation,
-    Context,
-    Failure,
-    Hit,
-    Query,
-    Ranking,
-    Result,
-    Route,
-    Variant,
-    Vote,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from voicevault_retrievers.channel import Channel, Leaf, Match, Rewriter, Stage
+    from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
+    from voicevault_retrievers.dense import VectorChannel
+    from voicevault_retrievers.diversity import PageCap
+    from voicevault_retrievers.explanation import explain, provenance
+    from voicevault_retrievers.fusion import RRF, fuse
+    from voicevault_retrievers.lexical import BM25
+    from voicevault_retrievers.pipeline import Pipeline, compose
+    from voicevault_retrievers.presets import load_preset
+    from voicevault_retrievers.query import RuleExpansion
+    from voicevault_retrievers.rerank import CrossEncoderRerank
+    from voicevault_retrievers.store import Bases, KnowledgeBase
+    from voicevault_retrievers.text import Analyzer
+    from voicevault_retrievers.types import (
+        Chunk,
+        Citation,
+        Context,
+        Failure,
+        Hit,
+        Query,
+        Ranking,
+        Result,
+        Route,
+        Variant,
+        Vote,
+    )
 
 __version__ = "0.1.0"
 
@@ -69,3 +74,52 @@ __all__ = [
     "provenance",
     "resolve_citations",
 ]
+
+_HOMES = {
+    "BM25": "lexical",
+    "RRF": "fusion",
+    "Analyzer": "text",
+    "Bases": "store",
+    "Channel": "channel",
+    "Chunk": "types",
+    "Citation": "types",
+    "Context": "types",
+    "ContextBuilder": "context",
+    "CrossEncoderRerank": "rerank",
+    "Failure": "types",
+    "Hit": "types",
+    "KnowledgeBase": "store",
+    "Leaf": "channel",
+    "Match": "channel",
+    "PageCap": "diversity",
+    "Pipeline": "pipeline",
+    "Query": "types",
+    "Ranking": "types",
+    "Result": "types",
+    "Rewriter": "channel",
+    "Route": "types",
+    "RuleExpansion": "query",
+    "Stage": "channel",
+    "Turn": "context",
+    "Variant": "types",
+    "VectorChannel": "dense",
+    "Vote": "types",
+    "compose": "pipeline",
+    "explain": "explanation",
+    "fuse": "fusion",
+    "load_preset": "presets",
+    "provenance": "explanation",
+    "resolve_citations": "context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

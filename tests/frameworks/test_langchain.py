@@ -23,7 +23,7 @@ from voicevault_retrievers.errors import (
     ConfigError,
     SearchNotAvailableError,
 )
-from voicevault_retrievers.explain import provenance
+from voicevault_retrievers.explanation import provenance
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.langchain import (
     BM25Retriever,

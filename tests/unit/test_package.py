@@ -28,12 +28,23 @@ def _loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["voicevault_retrievers", "voicevault_retrievers.engines.chroma", "voicevault_retrievers.documents"]
+    "statement",
+    [
+        "from voicevault_retrievers import *",
+        "import voicevault_retrievers.engines.chroma",
+        "import voicevault_retrievers.documents",
+    ],
 )
-def test_an_import_loads_no_framework_and_no_model_runtime(module: str) -> None:
-    loaded = _loaded_by(f"import {module}")
+def test_an_import_loads_no_framework_and_no_model_runtime(statement: str) -> None:
+    loaded = _loaded_by(statement)
     assert "numpy" in loaded
     assert loaded.isdisjoint(HEAVY)
+
+
+def test_the_package_itself_loads_nothing_until_a_name_is_used() -> None:
+    loaded = _loaded_by("import voicevault_retrievers")
+    assert [name for name in loaded if name.startswith("voicevault_retrievers.")] == []
+    assert "voicevault_retrievers.store" not in _loaded_by("from voicevault_retrievers import BM25")
 
 
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])
@@ -49,7 +60,11 @@ def test_a_frameworks_classes_load_no_other_framework_and_no_model_runtime(frame
 def test_what_is_exported_exists_once_and_is_documented() -> None:
     names = voicevault_retrievers.__all__
     assert len(set(names)) == len(names)
+    assert set(names) <= set(dir(voicevault_retrievers))
     assert all(getattr(voicevault_retrievers, name).__doc__ for name in names)
+    assert callable(voicevault_retrievers.explain)
+    with pytest.raises(AttributeError, match="no attribute 'Bm25'"):
+        _ = voicevault_retrievers.Bm25
 
 
 def test_the_tree_in_the_docstring_is_the_tree_of_errors() -> None:

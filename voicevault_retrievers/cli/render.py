@@ -12,8 +12,8 @@ from rich.table import Table
 
 from voicevault_retrievers.context import header
 from voicevault_retrievers.context.citations import citation_of
-from voicevault_retrievers.explain import explain as explained
-from voicevault_retrievers.explain import provenance
+from voicevault_retrievers.explanation import explain as explained
+from voicevault_retrievers.explanation import provenance
 from voicevault_retrievers.types import Hit, Result
 
 JSON_VERSION = 1

@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explain import provenance
+from voicevault_retrievers.explanation import provenance
 from voicevault_retrievers.types import Chunk, Hit
 
 SCORE = "relevance_score"

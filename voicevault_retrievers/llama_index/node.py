@@ -17,7 +17,7 @@ from llama_index.core.schema import (
     TextNode,
 )
 
-from voicevault_retrievers.explain import provenance as provenance_of
+from voicevault_retrievers.explanation import provenance as provenance_of
 from voicevault_retrievers.llama_index.convert import node_of
 from voicevault_retrievers.types import Hit
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from voicevault_retrievers.diversity import PageCap
     from voicevault_retrievers.explanation import explain, provenance
     from voicevault_retrievers.fusion import RRF, fuse
-    from voicevault_retrievers.lexical import BM25
+    from voicevault_retrievers.lexical import BM25, BM25F
     from voicevault_retrievers.pipeline import Pipeline, compose
     from voicevault_retrievers.presets import load_preset
     from voicevault_retrievers.query import RuleExpansion
@@ -40,6 +40,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BM25",
+    "BM25F",
     "RRF",
     "Analyzer",
     "Bases",
@@ -77,6 +78,7 @@ __all__ = [
 
 _HOMES = {
     "BM25": "lexical",
+    "BM25F": "lexical",
     "RRF": "fusion",
     "Analyzer": "text",
     "Bases": "store",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -16,12 +17,66 @@ from voicevault_retrievers.errors import ConfigError, unknown
 
 Filter: TypeAlias = Mapping[str, Any]
 Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
+Node: TypeAlias = "Condition | Every | Some | Not"
 MAX_DEPTH = 32
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What one operator asks of one key: `{"page_number": {"$gte": 3}}`."""
+
+    key: str
+    operator: str
+    operand: Any
+
+    def passes(self, metadata: Mapping[str, Any]) -> bool:
+        return self.holds(metadata.get(self.key))
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value of the key meets it; None where it is missing."""
+        if value is None:
+            return self.operator == "$exists" and not self.operand
+        return _OPERATORS[self.operator](value, self.operand)
+
+
+@dataclass(frozen=True)
+class Every:
+    """All of its parts; without parts everything passes."""
+
+    parts: tuple[Node, ...]
+
+    def passes(self, metadata: Mapping[str, Any]) -> bool:
+        return all(part.passes(metadata) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Some:
+    """At least one of its parts; without parts nothing passes."""
+
+    parts: tuple[Node, ...]
+
+    def passes(self, metadata: Mapping[str, Any]) -> bool:
+        return any(part.passes(metadata) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Not:
+    """What its part does not pass."""
+
+    part: Node
+
+    def passes(self, metadata: Mapping[str, Any]) -> bool:
+        return not self.part.passes(metadata)
+
+
+def parse(where: Filter | None) -> Node:
+    """A filter as a tree. None and `{}` pass everything; ConfigError when malformed."""
+    return _parse({} if where is None else where, 0)
 
 
 def compile_filter(where: Filter | None) -> Predicate:
     """A function that says whether metadata passes. None and `{}` pass everything; ConfigError when malformed."""
-    return _compile({} if where is None else where, 0)
+    return parse(where).passes
 
 
 def both(first: Filter | None, second: Filter | None) -> Filter | None:
@@ -30,62 +85,62 @@ def both(first: Filter | None, second: Filter | None) -> Filter | None:
 
 
 def canonical(where: Filter | None) -> str:
-    """Equal filters as equal strings, for cache keys."""
-    return json.dumps(where, sort_keys=True, default=repr) if where else ""
+    """Equal filters as equal strings, and unequal ones as others, for cache keys."""
+    return json.dumps(where, sort_keys=True, default=lambda value: {"$repr": repr(value)}) if where else ""
 
 
-def _compile(where: Filter, depth: int) -> Predicate:
+def _parse(where: Filter, depth: int) -> Node:
     if not isinstance(where, Mapping):
         raise ConfigError(f"a filter is a mapping such as {{'source_file': 'a.pdf'}}, not {where!r}")
-    if depth > MAX_DEPTH:
-        raise ConfigError(f"a filter nests deeper than {MAX_DEPTH}")
+    _check_depth(depth)
     return _every([_clause(key, value, depth) for key, value in where.items()])
 
 
-def _clause(key: str, value: Any, depth: int) -> Predicate:
+def _clause(key: str, value: Any, depth: int) -> Node:
     if not isinstance(key, str):
         raise ConfigError(f"the keys of a filter are strings, not {key!r}")
     if key in ("$and", "$or"):
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             raise ConfigError(f"{key} takes a list of filters, not {value!r}")
-        parts = [_compile(part, depth + 1) for part in value]
-        return _every(parts) if key == "$and" else lambda metadata: any(part(metadata) for part in parts)
+        parts = [_parse(part, depth + 1) for part in value]
+        return _every(parts) if key == "$and" else Some(tuple(parts))
     if key == "$not":
-        inner = _compile(value, depth + 1)
-        return lambda metadata: not inner(metadata)
+        return Not(_parse(value, depth + 1))
     if key.startswith("$"):
         raise unknown("filter operator", key, ("$and", "$or", "$not"))
     return _field(key, value, depth)
 
 
-def _field(key: str, value: Any, depth: int) -> Predicate:
+def _field(key: str, value: Any, depth: int) -> Node:
+    _check_depth(depth)
     if not isinstance(value, Mapping):
         value = {"$eq": value}
     if not value:
         raise ConfigError(f"the filter on {key!r} says nothing: give a value or an operator")
-    return _every([_test(key, operator, operand, depth) for operator, operand in value.items()])
+    return _every([_condition(key, operator, operand, depth) for operator, operand in value.items()])
 
 
-def _test(key: str, operator: str, operand: Any, depth: int) -> Predicate:
+def _condition(key: str, operator: str, operand: Any, depth: int) -> Node:
     if operator == "$not":
-        inner = _field(key, operand, depth + 1)
-        return lambda metadata: not inner(metadata)
-    if operator == "$exists":
-        if not isinstance(operand, bool):
-            raise ConfigError(f"$exists takes true or false, not {operand!r}")
-        return lambda metadata: (metadata.get(key) is not None) is operand
+        return Not(_field(key, operand, depth + 1))
+    if operator == "$exists" and not isinstance(operand, bool):
+        raise ConfigError(f"$exists takes true or false, not {operand!r}")
     if operator not in _OPERATORS:
-        raise unknown("filter operator", operator, (*_OPERATORS, "$exists", "$not"))
+        raise unknown("filter operator", operator, (*_OPERATORS, "$not"))
     if operator in ("$in", "$nin", "$any", "$all") and (isinstance(operand, str) or not isinstance(operand, Sequence)):
         raise ConfigError(f"{operator} takes a list, not {operand!r}")
-    test = _OPERATORS[operator]
-    return lambda metadata: metadata.get(key) is not None and test(metadata[key], operand)
+    return Condition(key, operator, operand)
 
 
-def _every(parts: list[Predicate]) -> Predicate:
-    if len(parts) == 1:
-        return parts[0]
-    return lambda metadata: all(part(metadata) for part in parts)
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"a filter nests deeper than {MAX_DEPTH}")
+
+
+def _every(parts: list[Node]) -> Node:
+    """All of them; what is an `Every` itself gives its parts."""
+    flat = [one for part in parts for one in (part.parts if isinstance(part, Every) else (part,))]
+    return flat[0] if len(flat) == 1 else Every(tuple(flat))
 
 
 def _items(value: Any) -> list[Any] | None:
@@ -171,4 +226,5 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "$any": _any,
     "$all": _all,
     "$empty": _empty,
+    "$exists": lambda value, operand: bool(operand),
 }

@@ -166,8 +166,11 @@ def preset_names() -> list[str]:
 def _bm25(options: Mapping[str, Any]) -> dict[str, Any]:
     constants = {key: options[key] for key in ("k1", "b", "epsilon", "delta") if key in options}
     formula = _choice("BM25 formula", options.get("formula", "lucene"), FORMULAS)
-    others = {key: options[key] for key in ("statistics", "exclude_nonpositive", "timeout") if key in options}
+    others = {
+        key: options[key] for key in ("statistics", "exclude_nonpositive", "operators", "timeout") if key in options
+    }
     flag("exclude_nonpositive", options.get("exclude_nonpositive", False))
+    flag("operators", options.get("operators", False))
     _choice("statistics", options.get("statistics", "collection"), {"collection": 0, "filtered": 0})
     seconds_or_none("timeout", options.get("timeout"))
     return {"formula": _made(formula, constants), **others}
@@ -209,7 +212,7 @@ def _page_cap(options: dict[str, Any]) -> Stage:
 
 _CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"bm25": _bm25, "dense": _dense}
 _CHANNEL_OPTIONS = {
-    "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive"),
+    "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive", "operators"),
     "dense": ("model", "backend"),
 }
 _METHODS: dict[str, Callable[[Mapping[str, Any]], Method]] = {"rrf": _rrf}

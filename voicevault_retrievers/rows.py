@@ -4,33 +4,49 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.columns import Columns
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, canonical, compile_filter
+from voicevault_retrievers.filters import Filter, canonical, parse
 from voicevault_retrievers.recent import Recent
+from voicevault_retrievers.selection import Mask as Mask
+from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.types import Chunk
 
-Mask: TypeAlias = NDArray[np.bool_]
-MASKS_KEPT = 32
+KEPT = 32
+"""How many filters' selections rows keep: those asked for last."""
+
+KEPT_BYTES = 64 * 1024 * 1024
+"""What the kept selections of one segment may take, were every row in every one."""
 
 
 class Rows:
     """The chunks of one segment as one snapshot sees them.
 
     `live` is false where a chunk has been deleted since; None when none has. Ordinals follow ascending id, so that
-    equal scores in order of ordinal are in order of id.
+    equal scores in order of ordinal are in order of id. `columns` are those of all chunks, deleted ones too, so that
+    rows may share them with the rows of another snapshot.
     """
 
-    def __init__(self, chunks: Sequence[Chunk], ids: Sequence[str] | None = None, live: Mask | None = None) -> None:
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        ids: Sequence[str] | None = None,
+        live: Mask | None = None,
+        columns: Columns | None = None,
+    ) -> None:
         self.chunks = chunks
         self.ids: Sequence[str] = [chunk.id for chunk in chunks] if ids is None else ids
         self.live = None if live is None or live.all() else live
-        self._masks: Recent[str, Mask] = Recent(MASKS_KEPT)
+        self.columns = Columns(chunks) if columns is None else columns
+        self._living = None if self.live is None else Selection(len(self), self.live)
+        largest = len(self) * (np.bool_().nbytes + np.uint32().nbytes)
+        self._selections: Recent[str, Selection] = Recent(min(KEPT, 1 + KEPT_BYTES // max(largest, 1)))
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk]) -> Rows:
@@ -44,10 +60,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many are live."""
         return len(self) if self.live is None else int(self.live.sum())
+
+    def without(self, ordinals: Sequence[int]) -> Rows:
+        """The rows without some of them."""
+        live = np.ones(len(self), dtype=np.bool_) if self.live is None else self.live.copy()
+        live[list(ordinals)] = False
+        return Rows(self.chunks, self.ids, live, self.columns)
 
     def ordinal(self, chunk_id: str) -> int | None:
         """Where a live chunk stands; None when there is none of this id."""
@@ -58,24 +80,27 @@ class Rows:
 
     def places(self, ids: Iterable[str], where: Filter | None = None) -> dict[str, int]:
         """The ordinals of those of the given chunks that are live and pass a filter."""
-        mask = self.mask(where)
+        passing = self.selection(where)
         found = {chunk_id: at for chunk_id in ids if (at := self.ordinal(chunk_id)) is not None}
-        return {chunk_id: at for chunk_id, at in found.items() if mask is None or mask[at]}
+        return {chunk_id: at for chunk_id, at in found.items() if passing is None or at in passing}
+
+    def selection(self, where: Filter | None) -> Selection | None:
+        """The live rows that pass a filter; None when every row is live and passes. ConfigError when malformed."""
+        if not where:
+            return self._living
+        key = canonical(where)
+        passing = self._selections.get(key)
+        if passing is None:
+            passing = self.columns.select(parse(where))
+            if self._living is not None:
+                passing &= self._living
+            self._selections.put(key, passing)
+        return passing if passing.count < len(self) else None
 
     def mask(self, where: Filter | None) -> Mask | None:
         """Which live chunks pass a filter; None when every row does."""
-        if not where:
-            return self.live
-        key = canonical(where)
-        kept = self._masks.get(key)
-        if kept is not None:
-            return kept
-        passes = compile_filter(where)
-        mask = np.fromiter((passes(chunk.metadata) for chunk in self.chunks), dtype=np.bool_, count=len(self))
-        if self.live is not None:
-            mask &= self.live
-        self._masks.put(key, mask)
-        return mask
+        passing = self.selection(where)
+        return None if passing is None else passing.mask
 
 
 def best(scores: NDArray[np.float64], candidates: NDArray[np.intp], k: int) -> NDArray[np.intp]:

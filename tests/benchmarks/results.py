@@ -22,10 +22,15 @@ class Row(NamedTuple):
     value: float
 
 
-def write(name: str, rows: Iterable[Row], packages: Iterable[str]) -> Path:
-    """`results/NAME.json`: the rows, the machine, the versions."""
+def write(name: str, rows: Iterable[Row], packages: Iterable[str], *, merge: bool = False) -> Path:
+    """`results/NAME.json`: the rows, the machine, the versions.
+
+    With `merge`, rows that were there stay, but for those of the same system, case and metric.
+    """
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"{name}.json"
+    if merge:
+        rows = {row[:3]: row for row in [*_read(path), *rows]}.values()
     data = {
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system()},
         "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
@@ -33,6 +38,10 @@ def write(name: str, rows: Iterable[Row], packages: Iterable[str]) -> Path:
     }
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def _read(path: Path) -> list[Row]:
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]] if path.is_file() else []
 
 
 def _cpu() -> str:

@@ -24,7 +24,8 @@ from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.diversity import PageCap, page_of
 from voicevault_retrievers.errors import InvalidScoreError
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.lexical import BM25, LexicalIndex, Postings, Segment
+from voicevault_retrievers.lexical import BM25, LexicalIndex, Segment
+from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
@@ -274,7 +275,7 @@ def _segment(chunks: Sequence[Chunk], kept: set[str]) -> Segment:
     rows = Rows.of(chunks)
     live = np.array([chunk_id in kept for chunk_id in rows.ids])
     analyzer = Analyzer()
-    return Segment(Rows(rows.chunks, rows.ids, live), Postings.build(analyzer(chunk.text) for chunk in rows.chunks))
+    return Segment(Rows(rows.chunks, rows.ids, live), build(analyzer.analyse([chunk.text for chunk in rows.chunks])))
 
 
 def _vectors(chunks: Sequence[Chunk], kept: set[str]) -> VectorPart:

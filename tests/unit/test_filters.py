@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import both, canonical, compile_filter
+from voicevault_retrievers.filters import Condition, Every, Not, Some, both, canonical, compile_filter, parse
 from voicevault_retrievers.types import Query
 
 META: dict[str, Any] = {
@@ -116,6 +116,14 @@ def test_nesting_has_a_limit() -> None:
         compile_filter(deep)
 
 
+def test_nesting_under_a_key_has_a_limit() -> None:
+    deep: dict[str, Any] = {"$eq": 1}
+    for _ in range(100):
+        deep = {"$not": deep}
+    with pytest.raises(ConfigError, match="nests deeper"):
+        compile_filter({"a": deep})
+
+
 def test_both_holds_what_both_hold() -> None:
     assert both(None, None) is None
     assert both({"page": 3}, None) == {"page": 3}
@@ -130,3 +138,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 def test_equal_filters_have_one_canonical_form() -> None:
     assert canonical({"a": 1, "b": 2}) == canonical({"b": 2, "a": 1}) != canonical({"a": "1", "b": 2})
+
+
+def test_a_value_and_its_text_have_two_canonical_forms() -> None:
+    assert canonical({"a": np.float32(3)}) != canonical({"a": repr(np.float32(3))})
+
+
+def test_a_filter_is_a_tree_without_nested_conjunctions() -> None:
+    low, high, other = Condition("a", "$gte", 1), Condition("a", "$lt", 3), Condition("b", "$eq", "x")
+    assert parse({"$and": [{"a": {"$gte": 1, "$lt": 3}}, {"b": "x"}]}) == Every((low, high, other))
+    assert parse({"$or": [{"$not": {"b": "x"}}, {"$and": [{"b": "x"}]}]}) == Some((Not(other), other))

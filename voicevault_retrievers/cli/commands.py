@@ -23,6 +23,7 @@ from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.presets import DEFAULT_MODEL, load_preset
 from voicevault_retrievers.store import Bases, KnowledgeBase, default_root
 from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.text.analyzer import AUTO
 from voicevault_retrievers.types import Chunk, Query
 
 Command = Callable[..., Any]
@@ -55,7 +56,9 @@ _root = click.option("--root", type=click.Path(file_okay=False, path_type=Path),
 @voicevault.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--kb", required=True, metavar="NAME", help="The knowledge base; made where there is none.")
-@click.option("--language", default="en", show_default=True, help="Stemming and stopwords: an ISO 639-1 code.")
+@click.option(
+    "--language", default=AUTO, show_default=True, help="An ISO 639-1 code, or auto: each document's is found."
+)
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="The embedding model.")
 @click.option("--max-chars", default=900, show_default=True, type=click.IntRange(min=50), help="Length of a chunk.")
 @_root
@@ -142,6 +145,21 @@ def _filter(where: str | None) -> Any:
         return json.loads(where)
     except json.JSONDecodeError as error:
         raise ConfigError(f"--where is not JSON: {error}") from error
+
+
+@voicevault.command()
+@click.argument("name")
+@_root
+@_reporting
+def repair(name: str, root: Path | None) -> None:
+    """Make the keyword index of a knowledge base again from its chunks.
+
+    For one that is refused because the stemmer has changed, or whose index is damaged. Vectors stay as they are.
+    """
+    console = Console(stderr=True)
+    with bar(console, "repairing") as progress:
+        base = KnowledgeBase.repair(name, root=root, progress=progress)
+    console.print(f"{name}: {len(base)} chunks indexed again")
 
 
 @voicevault.command()

@@ -3,11 +3,12 @@
 from voicevault_retrievers.extras import require
 
 try:
+    from voicevault_retrievers.langchain.bm25 import BM25Retriever
     from voicevault_retrievers.langchain.channels import RetrieverChannel, VectorStoreChannel, as_channel
     from voicevault_retrievers.langchain.compressors import CrossEncoderReranker, PageDiversityFilter
     from voicevault_retrievers.langchain.convert import chunk_of, document_of
     from voicevault_retrievers.langchain.embedder import LangChainEmbedder
-    from voicevault_retrievers.langchain.retrievers import BM25Retriever, HybridRetriever, VectorRetriever
+    from voicevault_retrievers.langchain.retrievers import HybridRetriever, VectorRetriever
 except ModuleNotFoundError:
     require("langchain_core", extra="langchain")
     raise

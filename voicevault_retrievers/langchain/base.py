@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -29,6 +29,7 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.types import Query, Result, as_query
 
 DEGRADED_EVENT = "voicevault_degraded"
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
@@ -146,6 +147,13 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         (outcome,) = yield (Call("open", lambda: self.pipeline, inline=self._is_built()),)
         opened: Pipeline = value_of(outcome)
         return opened
+
+
+def in_thread(name: str, function: Callable[[], T]) -> Plan[T]:
+    """A call that an event loop must not wait for."""
+    (outcome,) = yield (Call(name, function),)
+    returned: T = value_of(outcome)
+    return returned
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""The retrievers."""
+"""Vector search and hybrid search as LangChain retrievers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,85 +19,20 @@ from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.langchain.base import PipelineRetriever
+from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.channels import as_channel
-from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
+from voicevault_retrievers.langchain.convert import chunks_of
 from voicevault_retrievers.langchain.embedder import as_embedder, model_of
 from voicevault_retrievers.lexical import BM25, Formula
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.protocols import VectorIndex
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.text import Analyzer
 
-K = TypeVar("K", bound="BM25Retriever")
 V = TypeVar("V", bound="VectorRetriever")
 H = TypeVar("H", bound="HybridRetriever")
-Tokenizer = Callable[[str], Sequence[str]]
-
-
-class BM25Retriever(PipelineRetriever):
-    """Keyword search: documents that share a term with the query, and no others.
-
-    Scores are BM25's, unbounded, higher is better. Where documents are taken, `language` is that of their stemmer and
-    stopwords (None for neither), `preprocess_func` splits texts into terms in its place, and `options` are this
-    class's fields. A document given twice is one.
-    """
-
-    bm25: Channel
-
-    @classmethod
-    def from_documents(
-        cls: type[K],
-        documents: Iterable[Document],
-        *,
-        language: str | None = "en",
-        formula: Formula | str = "lucene",
-        preprocess_func: Tokenizer | None = None,
-        **options: Any,
-    ) -> K:
-        """Search over documents held in memory."""
-        analyzer = preprocess_func or Analyzer(language)
-        return cls(bm25=BM25.from_chunks(chunks_of(documents), analyzer, formula=formula), **options)
-
-    @classmethod
-    def from_texts(
-        cls: type[K],
-        texts: Iterable[str],
-        metadatas: Iterable[dict[str, Any]] | None = None,
-        ids: Iterable[str] | None = None,
-        **options: Any,
-    ) -> K:
-        """Search over texts, with a metadata dict and an id for each; `options` as of `from_documents`."""
-        given = list(texts)
-        columns: list[list[Any]] = [
-            given,
-            [{}] * len(given) if metadatas is None else list(metadatas),
-            [None] * len(given) if ids is None else list(ids),
-        ]
-        if len({len(column) for column in columns}) > 1:
-            raise ConfigError(f"texts, metadatas and ids differ in number: {[len(column) for column in columns]}")
-        documents = [Document(text, metadata=metadata, id=id_) for text, metadata, id_ in zip(*columns, strict=True)]
-        return cls.from_documents(documents, **options)
-
-    @classmethod
-    def from_rank_bm25(
-        cls: type[K],
-        ranker: Any,
-        documents: Iterable[Document],
-        *,
-        preprocess_func: Tokenizer | None = None,
-        **options: Any,
-    ) -> K:
-        """Search over what a rank-bm25 object holds, with its scores; see `BM25.from_rank_bm25`.
-
-        `documents` are its documents, in its order; those that are equal need ids.
-        """
-        chunks = [chunk_of(document) for document in documents]
-        return cls(bm25=BM25.from_rank_bm25(ranker, chunks, preprocess_func), **options)
-
-    def _build(self) -> Pipeline:
-        return Pipeline(self.bm25, timeout=self.timeout, on_error=self.on_error)
 
 
 class VectorRetriever(PipelineRetriever):
@@ -175,18 +110,20 @@ class HybridRetriever(PipelineRetriever):
         documents: Iterable[Document],
         embeddings: Any = None,
         *,
-        language: str | None = "en",
+        language: str | None = "auto",
         formula: Formula | str = "lucene",
+        analyzer: AnyAnalyzer | None = None,
         **options: Any,
     ) -> H:
         """BM25 (`bm25`) and exact vector search (`dense`) over documents held in memory; embeds them now.
 
         `embeddings` are LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2. `language` is that of the
-        stemmer and stopwords, None for neither. A document given twice is one.
+        stemmer and stopwords ("auto" finds each document's, None is for neither); `analyzer` makes the terms in its
+        place. A document given twice is one.
         """
         chunks = chunks_of(documents)
         channels = {
-            "bm25": BM25.from_chunks(chunks, Analyzer(language), formula=formula),
+            "bm25": BM25.from_chunks(chunks, analyzer_of(language, analyzer), formula=formula),
             "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
         }
         return cls(channels=channels, **options)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 from voicevault_retrievers.channel import Leaf, Match, weighted
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer, analyse, query_terms
 from voicevault_retrievers.lexical.formulas import BM25L, FORMULAS, BM25Plus, Formula, Okapi
-from voicevault_retrievers.lexical.index import LexicalIndex, Segment, TermScore
-from voicevault_retrievers.lexical.postings import Postings
+from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
+from voicevault_retrievers.lexical.operators import Demands, Operators
+from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.text.analyzer import Analyzer
+from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
 from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
-Tokenizer: TypeAlias = Callable[[str], Sequence[str]]
+GROWTH = 4
+"""How many times more chunks are looked at where too few of them meet the demands of a query's operators."""
 
 
 class BM25(Leaf):
@@ -25,16 +30,20 @@ class BM25(Leaf):
     Scores are 0 or more for most formulas, unbounded, higher is better. `analyzer` must be the one that the index was
     built with. `statistics` "filtered" counts document frequencies and lengths over what passes `Query.where` alone;
     `Query.require` always does. `exclude_nonpositive` drops chunks that match and score 0 or less.
+
+    With `operators` a query may say `"an exact phrase"`, `+must` and `-not`: see `lexical.operators`. They narrow what
+    is found, and not the statistics, as `where` does. Those of the query's own text hold for its variants too.
     """
 
     def __init__(
         self,
         index: LexicalIndex,
-        analyzer: Analyzer | Tokenizer | None = None,
+        analyzer: AnyAnalyzer | None = None,
         *,
         formula: Formula | str = "lucene",
         statistics: str = "collection",
         exclude_nonpositive: bool = False,
+        operators: bool = False,
         timeout: float | None = None,
         name: str = "bm25",
     ) -> None:
@@ -42,17 +51,22 @@ class BM25(Leaf):
         if statistics not in ("collection", "filtered"):
             raise unknown("statistics", statistics, ("collection", "filtered"))
         self.index = index
+        self._writing = Mutex()
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = formula_of(formula)
         self.statistics = statistics
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
+        self.operators = flag("operators", operators)
 
     @classmethod
-    def from_chunks(cls, chunks: Iterable[Chunk], analyzer: Analyzer | Tokenizer | None = None, **options: Any) -> BM25:
-        """BM25 over chunks held in memory; `options` are those of the constructor."""
+    def from_chunks(
+        cls, chunks: Iterable[Chunk], analyzer: AnyAnalyzer | None = None, *, backend: str = "auto", **options: Any
+    ) -> BM25:
+        """BM25 over chunks held in memory; `backend` as of `LexicalIndex`, `options` those of the constructor."""
         rows = Rows.of(chunks)
         chosen = Analyzer() if analyzer is None else analyzer
-        return cls(LexicalIndex.build(rows, (chosen(chunk.text) for chunk in rows.chunks)), chosen, **options)
+        analyzed = analyse(chosen, [chunk.text for chunk in rows.chunks])
+        return cls(LexicalIndex.build(rows, analyzed, backend=backend), chosen, **options)
 
     @classmethod
     def from_rank_bm25(
@@ -70,49 +84,94 @@ class BM25(Leaf):
             )
         rows = Rows.of(chunks)
         counts = {chunk.id: frequencies for chunk, frequencies in zip(chunks, ranker.doc_freqs, strict=True)}
-        postings = Postings.build(
-            [term for term, f in counts[chunk_id].items() for _ in range(f)] for chunk_id in rows.ids
-        )
+        documents = [[term for term, f in counts[chunk_id].items() for _ in range(f)] for chunk_id in rows.ids]
         chosen = tokenizer or ranker.tokenizer or str.split
-        return cls(LexicalIndex([Segment(rows, postings)]), chosen, formula=formula, **options)
+        return cls(LexicalIndex.build(rows, documents), chosen, formula=formula, **options)
+
+    def add(self, chunks: Iterable[Chunk]) -> None:
+        """Add chunks, which are found at once; those whose id is here already take the other's place."""
+        given = list({chunk.id: chunk for chunk in chunks}.values())
+        analyzed = self._analyse([chunk.text for chunk in given])
+        with self._writing:
+            self.index = self.index.removed([chunk.id for chunk in given], self._analyse).added(given, analyzed)
+
+    def delete(self, ids: Iterable[str]) -> int:
+        """Delete chunks; how many were here. Their terms no longer count in any score."""
+        with self._writing:
+            before = len(self.index)
+            self.index = self.index.removed([ids] if isinstance(ids, str) else ids, self._analyse)
+            return before - len(self.index)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [self._find(query, wording.text, k) for wording in wordings]
 
+    def search_many(self, queries: Iterable[str], k: int) -> list[list[tuple[str, float]]]:
+        """For each query the ids and scores of its best k chunks; on several cores, without votes."""
+        if self.operators:  # each narrows the search in its own way
+            found: Iterable[Sequence[Scored]] = [self._search(Query(text), text, k)[1] for text in queries]
+        else:
+            asked = [[term.forms for term in self._query(text)] for text in queries]
+            found = self.index.search_many(asked, k, self.formula)
+        return [[(hit.chunk.id, hit.score) for hit in hits] for hits in found]
+
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
         wanted, best = list(ids), dict[str, float]()
         for wording in self._wordings(query):
-            terms = list(self.analyzer(wording.text))
-            found = self.index.scores(terms, wanted, self.formula, **self._scope(query))
-            for chunk_id, score in found.items():
+            asked, demands = self._read(query, wording.text)
+            left = demands.passing(self.index.segments, wanted) if demands else wanted
+            terms = [term.forms for term in asked]
+            for chunk_id, score in self.index.scores(terms, left, self.formula, **self._scope(query)).items():
                 best[chunk_id] = max(best.get(chunk_id, -math.inf), weighted(score, wording.weight))
         return best
 
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it."""
-        asked = as_query(query)
-        return self.index.explain(list(self.analyzer(asked.text)), chunk_id, self.formula, **self._scope(asked))
+        query = as_query(query)
+        asked, demands = self._read(query, query.text)
+        if demands and not demands.passing(self.index.segments, [chunk_id]):
+            return []
+        parts = self.index.explain([term.forms for term in asked], chunk_id, self.formula, **self._scope(query))
+        return [replace(part, term=untagged(part.term)) for part in parts]
 
     def _scope(self, query: Query) -> dict[str, Any]:
         """Which chunks are searched, and which count."""
         return {"where": query.where, "require": query.require, "filtered": self.statistics == "filtered"}
 
     def _find(self, query: Query, text: str, k: int) -> list[Match]:
-        pairs = self._pairs(text)
-        found = self.index.search(
-            [term for _, term in pairs],
-            k,
-            self.formula,
-            positive=self.exclude_nonpositive,
-            **self._scope(query),
-        )
-        words = {term: word for word, term in reversed(pairs)}
+        asked, found = self._search(query, text, k)
+        words = {term.forms[0]: term.word for term in reversed(asked)}
         return [Match(hit.chunk, hit.score, tuple(words[term] for term in hit.terms)) for hit in found]
 
-    def _pairs(self, text: str) -> list[tuple[str, str]]:
-        if isinstance(self.analyzer, Analyzer):
-            return self.analyzer.pairs(text)
-        return [(term, term) for term in self.analyzer(text)]
+    def _search(self, query: Query, text: str, k: int) -> tuple[list[QueryTerm], list[Scored]]:
+        """The terms of a wording, and what they find; asked for more, while too little of it meets the demands."""
+        asked, demands = self._read(query, text)
+        index, terms = self.index, [term.forms for term in asked]
+        options = {"positive": self.exclude_nonpositive, **self._scope(query)}
+        if demands is None:
+            return asked, index.search(terms, k, self.formula, **options)
+        kept: list[Scored] = []
+        seen, depth = 0, k
+        while True:
+            found = index.search(terms, depth, self.formula, narrow=demands.narrow, **options)
+            met = demands.met([hit.chunk for hit in found[seen:]])
+            kept += [hit for hit, is_met in zip(found[seen:], met, strict=True) if is_met]
+            if len(kept) >= k or len(found) < depth:
+                return asked, kept[:k]
+            seen, depth = depth, GROWTH * depth
+
+    def _read(self, query: Query, text: str) -> tuple[list[QueryTerm], Demands | None]:
+        """The terms of a wording, and what its operators and the query's demand."""
+        if not self.operators:
+            return self._query(text), None
+        own, parsed = Operators.parse(query.text), Operators.parse(text)
+        demanding = parsed if text == query.text else parsed.under(own)
+        return self._query(parsed.text), demanding.demands(self.analyzer, self.index.tags)
+
+    def _query(self, text: str) -> list[QueryTerm]:
+        return query_terms(self.analyzer, text, self.index.tags)
+
+    def _analyse(self, texts: Sequence[str]) -> Analyzed:
+        return analyse(self.analyzer, texts)
 
     def __repr__(self) -> str:
         return f"BM25({self.formula!r}, analyzer={self.analyzer!r}, chunks={len(self.index)})"

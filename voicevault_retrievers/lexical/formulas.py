@@ -8,9 +8,9 @@ examined", and Kamphuis et al. (2020), "Which BM25 do you mean?", set them side 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,18 @@ from voicevault_retrievers.checks import number
 from voicevault_retrievers.errors import ConfigError
 
 Floats: TypeAlias = NDArray[np.float64]
+
+
+class Curve(NamedTuple):
+    """`tf = (alpha * f + beta * norm) / (f + gamma * norm) + add`, the shape that every variant has.
+
+    It rises with f and falls with the norm, which is what pruning relies on.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
+    add: float
 
 
 @dataclass(frozen=True)
@@ -38,13 +50,20 @@ class Formula:
         """The weight of a term that n of `total` documents have."""
         raise NotImplementedError
 
-    def floor(self, histogram: Iterable[tuple[int, int]], total: int) -> float | None:
+    def floor(self, histogram: Callable[[], Iterable[tuple[int, int]]], total: int) -> float | None:
         """What replaces a negative idf, given how many terms (second) have which n (first); None keeps it."""
         return None
 
+    def curve(self) -> Curve | None:
+        """The constants of `tf`; None where it has another shape, and then every match is scored."""
+        raise NotImplementedError
+
     def tf(self, f: Any, norm: Any) -> Any:
         """The weight of frequency f, where `norm` is `1 - b + b * L / avgL`."""
-        raise NotImplementedError
+        curve = self.curve()
+        if curve is None:
+            raise NotImplementedError
+        return (curve.alpha * f + curve.beta * norm) / (f + curve.gamma * norm) + curve.add
 
     def norm(self, lengths: Any, mean_length: float) -> Any:
         """`1 - b + b * L / avgL`; 1 where every document is empty."""
@@ -64,8 +83,8 @@ class Lucene(Formula):
     def idf(self, n: int, total: int) -> float:
         return math.log(1 + (total - n + 0.5) / (n + 0.5))
 
-    def tf(self, f: Any, norm: Any) -> Any:
-        return f / (f + self.k1 * norm)
+    def curve(self) -> Curve:
+        return Curve(1.0, 0.0, self.k1, 0.0)
 
 
 @dataclass(frozen=True)
@@ -75,8 +94,8 @@ class Robertson(Formula):
     def idf(self, n: int, total: int) -> float:
         return math.log(max(1.0, (total - n + 0.5) / (n + 0.5)))
 
-    def tf(self, f: Any, norm: Any) -> Any:
-        return f / (f + self.k1 * norm)
+    def curve(self) -> Curve:
+        return Curve(1.0, 0.0, self.k1, 0.0)
 
 
 @dataclass(frozen=True)
@@ -86,8 +105,8 @@ class ATIRE(Formula):
     def idf(self, n: int, total: int) -> float:
         return math.log(total / n)
 
-    def tf(self, f: Any, norm: Any) -> Any:
-        return f * (self.k1 + 1) / (f + self.k1 * norm)
+    def curve(self) -> Curve:
+        return Curve(self.k1 + 1, 0.0, self.k1, 0.0)
 
 
 @dataclass(frozen=True)
@@ -99,27 +118,29 @@ class Okapi(Formula):
     def idf(self, n: int, total: int) -> float:
         return math.log(total - n + 0.5) - math.log(n + 0.5)
 
-    def floor(self, histogram: Iterable[tuple[int, int]], total: int) -> float | None:
-        counts = list(histogram)
+    def floor(self, histogram: Callable[[], Iterable[tuple[int, int]]], total: int) -> float | None:
+        counts = list(histogram())
         terms = sum(count for _, count in counts)
         return self.epsilon * math.fsum(count * self.idf(n, total) for n, count in counts) / terms if terms else 0.0
 
-    def tf(self, f: Any, norm: Any) -> Any:
-        return f * (self.k1 + 1) / (f + self.k1 * norm)
+    def curve(self) -> Curve:
+        return Curve(self.k1 + 1, 0.0, self.k1, 0.0)
 
 
 @dataclass(frozen=True)
 class BM25L(Formula):
-    """Lv, Zhai (2011), "When documents are very long, BM25 fails!", as bm25s has it."""
+    """Lv, Zhai (2011), "When documents are very long, BM25 fails!", as bm25s has it.
+
+    The paper's `(k1 + 1) * (c + delta) / (k1 + c + delta)` with `c = f / norm`, multiplied out by the norm.
+    """
 
     delta: float = 0.5
 
     def idf(self, n: int, total: int) -> float:
         return math.log((total + 1) / (n + 0.5))
 
-    def tf(self, f: Any, norm: Any) -> Any:
-        c = f / norm
-        return (self.k1 + 1) * (c + self.delta) / (self.k1 + c + self.delta)
+    def curve(self) -> Curve:
+        return Curve(self.k1 + 1, (self.k1 + 1) * self.delta, self.k1 + self.delta, 0.0)
 
     def absent(self) -> float:
         return (self.k1 + 1) * self.delta / (self.k1 + self.delta)
@@ -134,8 +155,8 @@ class BM25Plus(Formula):
     def idf(self, n: int, total: int) -> float:
         return math.log((total + 1) / n)
 
-    def tf(self, f: Any, norm: Any) -> Any:
-        return (self.k1 + 1) * f / (f + self.k1 * norm) + self.delta
+    def curve(self) -> Curve:
+        return Curve(self.k1 + 1, 0.0, self.k1, self.delta)
 
     def absent(self) -> float:
         return self.delta

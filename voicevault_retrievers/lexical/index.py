@@ -1,32 +1,39 @@
-"""Scores every matching chunk of a collection of segments, under statistics that are always those of its live chunks.
+"""Searches a collection of segments under statistics that are always those of its live chunks.
 
-Document frequencies, lengths and counts are integers taken from the live chunks at each query, so adding and then
-deleting a chunk leaves every score as it was, to the bit, and many segments score as one would.
+Document frequencies, lengths and counts are integers, so adding and then deleting a chunk leaves every score as it
+was, to the bit, and many segments score as one.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from voicevault_retrievers.compiled import installed
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.extras import require as require_extra
 from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.lexical.formulas import Floats, Formula
+from voicevault_retrievers.lexical import batch, building, tiers
+from voicevault_retrievers.lexical.asked import Asked, Histogram, Population, Term, ask
+from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.postings import Postings
-from voicevault_retrievers.rows import Mask, Rows, best
+from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.lexical.searching import Searcher
+from voicevault_retrievers.lexical.segment import Analyse, Segment
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.selection import Selection
+from voicevault_retrievers.text.analyzed import Analyzed
 from voicevault_retrievers.types import Chunk
 
-
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """Rows and their postings: ordinal i is the same chunk in both."""
-
-    rows: Rows
-    postings: Postings
+BACKENDS = ("auto", "numpy", "numba")
+COMPILED_FROM = 200_000
+"""Postings from which "auto" takes numba, where it is installed: importing it takes half a second."""
 
 
 @dataclass(frozen=True)
@@ -47,46 +54,88 @@ class TermScore:
     contribution: float
 
 
-class Scored(NamedTuple):
-    """A chunk that was found, its score, and those of the query's terms that it has."""
-
-    chunk: Chunk
-    score: float
-    terms: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Statistics:
-    """Over the population that counts: how many chunks, their mean length, and each query term's df and idf."""
-
-    total: int
-    mean_length: float
-    counts: Counter[str]
-    frequencies: dict[str, int]
-    idf: dict[str, float]
-
-    def absent(self, formula: Formula) -> float:
-        """What a chunk without any query term would score."""
-        return sum((self.counts[term] * idf * formula.absent() for term, idf in self.idf.items()), 0.0)
-
-
 class LexicalIndex:
-    """A snapshot: segments whose live chunks are searched as one collection."""
+    """A snapshot: segments whose live chunks are searched as one collection. `added` and `removed` give another one.
 
-    def __init__(self, segments: Iterable[Segment]) -> None:
+    `backend` says what the loops run on: "numba" (extra `fast`), "numpy", or "auto", which takes numba where it is
+    installed and there is enough to search. Both give the same results, bit for bit. A query's term is a string, or
+    the forms of one term in several languages, of which a chunk has one; they count as one term.
+    """
+
+    def __init__(self, segments: Iterable[Segment], *, backend: str = "auto") -> None:
+        if backend not in BACKENDS:
+            raise unknown("backend", backend, BACKENDS)
+        if backend == "numba":
+            require_extra("numba", extra="fast")
         self.segments = tuple(segments)
+        self.backend = backend
+        enough = backend == "auto" and self.postings >= COMPILED_FROM and installed()
+        self._searcher = Searcher(compiled=backend == "numba" or enough)
 
     @classmethod
-    def build(cls, rows: Rows, documents: Iterable[Sequence[str]]) -> LexicalIndex:
+    def build(cls, rows: Rows, documents: Analyzed | Iterable[Sequence[str]], *, backend: str = "auto") -> LexicalIndex:
         """One segment; `documents` are the rows' analysed texts, in their order."""
-        return cls([Segment(rows, Postings.build(documents))])
+        analyzed = documents if isinstance(documents, Analyzed) else Analyzed.of(documents)
+        if len(analyzed) != len(rows):
+            raise ConfigError(f"{len(rows)} chunks, and the terms of {len(analyzed)}")
+        return cls([Segment(rows, _postings(analyzed, backend))] if len(rows) else [], backend=backend)
 
     def __len__(self) -> int:
         return sum(segment.rows.count for segment in self.segments)
 
+    def __contains__(self, chunk_id: str) -> bool:
+        return self.get(chunk_id) is not None
+
+    def get(self, chunk_id: str) -> Chunk | None:
+        """The live chunk of this id."""
+        found = ((segment.rows, segment.rows.ordinal(chunk_id)) for segment in self.segments)
+        return next((rows.chunks[at] for rows, at in found if at is not None), None)
+
+    @property
+    def postings(self) -> int:
+        """How many there are, those of deleted chunks included."""
+        return sum(segment.postings.count for segment in self.segments)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the postings, lengths and terms, in memory as on disk."""
+        return sum(segment.postings.nbytes for segment in self.segments)
+
+    @cached_property
+    def tags(self) -> str:
+        """The control characters that terms begin with: the languages of an analyzer that detects them."""
+        return "".join(sorted({tag for segment in self.segments for tag in segment.postings.tags}))
+
+    def added(self, chunks: Iterable[Chunk], documents: Analyzed | Iterable[Sequence[str]]) -> LexicalIndex:
+        """The index with chunks more; `documents` are their analysed texts. ConfigError for an id that is here.
+
+        Few of them are searchable at once and become postings later, together with others.
+        """
+        analyzed = documents if isinstance(documents, Analyzed) else Analyzed.of(documents)
+        new = list(chunks)
+        if len(analyzed) != len(new):
+            raise ConfigError(f"{len(new)} chunks, and the terms of {len(analyzed)}")
+        here = next((chunk.id for chunk in new if chunk.id in self), None)
+        if here is not None:
+            raise ConfigError(f"a chunk with the id {here!r} is in the index: remove it first")
+        if len(new) < tiers.SEAL_AT:
+            return LexicalIndex(tiers.added(self.segments, new, analyzed), backend=self.backend)
+        order = sorted(range(len(new)), key=lambda at: new[at].id)
+        segment = Segment(Rows.of(new), _postings(_arranged(analyzed, order), self.backend))
+        return LexicalIndex(tiers.tidied((*self.segments, segment)), backend=self.backend)
+
+    def removed(self, ids: Iterable[str], analyse: Analyse | None = None) -> LexicalIndex:
+        """The index without these chunks; ids that are not here are passed over.
+
+        `analyse` gives the terms of their texts as the index was built with them, which saves reading all postings.
+        """
+        gone = list(dict.fromkeys(ids))
+        without = (tiers.without(segment, gone, analyse) for segment in self.segments)
+        return LexicalIndex([segment for segment in without if segment.rows.count], backend=self.backend)
+
     def search(
         self,
-        terms: Sequence[str],
+        terms: Sequence[Term],
         k: int,
         formula: Formula,
         *,
@@ -94,32 +143,47 @@ class LexicalIndex:
         require: Filter | None = None,
         filtered: bool = False,
         positive: bool = False,
+        narrow: Callable[[Segment, Selection | None], Selection] | None = None,
     ) -> list[Scored]:
         """The best k chunks that have a term, by falling score, ties by ascending id.
 
         `where` narrows what is found and leaves the statistics those of the whole collection, unless `filtered`;
-        `require` narrows both. `positive` drops what scores 0 or less.
+        `require` narrows both. `positive` drops what scores 0 or less; `narrow` says which of a
+        segment's rows that pass (None for all) are found.
         """
-        statistics = self._statistics(terms, formula, _population(where, require, filtered))
+        if k <= 0:
+            return []
+        asked = self._ask(terms, formula, _counting(where, require, filtered))
+        passing = both(require, where)
         found: list[Scored] = []
-        for segment in self.segments:
-            scores, matched = _accumulate(segment.postings, formula, statistics)
-            mask = segment.rows.mask(both(require, where))
-            if mask is not None:
-                matched &= mask
-            if positive:
-                matched &= scores > 0
-            top = best(scores, np.flatnonzero(matched), k)
-            has = {term: _has(segment.postings, term, top) for term in statistics.idf}
-            found.extend(
-                Scored(segment.rows.chunks[at], float(scores[at]), tuple(term for term in has if has[term][place]))
-                for place, at in enumerate(top.tolist())
-            )
-        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+        for segment, weighed in zip(self.segments, asked.segments, strict=True):
+            if weighed:
+                threshold = found[k - 1].score if len(found) >= k else -math.inf
+                chosen = segment.rows.selection(passing)
+                chosen = narrow(segment, chosen) if narrow else chosen
+                part = self._searcher.search(segment, asked, weighed, chosen, k, threshold)
+                chunks = segment.rows.chunks
+                new = [Scored(chunks[at], score, fs, asked.terms) for at, score, fs in part]
+                found = sorted(found + new, key=_order)[:k] if found else new
+        return [entry for entry in found if entry.score > 0] if positive else found
+
+    def search_many(
+        self, queries: Iterable[Sequence[Term]], k: int, formula: Formula, **options: Any
+    ) -> Sequence[Sequence[Scored]]:
+        """`search` for each query, on several cores; `options` are those of `search`.
+
+        Chunks are looked up when an item is asked for.
+        """
+        asked = list(queries)
+        if k > 0 and not options and len(self.segments) == 1 and self._searcher.compiled:
+            found = batch.search(self.segments[0], self._everything, asked, k, formula, self._searcher)
+            if found is not None:
+                return found
+        return self._searcher.each(lambda terms: self.search(terms, k, formula, **options), asked)
 
     def scores(
         self,
-        terms: Sequence[str],
+        terms: Sequence[Term],
         ids: Iterable[str],
         formula: Formula,
         *,
@@ -128,19 +192,19 @@ class LexicalIndex:
         filtered: bool = False,
     ) -> dict[str, float]:
         """The score of each given chunk that a search could find: 0.0 where no term matches."""
-        statistics = self._statistics(terms, formula, _population(where, require, filtered))
+        asked = self._ask(terms, formula, _counting(where, require, filtered))
         wanted = list(ids)
         found: dict[str, float] = {}
-        for segment in self.segments:
+        for segment, weighed in zip(self.segments, asked.segments, strict=True):
             places = segment.rows.places(wanted, both(require, where))
             if places:
-                scores, matched = _accumulate(segment.postings, formula, statistics)
-                found |= {chunk_id: float(scores[at]) if matched[at] else 0.0 for chunk_id, at in places.items()}
+                scores = self._searcher.scores(segment, asked, weighed, list(places.values()))
+                found |= zip(places, scores, strict=True)
         return found
 
     def explain(
         self,
-        terms: Sequence[str],
+        terms: Sequence[Term],
         chunk_id: str,
         formula: Formula,
         *,
@@ -149,112 +213,83 @@ class LexicalIndex:
         filtered: bool = False,
     ) -> list[TermScore]:
         """The parts of a chunk's score, in the order of the query's terms; empty where a search would not find it."""
-        statistics = self._statistics(terms, formula, _population(where, require, filtered))
-        for segment in self.segments:
+        asked = self._ask(terms, formula, _counting(where, require, filtered))
+        for segment, weighed in zip(self.segments, asked.segments, strict=True):
             for at in segment.rows.places([chunk_id], both(require, where)).values():
-                parts = [_explain(segment.postings, at, term, formula, statistics) for term in statistics.idf]
+                parts = list(_explained(segment, asked, self._searcher.frequencies(segment, asked, weighed, at), at))
                 matches = any(part.frequency for part in parts)
                 return [part for part in parts if matches and (part.frequency or part.contribution)]
         return []
 
-    def _statistics(self, terms: Sequence[str], formula: Formula, population: Filter | None) -> _Statistics:
-        masks = [segment.rows.mask(population) for segment in self.segments]
-        total = sum(_count(s, mask) for s, mask in zip(self.segments, masks, strict=True))
-        length = sum(_total_length(s.postings, mask) for s, mask in zip(self.segments, masks, strict=True))
-        frequencies: dict[str, int] = {}
-        for term in dict.fromkeys(terms):
-            n = sum(_document_frequency(s.postings, term, mask) for s, mask in zip(self.segments, masks, strict=True))
-            if n:
-                frequencies[term] = n
-        return _Statistics(
-            total,
-            length / total if total else 0.0,
-            Counter(terms),
-            frequencies,
-            self._idf(frequencies, formula, total, masks),
+    def _ask(self, terms: Iterable[Term], formula: Formula, counting: Filter | None) -> Asked:
+        population = self._population(counting) if counting else self._everything
+        return ask(terms, formula, self.segments, population, lambda: self._histogram(population))
+
+    @cached_property
+    def _everything(self) -> Population:
+        total = sum(segment.rows.count for segment in self.segments)
+        return Population(total, sum(segment.length for segment in self.segments), (None,) * len(self.segments))
+
+    def _population(self, counting: Filter) -> Population:
+        chosen = tuple(segment.rows.selection(counting) for segment in self.segments)
+        total = sum(len(s.rows) if some is None else some.count for s, some in zip(self.segments, chosen, strict=True))
+        length = sum(
+            s.postings.total_length if some is None else int(s.postings.lengths[some.ordinals].sum(dtype=np.int64))
+            for s, some in zip(self.segments, chosen, strict=True)
         )
+        return Population(total, length, chosen)
 
-    def _idf(
-        self, frequencies: dict[str, int], formula: Formula, total: int, masks: Sequence[Mask | None]
-    ) -> dict[str, float]:
-        idf = {term: formula.idf(n, total) for term, n in frequencies.items()}
-        if any(value < 0 for value in idf.values()):
-            floor = formula.floor(self._histogram(masks), total)
-            if floor is not None:
-                return {term: floor if value < 0 else value for term, value in idf.items()}
-        return idf
-
-    def _histogram(self, masks: Sequence[Mask | None]) -> list[tuple[int, int]]:
+    def _histogram(self, population: Population) -> Histogram:
         """Of each document frequency above 0, how many terms have it."""
-        if len(self.segments) == 1:
-            frequencies = self.segments[0].postings.document_frequencies(masks[0])
-        else:
-            counts: Counter[str] = Counter()
-            for segment, mask in zip(self.segments, masks, strict=True):
-                own = segment.postings.document_frequencies(mask).tolist()
-                counts.update({segment.postings.term(number): n for number, n in enumerate(own)})
-            frequencies = np.fromiter(counts.values(), dtype=np.int64, count=len(counts))
+        if population is not self._everything:
+            return self._count_histogram(population)
+        return self._whole_histogram
+
+    @cached_property
+    def _whole_histogram(self) -> Histogram:
+        return self._count_histogram(self._everything)
+
+    def _count_histogram(self, population: Population) -> Histogram:
+        counts = [s.counts(some) for s, some in zip(self.segments, population.chosen, strict=True)]
+        if len(counts) > 1:
+            total: Counter[bytes] = Counter()
+            for segment, own in zip(self.segments, counts, strict=True):
+                total.update(dict(zip(segment.postings.vocabulary(), own.tolist(), strict=True)))
+            counts = [np.fromiter(total.values(), dtype=np.int64, count=len(total))]
+        frequencies = np.concatenate([np.empty(0, dtype=np.int64), *counts])
         values, numbers = np.unique(frequencies[frequencies > 0], return_counts=True)
         return list(zip(values.tolist(), numbers.tolist(), strict=True))
 
 
-def _population(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:
-    """Which chunks count in the statistics."""
+def _counting(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:
+    """Which chunks count in the statistics; None for all."""
     return both(require, where) if filtered else require
 
 
-def _accumulate(postings: Postings, formula: Formula, statistics: _Statistics) -> tuple[Floats, Mask]:
-    """Every row's score, summed in the order of the query's terms, and which rows have any of them."""
-    scores = np.full(len(postings), statistics.absent(formula))
-    matched = np.zeros(len(postings), dtype=np.bool_)
-    for term, idf in statistics.idf.items():
-        ordinals, frequencies = postings.find(term)
-        matched[ordinals] = True
-        scores[ordinals] += _contribution(postings, ordinals, frequencies, term, idf, formula, statistics)
-    return scores, matched
+def _postings(analyzed: Analyzed, backend: str) -> Postings:
+    enough = backend == "auto" and len(analyzed.terms) >= COMPILED_FROM and installed()
+    return building.build(analyzed, compiled=backend == "numba" or enough)
 
 
-def _has(postings: Postings, term: str, rows: NDArray[np.intp]) -> Mask:
-    """Which of these rows have a term."""
-    ordinals, _ = postings.find(term)
-    if not len(ordinals):
-        return np.zeros(len(rows), dtype=np.bool_)
-    has: Mask = ordinals[np.minimum(np.searchsorted(ordinals, rows), len(ordinals) - 1)] == rows
-    return has
+def _arranged(analyzed: Analyzed, order: Sequence[int]) -> Analyzed:
+    """The documents in another order."""
+    if list(order) == sorted(order):
+        return analyzed
+    lengths = analyzed.lengths[order]
+    starts = analyzed.ends[order] - lengths
+    ends = np.cumsum(lengths)
+    places = np.repeat(starts - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
+    return Analyzed(analyzed.vocabulary, analyzed.terms[places], ends)
 
 
-def _contribution(
-    postings: Postings,
-    ordinals: NDArray[np.uint32],
-    frequencies: NDArray[np.unsignedinteger],
-    term: str,
-    idf: float,
-    formula: Formula,
-    statistics: _Statistics,
-) -> Floats:
-    norm = formula.norm(postings.lengths[ordinals], statistics.mean_length)
-    tf: Floats = formula.tf(frequencies.astype(np.float64), norm)
-    return statistics.counts[term] * (idf * (tf - formula.absent()))
+def _order(entry: Scored) -> tuple[float, str]:
+    return -entry.score, entry.chunk.id
 
 
-def _explain(postings: Postings, at: int, term: str, formula: Formula, statistics: _Statistics) -> TermScore:
-    ordinals, frequencies = postings.find(term)
-    place = int(np.searchsorted(ordinals, at))
-    f = int(frequencies[place]) if place < len(ordinals) and ordinals[place] == at else 0
-    norm = float(formula.norm(postings.lengths[at : at + 1], statistics.mean_length)[0])
-    idf, count = statistics.idf[term], statistics.counts[term]
-    contribution = count * (idf * (float(formula.tf(float(f), norm)) if f else formula.absent()))
-    return TermScore(term, count, f, statistics.frequencies[term], idf, norm, contribution)
-
-
-def _count(segment: Segment, mask: Mask | None) -> int:
-    return len(segment.rows) if mask is None else int(mask.sum())
-
-
-def _total_length(postings: Postings, mask: Mask | None) -> int:
-    return int(postings.lengths.sum(where=True if mask is None else mask, dtype=np.int64))
-
-
-def _document_frequency(postings: Postings, term: str, mask: Mask | None) -> int:
-    ordinals, _ = postings.find(term)
-    return len(ordinals) if mask is None else int(mask[ordinals].sum())
+def _explained(segment: Segment, asked: Asked, frequencies: Mapping[int, int], at: int) -> Iterable[TermScore]:
+    formula = asked.formula
+    norm = float(formula.norm(segment.postings.lengths[at : at + 1], asked.mean_length)[0])
+    for place, (forms, count, idf) in enumerate(zip(asked.terms, asked.counts, asked.idf, strict=True)):
+        f = frequencies.get(place, 0)
+        contribution = count * idf * (float(formula.tf(float(f), norm)) if f else formula.absent())
+        yield TermScore(forms[0], count, f, asked.frequencies[place], idf, norm, contribution)

@@ -1,62 +1,121 @@
-"""One segment's inverted index: for each term, the documents that have it and how often. Immutable."""
+"""One segment's inverted index: for each term, the documents that have it and how often. Immutable.
+
+Ordinals are cut into blocks of 65,536, so that a posting is two bytes of ordinal and, nearly always, one of frequency.
+A run is the postings of one term in one block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Unsigned: TypeAlias = NDArray[np.unsignedinteger]
+Numbers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
 ReadArray: TypeAlias = Callable[[Path], NDArray[Any]]
 
-ARRAYS = ("terms", "term_ends", "ends", "ordinals", "frequencies", "lengths")
+ARRAYS = (
+    "terms", "term_ends", "term_keys", "term_runs", "run_blocks", "run_starts", "low", "frequencies", "lengths",
+    "bounded", "bounds",
+)  # fmt: skip
+BLOCK_BITS = 16
+KEY_BYTES = 8
+BOUNDED = 64
+KNOWN = 1 << 16
+NOWHERE = (-1, 0)
+CLASSES = (1, 2, 4)
+"""Frequencies that end a class of postings: 1, 2, 3 to 4, and more."""
+
+
+class Source(Protocol):
+    """What is searched: the postings of some documents, numbered from 0, whatever holds them."""
+
+    @property
+    def lengths(self) -> Unsigned:
+        """How many terms each document has, repeats included."""
+
+    @property
+    def count(self) -> int:
+        """How many postings there are."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def total_length(self) -> int:
+        """The terms of all documents, repeats included."""
+
+    @property
+    def tags(self) -> str:
+        """The control characters that terms begin with: the languages of an analyzer that detects them."""
+
+    def look(self, terms: Sequence[str]) -> list[tuple[int, int]]:
+        """Of each term its number and in how many documents it is; (-1, 0) for one that no document has."""
+
+    def find(self, number: int) -> tuple[NDArray[np.uint32], Unsigned]:
+        """The ordinals of a term's documents, ascending, and its frequency in each; empty for -1."""
+
+    def term(self, number: int) -> str:
+        """The term of this number."""
+
+    def terms_of(self, ordinal: int) -> Numbers:
+        """The numbers of a document's terms."""
+
+    def triples(self) -> tuple[Numbers, Numbers, Unsigned]:
+        """Term number, ordinal and frequency of every posting."""
+
+    def vocabulary(self) -> list[bytes]:
+        """The terms by their numbers, as UTF-8."""
+
+
+class Arrays(NamedTuple):
+    """Those of `Postings` that are searched."""
+
+    term_runs: NDArray[np.uint32]
+    run_blocks: NDArray[np.uint16]
+    run_starts: Numbers
+    low: NDArray[np.uint16]
+    frequencies: Unsigned
+    lengths: Unsigned
+    bounded: NDArray[np.uint32]
+    bounds: NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)
 class Postings:
-    """Arrays of one segment with t terms, d documents and p postings.
+    """Arrays of one segment with t terms, r runs, p postings and d documents.
 
-    `terms` holds the sorted terms as UTF-8, one after the other, `term_ends` (t) where each ends; `ends` (t) is where
-    each term's postings end in `ordinals` (p, ascending within a term) and `frequencies` (p); `lengths` (d) counts
-    each document's terms, repeats included.
+    `terms` holds the sorted terms as UTF-8, one after the other, `term_ends` (t) where each ends, `term_keys` (t) the
+    first eight bytes of each as a number. `term_runs` (t + 1) is where each term's runs begin, `run_blocks` (r) the
+    block of each, `run_starts` (r + 1) where its postings begin in `low` (p; ascending ordinals, less those before
+    the block) and `frequencies` (p). `lengths` (d) counts each document's terms, repeats included.
+
+    `bounded` has the terms of at least `BOUNDED` documents, and `bounds` (bounded, classes, 2) for each class of
+    frequencies the highest one and the smallest length among its documents, 0 where there are none: pairs, and not
+    scores, because formulas and mean lengths change.
     """
 
     terms: NDArray[np.uint8]
-    term_ends: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    ordinals: NDArray[np.uint32]
+    term_ends: Numbers
+    term_keys: NDArray[np.uint64]
+    term_runs: NDArray[np.uint32]
+    run_blocks: NDArray[np.uint16]
+    run_starts: Numbers
+    low: NDArray[np.uint16]
     frequencies: Unsigned
-    lengths: NDArray[np.uint32]
-
-    @classmethod
-    def build(cls, documents: Iterable[Sequence[str]]) -> Postings:
-        """Postings of analysed documents, given in the order of their ordinals."""
-        numbers: dict[str, int] = {}
-        lengths: list[int] = []
-        flat: list[int] = []
-        for terms in documents:
-            lengths.append(len(terms))
-            flat.extend([numbers.setdefault(term, len(numbers)) for term in terms])
-        ordered = sorted(numbers, key=str.encode)
-        rank = np.empty(len(ordered), dtype=np.int64)
-        rank[[numbers[term] for term in ordered]] = np.arange(len(ordered))
-        owner = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-        pairs = rank[np.array(flat, dtype=np.int64)] * max(1, len(lengths)) + owner
-        unique, counts = np.unique(pairs, return_counts=True)
-        term_of, ordinals = np.divmod(unique, max(1, len(lengths)))
-        encoded = [term.encode() for term in ordered]
-        return cls(
-            terms=np.frombuffer(b"".join(encoded), dtype=np.uint8),
-            term_ends=np.cumsum([len(term) for term in encoded], dtype=np.int64),
-            ends=np.searchsorted(term_of, np.arange(len(ordered)), side="right").astype(np.int64),
-            ordinals=ordinals.astype(np.uint32),
-            frequencies=counts.astype(np.min_scalar_type(int(counts.max(initial=0)))),
-            lengths=np.array(lengths, dtype=np.uint32),
-        )
+    lengths: Unsigned
+    bounded: NDArray[np.uint32]
+    bounds: NDArray[np.uint32]
 
     def save(self, folder: Path) -> None:
         """Write one .npy file per array."""
@@ -71,35 +130,109 @@ class Postings:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def find(self, term: str) -> tuple[NDArray[np.uint32], Unsigned]:
-        """The ordinals of a term's documents, and its frequency in each; empty where no document has it."""
-        at = self._number(term.encode())
-        if at is None:
-            return self.ordinals[:0], self.frequencies[:0]
-        span = slice(int(self.ends[at - 1]) if at else 0, int(self.ends[at]))
-        return self.ordinals[span], self.frequencies[span]
+    @property
+    def count(self) -> int:
+        """How many postings there are."""
+        return len(self.low)
 
-    def document_frequencies(self, live: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-        """Of each term, how many documents have it; of those that are live where a mask is given."""
-        if live is None:
-            return np.diff(self.ends, prepend=0)
-        before = np.concatenate(([0], np.cumsum(live[self.ordinals], dtype=np.int64)))
-        return np.diff(before[self.ends], prepend=0)
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+        return sum(getattr(self, name).nbytes for name in ARRAYS)
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """What the compiled loops read."""
+        return Arrays(*(getattr(self, name) for name in Arrays._fields))
+
+    @cached_property
+    def total_length(self) -> int:
+        """The terms of all documents, repeats included."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+    @cached_property
+    def tags(self) -> str:
+        """The control characters that terms begin with: the languages of an analyzer that detects them."""
+        edges = np.searchsorted(self.term_keys, np.arange(33, dtype=np.uint64) << np.uint64(8 * (KEY_BYTES - 1)))
+        return "".join(chr(code) for code in range(1, 32) if edges[code] < edges[code + 1])
+
+    def numbers(self, terms: Sequence[str]) -> Numbers:
+        """Where each term stands in sorted order; -1 for one that no document has."""
+        encoded = [term.encode("utf-8", "surrogatepass") for term in terms]
+        keys = np.array([int.from_bytes(term[:8].ljust(8, b"\0"), "big") for term in encoded], dtype=np.uint64)
+        starts = np.searchsorted(self.term_keys, keys)
+        found = [self._place(term, key, at) for term, key, at in zip(encoded, keys, starts.tolist(), strict=True)]
+        return np.array(found, dtype=np.int64)
+
+    def look(self, terms: Sequence[str]) -> list[tuple[int, int]]:
+        """Of each term its number and in how many documents it is; (-1, 0) for one that no document has."""
+        found = {term: self._known.get(term) for term in terms}
+        missing = [term for term, at in found.items() if at is None]
+        if missing:
+            numbers = self.numbers(missing)
+            new = dict(zip(missing, zip(numbers.tolist(), self.counts(numbers).tolist(), strict=True), strict=True))
+            if len(self._known) > KNOWN:
+                self._known.clear()
+            self._known.update(new)
+            found |= new
+        return [found[term] or NOWHERE for term in terms]
+
+    @cached_property
+    def _known(self) -> dict[str, tuple[int, int]]:
+        """What was looked up last: finding a term in a file of millions takes longer than scoring it."""
+        return {}
+
+    def _place(self, term: bytes, key: np.uint64, start: int) -> int:
+        if start < len(self.term_ends) and self._bytes(start) == term:
+            return start
+        stop = int(np.searchsorted(self.term_keys, key, side="right"))
+        at = bisect_left(range(stop), term, lo=start, key=self._bytes)
+        return at if at < stop and self._bytes(at) == term else -1
 
     def term(self, number: int) -> str:
         """The term of this number, in sorted order."""
-        return self._bytes(number).decode()
+        return self._bytes(number).decode("utf-8", "surrogatepass")
 
     def _bytes(self, number: int) -> bytes:
         start = int(self.term_ends[number - 1]) if number else 0
         return self.terms[start : int(self.term_ends[number])].tobytes()
 
-    def _number(self, term: bytes) -> int | None:
-        low, high = 0, len(self.term_ends)
-        while low < high:
-            middle = (low + high) // 2
-            if self._bytes(middle) < term:
-                low = middle + 1
-            else:
-                high = middle
-        return low if low < len(self.term_ends) and self._bytes(low) == term else None
+    def vocabulary(self) -> list[bytes]:
+        """All terms, sorted, as UTF-8."""
+        text = self.terms.tobytes()
+        ends = self.term_ends.tolist()
+        return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def counts(self, numbers: Numbers) -> Numbers:
+        """In how many documents each of these terms is; 0 for -1."""
+        if not self.count:
+            return np.zeros(len(numbers), dtype=np.int64)
+        places = np.maximum(numbers, 0)
+        starts = self.run_starts[self.term_runs[places]]
+        return np.where(numbers < 0, 0, self.run_starts[self.term_runs[places + 1]] - starts)
+
+    def find(self, number: int) -> tuple[NDArray[np.uint32], Unsigned]:
+        """The ordinals of a term's documents, ascending, and its frequency in each; empty for -1."""
+        if number < 0:
+            return np.empty(0, np.uint32), self.frequencies[:0]
+        runs = slice(int(self.term_runs[number]), int(self.term_runs[number + 1]))
+        starts = self.run_starts[runs.start : runs.stop + 1]
+        span = slice(int(starts[0]), int(starts[-1]))
+        bases = self.run_blocks[runs].astype(np.uint32) << np.uint32(BLOCK_BITS)
+        ordinals: Any = np.repeat(bases, np.diff(starts)) + self.low[span]
+        return ordinals, self.frequencies[span]
+
+    def triples(self) -> tuple[Numbers, Numbers, Unsigned]:
+        """Term number, ordinal and frequency of every posting."""
+        per_run = np.diff(self.run_starts)
+        terms = np.repeat(np.arange(len(self.term_ends)), np.diff(self.run_starts[self.term_runs]))
+        ordinals: Any = np.repeat(self.run_blocks.astype(np.int64) << BLOCK_BITS, per_run) + self.low
+        return terms.astype(np.int64, copy=False), ordinals, self.frequencies
+
+    def terms_of(self, ordinal: int) -> Numbers:
+        """The numbers of a document's terms; reads every posting."""
+        per_run = np.diff(self.run_starts)
+        block, low = divmod(ordinal, 1 << BLOCK_BITS)
+        at = np.flatnonzero((self.low == low) & np.repeat(self.run_blocks == block, per_run))
+        runs = np.searchsorted(self.run_starts, at, side="right") - 1
+        return np.searchsorted(self.term_runs, runs, side="right") - 1

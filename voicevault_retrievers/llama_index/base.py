@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index_instrumentation import get_dispatcher
 
 from voicevault_retrievers.channel import Channel, check_k
+from voicevault_retrievers.drive import Call, Plan, value_of
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.llama_index.convert import query_of
@@ -23,6 +24,7 @@ from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.types import Query, Result
 
+T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
 Where = Filter | MetadataFilters | None
 
@@ -143,6 +145,13 @@ class PipelineRetriever(BaseRetriever):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pipeline!r}, k={self.k})"
+
+
+def in_thread(name: str, function: Callable[[], T]) -> Plan[T]:
+    """A call that an event loop must not wait for."""
+    (outcome,) = yield (Call(name, function),)
+    returned: T = value_of(outcome)
+    return returned
 
 
 def _top_k(k: int | None, similarity_top_k: int | None, default: int) -> int:

@@ -9,7 +9,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from voicevault_retrievers.channel import Channel, Leaf, Match, in_given_order
@@ -100,27 +100,6 @@ def as_channel(
         )
     made = AsyncRetrieverChannel if _is_async(part) else RetrieverChannel
     return made(part, kind or _kind(part), timeout=timeout)
-
-
-def nodes_of(index: VectorStoreIndex) -> list[BaseNode]:
-    """The nodes whose vectors an index holds: its store's own, or its docstore's of the same ids.
-
-    Raises ConfigError where they cannot be had: a store that does not list its nodes, or a docstore of whole documents.
-    """
-    if index.vector_store.stores_text:
-        try:
-            return index.vector_store.get_nodes(None, None)
-        except NotImplementedError as error:
-            store = type(index.vector_store).__name__
-            raise ConfigError(f"{store} does not list its nodes; give them to from_nodes, or as a channel") from error
-    ids, docs = list(index.index_struct.nodes_dict.values()), index.docstore.docs
-    found = [docs[node_id] for node_id in ids if node_id in docs]
-    if len(found) < len(ids):
-        raise ConfigError(
-            f"{len(found)} of {len(ids)} ids of the index are in its docstore, which may hold whole documents; "
-            "give the nodes that were embedded to from_nodes"
-        )
-    return found
 
 
 def _index_of(store: BasePydanticVectorStore, embed_model: BaseEmbedding | None) -> VectorStoreIndex:

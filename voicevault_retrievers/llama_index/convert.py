@@ -1,17 +1,39 @@
-"""Between LlamaIndex's nodes and query bundles, and chunks and queries."""
+"""Between LlamaIndex's nodes and query bundles, and chunks and queries.
+
+A node that is kept on disk is a chunk with what a chunk has no field for under one more key of its metadata, the one
+that LlamaIndex's vector stores have for it, as JSON.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, QueryBundle, RelatedNodeInfo, TextNode
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    ImageDocument,
+    ImageNode,
+    IndexNode,
+    MetadataMode,
+    Node,
+    NodeRelationship,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, as_query
+
+KEPT = "_node_content"
+_NODES: Mapping[str, type[BaseNode]] = {
+    cls.class_name(): cls for cls in (Document, ImageDocument, ImageNode, IndexNode, Node, TextNode)
+}
 
 
 @dataclass(frozen=True)
@@ -40,15 +62,48 @@ def chunks_of(nodes: Iterable[BaseNode]) -> list[Chunk]:
 
 
 def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:
-    """A new node: a copy of the one that the chunk was made from, else a TextNode with the chunk's fields.
+    """A new node: a copy of the one that the chunk was made from or kept, else a TextNode with the chunk's fields.
 
     `context` replaces its text, where a model is to read more than was searched.
     """
-    original = chunk.node if isinstance(chunk, NodeChunk) else None
+    found = restored(chunk) if KEPT in chunk.metadata else chunk
+    original = found.node if isinstance(found, NodeChunk) else None
     node = _rebuilt(chunk) if original is None else _copied(original)
     if context is not None:
         node.set_content(context)
     return node
+
+
+def stored(chunk: Chunk) -> Chunk:
+    """The chunk as it is kept on disk; `restored` makes it again. ConfigError for a node that cannot be kept."""
+    node = chunk.node if isinstance(chunk, NodeChunk) else None
+    if node is None:
+        return chunk
+    target = getattr(node, "obj", None)
+    if type(node) is not _NODES.get(node.class_name()) or not isinstance(target, BaseNode | None):
+        raise ConfigError(
+            f"node {node.node_id!r} is a {type(node).__name__}{f' for a {type(target).__name__}' if target else ''}: "
+            f"what can be kept is {', '.join(sorted(_NODES))}, an IndexNode with a node or nothing as its obj"
+        )
+    dropped = {"metadata", "embedding", *(("text",) if isinstance(node, TextNode) else ())}
+    body = json.dumps(node.to_dict(mode="json", exclude=dropped))
+    return Chunk(chunk.id, chunk.text, chunk.parent_id, {**chunk.metadata, KEPT: body})
+
+
+def restored(chunk: Chunk) -> Chunk:
+    """The chunk that was `stored`, without the name of the knowledge base."""
+    metadata = dict(chunk.metadata)
+    body = metadata.pop(KEPT, None)
+    node = None if body is None else node_from({"text": chunk.text, **json.loads(body), "metadata": metadata})
+    return NodeChunk(chunk.id, chunk.text, chunk.parent_id, metadata, node=node)
+
+
+def node_from(data: Mapping[str, Any]) -> BaseNode:
+    """The node of its dict; ValueError where it is of an unknown class."""
+    name = str(data.get("class_name"))
+    if name not in _NODES:
+        raise ValueError(f"a node's class_name is one of {', '.join(sorted(_NODES))}, not {name!r}")
+    return _NODES[name].from_dict(dict(data))
 
 
 def query_of(asked: str | QueryBundle | Query) -> Query:

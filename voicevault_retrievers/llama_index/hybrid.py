@@ -19,15 +19,17 @@ from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Method, OnError
 from voicevault_retrievers.lexical import BM25, Formula
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever
-from voicevault_retrievers.llama_index.channels import Part, as_channel, nodes_of
+from voicevault_retrievers.llama_index.bm25 import analyzer_of
+from voicevault_retrievers.llama_index.channels import Part, as_channel
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.llama_index.embedder import as_embedder
+from voicevault_retrievers.llama_index.listing import nodes_of
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.presets import Base, Preset, load_preset
 from voicevault_retrievers.protocols import Embedder, Scorer
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Failure
 
 H = TypeVar("H", bound="HybridRetriever")
@@ -89,18 +91,19 @@ class HybridRetriever(PipelineRetriever):
         nodes: Sequence[BaseNode],
         embed_model: BaseEmbedding | Embedder | str | None = None,
         *,
-        language: str | None = "en",
+        language: str | None = "auto",
         formula: Formula | str | None = None,
+        analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
         **options: Any,
     ) -> H:
         """BM25 over nodes held in memory (`bm25`, "lucene" unless the `formula` or the preset says otherwise).
 
         Beside it is exact vector search (`dense`); the nodes' bare text is embedded now. `embed_model` None is the
-        preset's model, else as `as_embedder` has it.
+        preset's model, else as `as_embedder` has it. `language` and `analyzer` as of `BM25Retriever.from_nodes`.
         """
         chosen = _preset(preset)
-        base = _InMemory(nodes, language, embed_model, chosen)
+        base = _InMemory(nodes, analyzer_of(language, analyzer), embed_model, chosen)
         return cls(channels=_channels(base, _wanted(chosen, formula)), preset=chosen, **options)
 
     @classmethod
@@ -108,14 +111,17 @@ class HybridRetriever(PipelineRetriever):
         cls: type[H],
         index: VectorStoreIndex,
         *,
-        language: str | None = "en",
+        language: str | None = "auto",
         formula: Formula | str | None = None,
+        analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
         **options: Any,
     ) -> H:
-        """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`). Raises as `channels.nodes_of`."""
+        """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`). Raises as `nodes_of`."""
         chosen = _preset(preset)
-        bm25 = _InMemory(nodes_of(index), language).bm25(**_wanted(chosen, formula).get("bm25", {}))
+        bm25 = _InMemory(nodes_of(index), analyzer_of(language, analyzer)).bm25(
+            **_wanted(chosen, formula).get("bm25", {})
+        )
         return cls(channels={"bm25": bm25, "dense": index}, preset=chosen, **options)
 
     def reload(self) -> bool:
@@ -164,12 +170,12 @@ class _InMemory:
     def __init__(
         self,
         nodes: Sequence[BaseNode],
-        language: str | None,
+        analyzer: AnyAnalyzer,
         embed_model: BaseEmbedding | Embedder | str | None = None,
         preset: Preset | None = None,
     ) -> None:
         self.chunks = chunks_of(nodes)
-        self.analyzer = Analyzer(language)
+        self.analyzer = analyzer
         self.embed_model = embed_model
         self.preset = preset
 

@@ -6,24 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llama_index.core.bridge.pydantic import Field, model_validator
-from llama_index.core.schema import (
-    BaseNode,
-    Document,
-    ImageDocument,
-    ImageNode,
-    IndexNode,
-    Node,
-    NodeWithScore,
-    TextNode,
-)
+from llama_index.core.schema import BaseNode, NodeWithScore
 
 from voicevault_retrievers.explanation import provenance as provenance_of
-from voicevault_retrievers.llama_index.convert import node_of
+from voicevault_retrievers.llama_index.convert import node_from, node_of
 from voicevault_retrievers.types import Hit
-
-_NODES: Mapping[str, type[BaseNode]] = {
-    cls.class_name(): cls for cls in (Document, ImageDocument, ImageNode, IndexNode, Node, TextNode)
-}
 
 # Kept in the node's __dict__ beside its fields: it is copied with the node, but is no part of its hash, its content
 # or its serialised form.
@@ -45,7 +32,7 @@ class NodeWithProvenance(NodeWithScore):
     def _rebuild_node(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or not isinstance(data.get("node"), Mapping):
             return data
-        return {**data, "node": _marked(_node_from(data["node"]), data.get("provenance"))}
+        return {**data, "node": _marked(node_from(data["node"]), data.get("provenance"))}
 
     @classmethod
     def class_name(cls) -> str:
@@ -78,10 +65,3 @@ def _marked(node: BaseNode, told: Mapping[str, Any] | None) -> BaseNode:
     if told:
         node.__dict__[_MARK] = dict(told)
     return node
-
-
-def _node_from(data: Mapping[str, Any]) -> BaseNode:
-    name = str(data.get("class_name"))
-    if name not in _NODES:
-        raise ValueError(f"a node's class_name is one of {', '.join(sorted(_NODES))}, not {name!r}")
-    return _NODES[name].from_dict(dict(data))

@@ -1,4 +1,4 @@
-"""Keyword search and vector search as LlamaIndex retrievers."""
+"""Vector search as a LlamaIndex retriever."""
 
 from __future__ import annotations
 
@@ -8,46 +8,14 @@ from typing import Any, TypeVar
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode
 
-from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import VectorChannel
-from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.llama_index.embedder import as_embedder
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.protocols import Embedder, VectorIndex
-from voicevault_retrievers.text import Analyzer
 
-K = TypeVar("K", bound="BM25Retriever")
 V = TypeVar("V", bound="VectorRetriever")
-
-
-class BM25Retriever(PipelineRetriever):
-    """Keyword search: nodes that share a term with the query, and no others.
-
-    Scores are BM25's, unbounded, higher is better. `options` are those of `PipelineRetriever`: k or similarity_top_k
-    (5), where, require, callback_manager, object_map, objects, verbose.
-    """
-
-    def __init__(self, bm25: Channel, **options: Any) -> None:
-        super().__init__(Pipeline(bm25), **options)
-
-    @classmethod
-    def from_nodes(
-        cls: type[K],
-        nodes: Sequence[BaseNode],
-        *,
-        language: str | None = "en",
-        formula: Formula | str = "lucene",
-        **options: Any,
-    ) -> K:
-        """Search over nodes held in memory; `language` is that of their stemmer and stopwords, None for neither."""
-        return cls(BM25.from_chunks(chunks_of(nodes), Analyzer(language), formula=formula), **options)
-
-    @classmethod
-    def from_defaults(cls: type[K], nodes: Sequence[BaseNode], **options: Any) -> K:
-        """`from_nodes` under the name that LlamaIndex's own BM25Retriever has for it."""
-        return cls.from_nodes(nodes, **options)
 
 
 class VectorRetriever(PipelineRetriever):

@@ -12,12 +12,13 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.store import analyzers
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.channels import keyword_channel, vector_channel
 from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.names import locate, names, vacant
 from voicevault_retrievers.store.snapshot import Part
-from voicevault_retrievers.text.analyzer import Analyzer
 from voicevault_retrievers.types import Chunk, Failure, Query, Variant
 
 
@@ -26,8 +27,9 @@ class Bases:
 
     Where more than one is named, a chunk's id is `base:id`, whichever of them exist, and its `kb` says which. A base
     that does not exist or is empty is left out, and `notes` names it: `degrades` where others are searched, a mere
-    note where there is nothing to search. Raises ConfigError when one is named twice, IncompatibleIndexError when
-    two differ in analyzer or embedder, and what `KnowledgeBase.open` does for one that is damaged.
+    note where there is nothing to search. `analyzer` and `embedder` are those of `KnowledgeBase.open`. Raises
+    ConfigError when one is named twice, IncompatibleIndexError when two differ in analyzer or embedder, and what
+    `KnowledgeBase.open` does for one that is damaged.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Bases:
         bases: Iterable[str | Path | KnowledgeBase],
         *,
         root: Path | str | None = None,
+        analyzer: SavedAnalyzer | None = None,
         embedder: Embedder | None = None,
     ) -> None:
         given = list(bases)
@@ -42,6 +45,7 @@ class Bases:
             raise ConfigError("name at least one knowledge base")
         self._opened = {b.path: b for b in given if isinstance(b, KnowledgeBase)}
         self._paths = [b.path if isinstance(b, KnowledgeBase) else locate(b, root) for b in given]
+        self._analyzer = analyzer
         self._embedder = embedder
         self._prefixed: dict[Path, tuple[tuple[Part, ...], tuple[Part, ...]]] = {}
         if len(set(self.names)) != len(self.names):
@@ -65,7 +69,7 @@ class Bases:
     def bm25(self, **options: Any) -> BM25:
         """The keyword channel over the present chunks of all; `options` are those of `BM25`."""
         searched = self._searched()
-        analyzer = searched[0].analyzer if searched else Analyzer()
+        analyzer = searched[0].analyzer if searched else analyzers.named(self._analyzer)
         return keyword_channel(self._parts(searched), analyzer, **options)
 
     def dense(self, **options: Any) -> Leaf:
@@ -86,7 +90,8 @@ class Bases:
     def _open(self) -> bool:
         """Open those that exist by now; whether there were any."""
         new = [path for path in self._paths if path not in self._opened and not vacant(path)]
-        self._opened |= {path: KnowledgeBase.open(path, embedder=self._embedder) for path in new}
+        given: dict[str, Any] = {"analyzer": self._analyzer, "embedder": self._embedder}
+        self._opened |= {path: KnowledgeBase.open(path, **given) for path in new}
         return bool(new)
 
     def _searched(self) -> list[KnowledgeBase]:
@@ -103,7 +108,7 @@ class Bases:
         own, named = self._prefixed.get(base.path, ((), ()))
         if own is not base.parts:
             own = base.parts
-            named = tuple(part._replace(rows=_prefixed(part.rows, f"{base.name}:")) for part in own)
+            named = tuple(part.renamed(_prefixed(part.rows, f"{base.name}:")) for part in own)
             self._prefixed[base.path] = own, named
         return named
 
@@ -135,7 +140,8 @@ def _prefixed(rows: Rows, prefix: str) -> Rows:
         found = rows.chunks[at]
         return replace(found, id=prefix + found.id)
 
-    return Rows(Lazy(len(rows), chunk), Lazy(len(rows), lambda at: prefix + rows.ids[at]), rows.live)
+    ids = Lazy(len(rows), lambda at: prefix + rows.ids[at])
+    return Rows(Lazy(len(rows), chunk), ids, rows.live, rows.columns)
 
 
 def _check_alike(one: KnowledgeBase, other: KnowledgeBase) -> None:

@@ -10,11 +10,11 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.snapshot import Part
-from voicevault_retrievers.text.analyzer import Analyzer
 
 
-def keyword_channel(parts: Iterable[Part], analyzer: Analyzer, **options: Any) -> BM25:
+def keyword_channel(parts: Iterable[Part], analyzer: SavedAnalyzer, **options: Any) -> BM25:
     """BM25 over all parts as one collection."""
     return BM25(LexicalIndex(part.lexical for part in parts), analyzer, **options)
 

@@ -6,7 +6,8 @@ block of its files (`BLOCKS`), itself under a sha256.
 
 Read: opening checks sizes, the sha256 of small companions (`read`), all blocks of files up to 1 MiB and the first
 block of larger ones, which holds an array's header. Text (`BlockFile.read`) is checked block by block when first
-read. The other blocks of large arrays, and every sha256, are checked by `problems`.
+read. The other blocks of large arrays are checked when they are copied into another segment (`BlockFile.check`); they
+and every sha256 by `problems`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,10 @@ SMALL = 1024 * 1024
 BLOCKS = "crc32.json"
 
 REMEDY = "restore the folder from a copy, or index the documents again"
+REBUILD = "it can be made again from the chunks: KnowledgeBase.repair(...), or `voicevault repair NAME`"
+
+_ORIGINAL = re.compile(r"manifest\.json|log-\d+|seg-\d+\.dead-\d+|chunks\.jsonl|vectors\.npy")
+"""What nothing else on disk holds; all else is derived from it."""
 
 
 @dataclass(frozen=True)
@@ -124,18 +131,22 @@ def problems(folder: Path, entries: Mapping[str, FileEntry]) -> Iterator[str]:
 
 
 class BlockFile:
-    """A file that does not change, memory-mapped, with the crc32 of each of its blocks."""
+    """A file that does not change, with the crc32 of each of its blocks.
+
+    Small ones are read, large ones memory-mapped, which keeps a file open: a process may have a thousand or so.
+    """
 
     def __init__(self, path: Path, size: int, crcs: list[int]) -> None:
         self.path = path
         self._crcs = crcs
         self._checked = bytearray(len(crcs))
         try:
-            self._bytes = np.memmap(path, dtype=np.uint8, mode="r").data
-        except (FileNotFoundError, ValueError):
-            raise damaged(path, "is missing or empty") from None
-        if len(self._bytes) != size:
-            raise damaged(path, f"has {len(self._bytes)} bytes, expected {size}")
+            found = path.stat().st_size
+            if found != size:
+                raise damaged(path, f"has {found} bytes, expected {size}")
+            self._bytes = memoryview(path.read_bytes()) if size <= SMALL else np.memmap(path, mode="r").data
+        except FileNotFoundError:
+            raise damaged(path, "is missing") from None
         self._check(0, size if size <= SMALL else BLOCK)
 
     def read(self, start: int, stop: int) -> bytes:
@@ -144,12 +155,15 @@ class BlockFile:
         return self._bytes[start:stop].tobytes()
 
     def array(self) -> NDArray[Any]:
-        """The array of a .npy file, memory-mapped; only what opening checks has been checked."""
-        try:
-            array: NDArray[Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            raise damaged(self.path, "is missing") from None
-        return array.view(np.ndarray)
+        """The array of a .npy file, not to be written to; only what opening checks has been checked."""
+        head = BytesIO(self._bytes[:BLOCK])
+        np.lib.format.read_magic(head)
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
+        return np.ndarray(shape, dtype, self._bytes, head.tell(), order="F" if fortran else "C")
+
+    def check(self) -> None:
+        """Check every block; IndexDamagedError for one that has changed."""
+        self._check(0, len(self._bytes))
 
     def _check(self, start: int, stop: int) -> None:
         for block in range(start // BLOCK, -(-stop // BLOCK)):
@@ -159,9 +173,14 @@ class BlockFile:
                 self._checked[block] = 1
 
 
+def original(name: str) -> bool:
+    """Whether a file is one that cannot be made again from others."""
+    return _ORIGINAL.fullmatch(name) is not None
+
+
 def damaged(path: Path, what: str) -> IndexDamagedError:
     """The error for a file that is not as it was written."""
-    return IndexDamagedError(f"{path} {what}: {REMEDY}")
+    return IndexDamagedError(f"{path} {what}: {REMEDY if original(path.name) else REBUILD}")
 
 
 def _flush(file: Any) -> None:

@@ -10,21 +10,21 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.store import codec, embedding
+from voicevault_retrievers.store import analyzers, codec, embedding, repairing
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.channels import keyword_channel, vector_channel
 from voicevault_retrievers.store.commit import Changes, begin, commit, sweep
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest
-from voicevault_retrievers.store.names import locate, names, vacant
+from voicevault_retrievers.store.names import existing, locate, vacant
 from voicevault_retrievers.store.snapshot import Part, Snapshot
 from voicevault_retrievers.store.verify import problems
-from voicevault_retrievers.text.analyzer import Analyzer
 from voicevault_retrievers.types import Chunk
 
 
@@ -51,34 +51,36 @@ class KnowledgeBase:
         base: str | Path,
         *,
         root: Path | str | None = None,
-        analyzer: Analyzer | None = None,
+        analyzer: SavedAnalyzer | None = None,
         embedder: Embedder | None = None,
     ) -> KnowledgeBase:
         """An empty knowledge base; searched by keywords only when there is no embedder.
 
-        Raises ConfigError for a name that is none, or where there is something already.
+        Raises ConfigError for a name that is none, where there is something already, or for an analyzer without a name.
         """
         folder = locate(base, root)
         if not vacant(folder):
             raise ConfigError(f"{folder} is there already: open it, remove it, or choose another name")
         entry = None if embedder is None else embedding.describe(embedder)
-        begin(folder, Manifest.first(analyzer or Analyzer(), entry))
-        return cls(Snapshot.open(folder), embedder)
+        begin(folder, Manifest.first(analyzers.named(analyzer), entry))
+        return cls(Snapshot.open(folder, analyzer=analyzer), embedder)
 
     @classmethod
     def open(
-        cls, base: str | Path, *, root: Path | str | None = None, embedder: Embedder | None = None
+        cls,
+        base: str | Path,
+        *,
+        root: Path | str | None = None,
+        analyzer: SavedAnalyzer | None = None,
+        embedder: Embedder | None = None,
     ) -> KnowledgeBase:
         """A knowledge base that exists; its embedder is loaded when it is needed, unless given.
 
-        Raises ConfigError where there is none, IndexDamagedError where files are not as they were written, and
-        IncompatibleIndexError for a newer format, another analyzer or another embedder.
+        `analyzer` is needed where it is a `CustomAnalyzer`, whose name alone is on disk. Raises ConfigError where there
+        is no base, IndexDamagedError where files are not as they were written, and IncompatibleIndexError for a newer
+        format, another embedder, another analyzer, or one that gives other terms here (see `repair`).
         """
-        folder = locate(base, root)
-        if vacant(folder):
-            known = ", ".join(names(folder.parent)) or "none"
-            raise ConfigError(f"there is no knowledge base {folder.name!r} in {folder.parent}; known: {known}")
-        return cls(Snapshot.open(folder), embedder)
+        return cls(Snapshot.open(existing(base, root), analyzer=analyzer), embedder)
 
     @classmethod
     def open_or_create(
@@ -86,22 +88,33 @@ class KnowledgeBase:
         base: str | Path,
         *,
         root: Path | str | None = None,
-        analyzer: Analyzer | None = None,
+        analyzer: SavedAnalyzer | None = None,
         embedder: Embedder | None = None,
     ) -> KnowledgeBase:
-        """Open a knowledge base, or create it where there is none; errors as of both.
+        """Open a knowledge base, or create it where there is none; errors as of both."""
+        made = cls.create if vacant(locate(base, root)) else cls.open
+        return made(base, root=root, analyzer=analyzer, embedder=embedder)
 
-        Raises IncompatibleIndexError where it exists and was made with another analyzer than the given one.
+    @classmethod
+    def repair(
+        cls,
+        base: str | Path,
+        *,
+        root: Path | str | None = None,
+        analyzer: SavedAnalyzer | None = None,
+        embedder: Embedder | None = None,
+        progress: Progress | None = None,
+    ) -> KnowledgeBase:
+        """Make all that is derived from the chunks again, with the analyzer as it is installed now, and open the base.
+
+        The remedy where the stemmer has changed, and where files of postings, ids or columns are damaged or missing.
+        Chunks, ids and vectors stay as they are; a repair that is killed leaves the base as it was. `progress` is told
+        (done, total) of the chunks. Raises LockedError while another process writes, IndexDamagedError where chunks,
+        vectors, tombstones, the log or the manifest are damaged, and as `open` does.
         """
-        if vacant(locate(base, root)):
-            return cls.create(base, root=root, analyzer=analyzer, embedder=embedder)
-        opened = cls.open(base, root=root, embedder=embedder)
-        if analyzer is not None and analyzer != opened.analyzer:
-            raise IncompatibleIndexError(
-                f"knowledge base {opened.name!r} was made with {opened.analyzer!r}, given {analyzer!r}: open it "
-                "without an analyzer, or index the documents into a new knowledge base"
-            )
-        return opened
+        folder = existing(base, root)
+        repairing.repair(folder, analyzer, progress)
+        return cls(Snapshot.open(folder, analyzer=analyzer), embedder)
 
     @property
     def name(self) -> str:
@@ -112,7 +125,7 @@ class KnowledgeBase:
         return self._snapshot.folder
 
     @property
-    def analyzer(self) -> Analyzer:
+    def analyzer(self) -> SavedAnalyzer:
         return self._snapshot.analyzer
 
     @property
@@ -210,7 +223,7 @@ class KnowledgeBase:
 
     def verify(self) -> list[str]:
         """What is wrong on disk, every file read in full; empty when all is sound."""
-        return problems(self.path)
+        return problems(self.path, self.analyzer)
 
     def close(self) -> None:
         """Let others write. Reading goes on, and a further write takes the lock again."""

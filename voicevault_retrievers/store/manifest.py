@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.store import files
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.files import FileEntry
-from voicevault_retrievers.text.analyzer import Analyzer
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -31,11 +31,21 @@ class EmbedderEntry:
 
 @dataclass(frozen=True)
 class TombstoneEntry:
-    """The file of a segment's deleted chunks, a bit for each ordinal, and how many they are."""
+    """A segment's deleted chunks, a bit for each ordinal: their file, how many they are, what they take with them.
+
+    That is the number of terms that they have, repeats included, and `terms`, a second file, in how many of them each
+    term is (see `segment.write_tombstones`).
+    """
 
     name: str
     file: FileEntry
     count: int
+    length: int
+    terms: FileEntry
+
+    @property
+    def terms_name(self) -> str:
+        return f"{self.name}.terms"
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ class SegmentEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`id` tells a knowledge base from another that took its place; `generation` counts the seals."""
+    """`id` tells a knowledge base from another that took its place; `generation` numbers what is written."""
 
     id: str
     analyzer: Mapping[str, Any]
@@ -65,29 +75,16 @@ class Manifest:
     segments: tuple[SegmentEntry, ...] = ()
 
     @classmethod
-    def first(cls, analyzer: Analyzer, embedder: EmbedderEntry | None) -> Manifest:
+    def first(cls, analyzer: SavedAnalyzer, embedder: EmbedderEntry | None) -> Manifest:
         """That of a new, empty knowledge base."""
         return cls(uuid.uuid4().hex, analyzer.recipe(), analyzer.fingerprint, embedder)
 
     @property
     def names(self) -> set[str]:
         """The files and folders that it refers to."""
-        dead = {entry.tombstones.name for entry in self.segments if entry.tombstones}
-        return {self.log, *dead, *(entry.name for entry in self.segments)}
-
-    def make_analyzer(self) -> Analyzer:
-        """The analyzer of the postings; IncompatibleIndexError where this installation's would give other terms."""
-        remedy = "index the documents again, or use the versions that made the knowledge base"
-        try:
-            analyzer = Analyzer(**self.analyzer)
-        except (TypeError, ConfigError) as error:
-            raise IncompatibleIndexError(f"no analyzer here has the recipe {dict(self.analyzer)}: {remedy}") from error
-        if analyzer.fingerprint != self.analyzer_fingerprint:
-            raise IncompatibleIndexError(
-                f"{analyzer!r} gives other terms here (fingerprint {analyzer.fingerprint}) than those indexed "
-                f"({self.analyzer_fingerprint}); the stemmer or the stopwords have changed: {remedy}"
-            )
-        return analyzer
+        dead = [entry.tombstones for entry in self.segments if entry.tombstones]
+        names = {name for entry in dead for name in (entry.name, entry.terms_name)}
+        return {self.log, *names, *(entry.name for entry in self.segments)}
 
 
 def write(folder: Path, manifest: Manifest) -> None:
@@ -131,7 +128,7 @@ def _segment(entry: dict[str, Any]) -> SegmentEntry:
         entry["name"],
         entry["count"],
         {name: FileEntry(**file) for name, file in entry["files"].items()},
-        TombstoneEntry(dead["name"], FileEntry(**dead["file"]), dead["count"]) if dead else None,
+        TombstoneEntry(**{**dead, **{key: FileEntry(**dead[key]) for key in ("file", "terms")}}) if dead else None,
     )
 
 

@@ -43,6 +43,15 @@ def vacant(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
+def existing(base: str | Path, root: Path | str | None) -> Path:
+    """The folder of a knowledge base; ConfigError, with the known names, where there is none."""
+    folder = locate(base, root)
+    if vacant(folder):
+        known = ", ".join(names(folder.parent)) or "none"
+        raise ConfigError(f"there is no knowledge base {folder.name!r} in {folder.parent}; known: {known}")
+    return folder
+
+
 def names(root: Path | str | None = None) -> list[str]:
     """The names of the folders below a root that may be knowledge bases."""
     folder = default_root() if root is None else Path(root)

@@ -1,29 +1,35 @@
 """A segment: an immutable folder of chunks in ascending order of id, their postings and their vectors.
 
 `chunks.jsonl` has a line per chunk, `chunk_ends.npy` where each ends; `ids.npy` the ids as UTF-8, `id_ends.npy` where
-each ends; the arrays of `Postings`; `vectors.npy`, of shape (chunks, dimension), where there is an embedder.
+each ends; the arrays of `Postings`; `vectors.npy`, of shape (chunks, dimension), where there is an embedder;
+`columns.bin` the metadata columns, which a segment may lack: then they are made of the chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.columns import Columns
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lexical.postings import Postings
-from voicevault_retrievers.rows import Mask
-from voicevault_retrievers.store import codec, files
+from voicevault_retrievers.lexical.postings import Numbers, Postings
+from voicevault_retrievers.lexical.removed import Removed
+from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.rows import Mask, Rows
+from voicevault_retrievers.store import codec, columns, files
 from voicevault_retrievers.store.codec import Lazy
+from voicevault_retrievers.store.columns import StoredColumns
 from voicevault_retrievers.store.files import BlockFile
 from voicevault_retrievers.store.manifest import SegmentEntry, TombstoneEntry
 from voicevault_retrievers.types import Chunk
 
 _UTF8 = ("utf-8", "surrogatepass")
+_WORD = np.dtype("<u4")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +41,8 @@ class StoredSegment:
     ids: Sequence[str]
     postings: Postings
     vectors: NDArray[np.float32] | None
+    columns: Columns
+    files: Mapping[str, BlockFile]
 
     @classmethod
     def open(cls, folder: Path, entry: SegmentEntry, kb: str, dimension: int | None) -> StoredSegment:
@@ -48,34 +56,70 @@ class StoredSegment:
         counts = {len(chunk_ends), len(id_ends), len(postings), *([] if vectors is None else [len(vectors)])}
         if counts != {entry.count} or (vectors is not None and vectors.shape[1] != dimension):
             raise files.damaged(own, f"does not join: files of {sorted(counts)} chunks, expected {entry.count}")
-        return cls(entry, _chunks(chunks, chunk_ends, kb), _ids(ids, id_ends), postings, vectors)
+        decoded = _chunks(chunks, chunk_ends, kb)
+        stored = opened.get(columns.NAME)
+        made = Columns(decoded, None if stored is None else StoredColumns(stored, entry.count))
+        return cls(entry, decoded, _ids(ids, id_ends), postings, vectors, made, opened)
+
+    def live(self, folder: Path, entry: SegmentEntry) -> Segment:
+        """What is searched of it: the chunks that an entry of the segment has left, with what the others took."""
+        rows = Rows(self.chunks, self.ids, read_live(folder, entry), self.columns)
+        return Segment(rows, self.postings, _read_removed(folder, entry.tombstones))
+
+    def bury(self, folder: Path, name: str, segment: Segment, live: Mask) -> TombstoneEntry:
+        """Write which of its chunks are no more, some, and what they took from the counts.
+
+        That is a file of the numbers of their terms, ascending, then in how many of them each is: little-endian uint32.
+        """
+        terms = len(self.postings.term_ends)
+        taken = self.taken(live) if segment.removed is None else segment.removed.counts(terms)
+        numbers = np.flatnonzero(taken)
+        return TombstoneEntry(
+            name,
+            files.write(folder / name, np.packbits(~live).tobytes()),
+            len(live) - segment.rows.count,
+            self.postings.total_length - segment.length,
+            files.write(folder / f"{name}.terms", np.concatenate((numbers, taken[numbers])).astype(_WORD).tobytes()),
+        )
+
+    def taken(self, live: Mask) -> Numbers:
+        """Of each term, how many chunks have it that are not live; reads every posting."""
+        numbers, ordinals, _ = self.postings.triples()
+        return np.bincount(numbers[~live[ordinals]], minlength=len(self.postings.term_ends))
+
+    def check(self) -> None:
+        """Check every block of every file, before what is in them is written again; IndexDamagedError."""
+        for file in self.files.values():
+            file.check()
 
 
 def write(
     folder: Path,
     name: str,
     chunks: Sequence[Chunk],
-    documents: Iterable[Sequence[str]],
-    vectors: NDArray[np.float32] | None,
+    postings: Postings,
+    vectors: Iterable[NDArray[np.float32]],
 ) -> SegmentEntry:
-    """Write a segment below a knowledge base's folder; `chunks` in ascending order of id, `documents` their terms."""
+    """Write a segment below a knowledge base's folder.
+
+    `chunks` come in ascending order of id, `postings` are theirs, and so are `vectors`, in blocks of rows; none where
+    there is no embedder.
+    """
     own = folder / name
     own.mkdir()
-    lines = [codec.encode(chunk) for chunk in chunks]
-    ids = [chunk.id.encode(*_UTF8) for chunk in chunks]
-    (own / "chunks.jsonl").write_bytes(b"".join(lines))
-    np.save(own / "chunk_ends.npy", _ends(lines))
+    sizes: list[int] = []
+    ids: list[bytes] = []
+    with (own / "chunks.jsonl").open("wb") as file:
+        for chunk in chunks:
+            sizes.append(file.write(codec.encode(chunk)))
+            ids.append(chunk.id.encode(*_UTF8))
+    np.save(own / "chunk_ends.npy", np.cumsum(sizes, dtype=np.int64))
     np.save(own / "ids.npy", np.frombuffer(b"".join(ids), dtype=np.uint8))
-    np.save(own / "id_ends.npy", _ends(ids))
-    Postings.build(documents).save(own)
-    if vectors is not None:
-        np.save(own / "vectors.npy", vectors)
+    np.save(own / "id_ends.npy", np.cumsum([len(encoded) for encoded in ids], dtype=np.int64))
+    postings.save(own)
+    columns.write(own / columns.NAME, chunks)
+    _write_vectors(own / "vectors.npy", len(chunks), vectors)
     return SegmentEntry(name, len(chunks), files.seal(own))
-
-
-def write_tombstones(folder: Path, name: str, live: Mask) -> TombstoneEntry:
-    """Write which of a segment's chunks are no more."""
-    return TombstoneEntry(name, files.write(folder / name, np.packbits(~live).tobytes()), int((~live).sum()))
 
 
 def read_live(folder: Path, entry: SegmentEntry) -> Mask | None:
@@ -97,6 +141,13 @@ def problems(folder: Path, entry: SegmentEntry, dimension: int | None) -> Iterat
     yield from found
 
 
+def _read_removed(folder: Path, dead: TombstoneEntry | None) -> Removed | None:
+    if dead is None:
+        return None
+    numbers, times = np.frombuffer(files.read(folder / dead.terms_name, dead.terms), dtype=_WORD).reshape(2, -1)
+    return Removed(np.repeat(numbers.astype(np.int64), times), length=dead.length)
+
+
 def _unjoined(segment: StoredSegment) -> list[str]:
     name = segment.entry.name
     wrong = [f"{name}: chunk {at} is {c.id!r}, its id {i!r}" for at, (c, i) in enumerate(_both(segment)) if c.id != i]
@@ -108,8 +159,15 @@ def _both(segment: StoredSegment) -> Iterator[tuple[Chunk, str]]:
     return zip(segment.chunks, segment.ids, strict=True)
 
 
-def _ends(pieces: Sequence[bytes]) -> NDArray[np.int64]:
-    return np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+def _write_vectors(path: Path, count: int, blocks: Iterable[NDArray[np.float32]]) -> None:
+    """Write blocks of rows as one array, where there are any."""
+    rest = iter(blocks)
+    first = next(rest, None)
+    if first is not None:
+        with path.open("wb") as file:
+            head = {"descr": "<f4", "fortran_order": False, "shape": (count, first.shape[1])}
+            np.lib.format.write_array_header_1_0(file, head)
+            file.writelines(block.astype("<f4").tobytes() for block in chain([first], rest))
 
 
 def _span(ends: NDArray[np.int64], at: int) -> tuple[int, int]:

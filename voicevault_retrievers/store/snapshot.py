@@ -15,84 +15,99 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.dense.exact import VectorPart
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lexical.index import Segment
-from voicevault_retrievers.lexical.postings import Postings
+from voicevault_retrievers.lexical.forward import Forward
+from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.store import files, log, manifest
+from voicevault_retrievers.store import analyzers, files, log, manifest
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest
-from voicevault_retrievers.store.segment import StoredSegment, read_live
-from voicevault_retrievers.text.analyzer import Analyzer
+from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.types import Chunk, Vector
 
 T = TypeVar("T")
 
 
 class Part(NamedTuple):
-    """Rows with what is searched of them: ordinal i is the same chunk in all three."""
+    """Chunks with what is searched of them: ordinal i is the same chunk in both."""
 
-    rows: Rows
-    postings: Postings
+    lexical: Segment
     vectors: NDArray[np.float32] | None
 
     @property
-    def lexical(self) -> Segment:
-        return Segment(self.rows, self.postings)
+    def rows(self) -> Rows:
+        return self.lexical.rows
 
     @property
     def dense(self) -> VectorPart | None:
         return None if self.vectors is None else VectorPart(self.rows, self.vectors)
 
+    def renamed(self, rows: Rows) -> Part:
+        """The same under other ids."""
+        return Part(replace(self.lexical, rows=rows), self.vectors)
+
 
 @dataclass(frozen=True, eq=False)
 class LoggedChunk:
-    """A chunk that is in the log alone; it is analysed once."""
+    """A chunk that is in the log alone."""
 
     chunk: Chunk
     vector: Vector | None
-    analyzer: Analyzer
 
-    @cached_property
-    def terms(self) -> list[str]:
-        return self.analyzer(self.chunk.text)
+
+class Waiting(NamedTuple):
+    """The terms of the log's chunks, and the number under which each of them came."""
+
+    terms: Forward
+    came: Mapping[LoggedChunk, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """What channels search; it never changes.
 
-    `rows` are those of `segments`, one for one. `tail` holds the chunks of the log, `touched` the ids that the log
-    has added or deleted: what segments hold of them is no more. `end` is where the log was read to.
+    `lexical` has the live chunks of `segments`, one for one. `tail` holds the chunks of the log, `touched` the ids that
+    the log has added or deleted: what segments hold of them is no more. `end` is where the log was read to, `before`
+    what an earlier snapshot has read of its terms.
     """
 
     folder: Path
     manifest: Manifest
-    analyzer: Analyzer
+    analyzer: SavedAnalyzer
     segments: tuple[StoredSegment, ...] = ()
-    rows: tuple[Rows, ...] = ()
+    lexical: tuple[Segment, ...] = ()
     tail: Mapping[str, LoggedChunk] = field(default_factory=dict)
     touched: frozenset[str] = frozenset()
     end: int = 0
+    before: Waiting = field(default_factory=lambda: Waiting(Forward(), {}))
 
     @classmethod
-    def open(cls, folder: Path, before: Snapshot | None = None) -> Snapshot:
+    def open(cls, folder: Path, before: Snapshot | None = None, analyzer: SavedAnalyzer | None = None) -> Snapshot:
         """The last commit. A file may be gone because another process has just sealed; then it is read again.
 
-        Segments that a snapshot from before has open stay open. Raises IndexDamagedError, IncompatibleIndexError.
+        Segments that a snapshot from before has open stay open, and its analyzer serves again. Raises
+        IndexDamagedError, and IncompatibleIndexError as `manifest.read` and `analyzers` do.
         """
         present = manifest.read(folder)
         try:
-            if before is None or before.manifest != present:
-                before = cls._sealed(folder, present, before.segments if before else ())
-            return before._caught_up()
+            if before is not None and before.manifest == present:
+                return before._caught_up()
+            return cls._sealed(folder, present, before, analyzer)._caught_up()
         except IndexDamagedError:
             if manifest.read(folder) == present:
                 raise
-        return cls.open(folder)
+        return cls.open(folder, before, analyzer)
 
     @classmethod
-    def _sealed(cls, folder: Path, present: Manifest, opened: Iterable[StoredSegment]) -> Snapshot:
-        analyzer = present.make_analyzer()
+    def _sealed(
+        cls, folder: Path, present: Manifest, before: Snapshot | None, analyzer: SavedAnalyzer | None
+    ) -> Snapshot:
+        if before is not None and before.manifest.analyzer_fingerprint == present.analyzer_fingerprint:
+            analyzer = before.analyzer
+        else:
+            analyzer = analyzers.make(present.analyzer, analyzer, folder.name)
+            analyzers.check(analyzer, present.analyzer_fingerprint, folder.name)
+        opened = before.segments if before else ()
         known = {(segment.entry.name, segment.entry.files[files.BLOCKS]): segment for segment in opened}
         dimension = present.embedder.dimension if present.embedder else None
         segments = tuple(
@@ -100,11 +115,8 @@ class Snapshot:
             or StoredSegment.open(folder, entry, folder.name, dimension)
             for entry in present.segments
         )
-        rows = tuple(
-            Rows(segment.chunks, segment.ids, read_live(folder, entry))
-            for segment, entry in zip(segments, present.segments, strict=True)
-        )
-        return cls(folder, present, analyzer, segments, rows)
+        lexical = (segment.live(folder, entry) for segment, entry in zip(segments, present.segments, strict=True))
+        return cls(folder, present, analyzer, segments, tuple(lexical))
 
     def _caught_up(self) -> Snapshot:
         records, end = log.read(self.folder / self.manifest.log, self.folder.name, self.end)
@@ -120,10 +132,16 @@ class Snapshot:
             vectors: Iterable[Vector | None] = (
                 record.vectors if record.vectors is not None else [None] * len(record.chunks)
             )
-            tail |= {c.id: LoggedChunk(c, v, self.analyzer) for c, v in zip(record.chunks, vectors, strict=True)}
+            tail |= {c.id: LoggedChunk(c, v) for c, v in zip(record.chunks, vectors, strict=True)}
             touched |= {*record.deleted, *(chunk.id for chunk in record.chunks)}
-        rows = tuple(_without(rows, touched) for rows in self.rows)
-        return replace(self, rows=rows, tail=tail, touched=self.touched | touched)
+        lexical = tuple(segment.without(touched, self.analyzer.analyse) for segment in self.lexical)
+        before = vars(self).get("waiting", self.before)
+        return replace(self, lexical=lexical, tail=tail, touched=self.touched | touched, before=before)
+
+    @property
+    def rows(self) -> tuple[Rows, ...]:
+        """Those of the segments."""
+        return tuple(segment.rows for segment in self.lexical)
 
     def __len__(self) -> int:
         return sum(rows.count for rows in self.rows) + len(self.tail)
@@ -156,25 +174,32 @@ class Snapshot:
         return np.stack(rows) if rows else None
 
     @cached_property
+    def waiting(self) -> Waiting:
+        """The terms of the log's chunks; each is analysed once."""
+        new = [logged for logged in self.ordered if logged not in self.before.came]
+        if not new:
+            return self.before
+        analyzed = self.analyzer.analyse([logged.chunk.text for logged in new])
+        came = {**self.before.came, **{logged: self.before.terms.came + at for at, logged in enumerate(new)}}
+        documents = (analyzed.document(at) for at in range(len(new)))
+        return Waiting(self.before.terms.extended(documents, ()), came)
+
+    @property
+    def sealed(self) -> list[Part]:
+        """The segments."""
+        return [Part(segment, s.vectors) for segment, s in zip(self.lexical, self.segments, strict=True)]
+
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """What is searched: the segments, and one made of the log's chunks."""
-        parts = [Part(rows, s.postings, s.vectors) for rows, s in zip(self.rows, self.segments, strict=True)]
+        parts = self.sealed
         if self.tail:
             rows = Rows([logged.chunk for logged in self.ordered])
-            parts.append(Part(rows, Postings.build(logged.terms for logged in self.ordered), self.vectors))
+            terms, came = self.waiting
+            parts.append(Part(Segment(rows, terms.reordered([came[logged] for logged in self.ordered])), self.vectors))
         return tuple(parts)
 
 
 def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:
     """Those of a segment's items that are live."""
     return (items[at] for at in range(len(rows)) if rows.live is None or rows.live[at])
-
-
-def _without(rows: Rows, ids: Iterable[str]) -> Rows:
-    """The rows without these chunks; the same where it holds none of them."""
-    gone = [at for chunk_id in ids if (at := rows.ordinal(chunk_id)) is not None]
-    if not gone:
-        return rows
-    live = np.ones(len(rows), dtype=np.bool_) if rows.live is None else rows.live.copy()
-    live[gone] = False
-    return Rows(rows.chunks, rows.ids, live)

@@ -6,35 +6,48 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import log, manifest, segment
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.snapshot import Snapshot
 
 
-def problems(folder: Path) -> list[str]:
+def problems(folder: Path, analyzer: SavedAnalyzer | None = None) -> list[str]:
     """What is wrong in a knowledge base's folder, a line each; empty when all is sound.
 
     Sizes, sha256 and crc32 of every file; that chunks, ids, postings and vectors join; that no chunk is live twice;
-    that the log is whole. What is seen while another process seals is looked at again.
+    what deleted chunks take from the counts; that the log is whole. What is seen while another process seals is looked
+    at again. A custom analyzer has to be given.
     """
     try:
         present = manifest.read(folder)
-        found = list(_problems(folder, present))
-        return problems(folder) if found and manifest.read(folder) != present else found
+        found = list(_problems(folder, present, analyzer))
+        return problems(folder, analyzer) if found and manifest.read(folder) != present else found
     except (IndexDamagedError, IncompatibleIndexError) as error:
         return [str(error)]
 
 
-def _problems(folder: Path, present: Manifest) -> Iterator[str]:
+def _problems(folder: Path, present: Manifest, analyzer: SavedAnalyzer | None) -> Iterator[str]:
     dimension = present.embedder.dimension if present.embedder else None
     found = [line for entry in present.segments for line in segment.problems(folder, entry, dimension)]
     yield from found
     if found:
         return
-    snapshot = Snapshot.open(folder)
+    snapshot = Snapshot.open(folder, analyzer=analyzer)
     broken = log.broken_end(folder / present.log, snapshot.end)
     if broken:
         yield broken
     twice = [chunk_id for chunk_id, n in Counter(snapshot.ids()).items() if n > 1]
     yield from (f"chunk {chunk_id!r} is live in two places" for chunk_id in twice)
+    yield from _miscounted(snapshot)
+
+
+def _miscounted(snapshot: Snapshot) -> Iterator[str]:
+    for stored, found in zip(snapshot.segments, snapshot.lexical, strict=True):
+        if found.rows.live is not None and found.removed is not None:
+            taken = stored.taken(found.rows.live)
+            if not np.array_equal(taken, found.removed.counts(len(taken))):
+                yield f"{stored.entry.name}: what its deleted chunks take from the counts is not what they have"

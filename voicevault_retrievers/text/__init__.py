@@ -1,6 +1,9 @@
 """From text to index terms, and to token counts."""
 
-from voicevault_retrievers.text.analyzer import Analyzer
+from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzer import Analyzer, QueryTerm
+from voicevault_retrievers.text.custom import CustomAnalyzer
+from voicevault_retrievers.text.languages import untagged
 from voicevault_retrievers.text.tokens import estimate_tokens
 
-__all__ = ["Analyzer", "estimate_tokens"]
+__all__ = ["Analyzed", "Analyzer", "CustomAnalyzer", "QueryTerm", "estimate_tokens", "untagged"]

@@ -4,69 +4,84 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import threading
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
-import Stemmer
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.text import batch
+from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.detection import ballots, languages
+from voicevault_retrievers.text.languages import LANGUAGES, NEUTRAL, OTHER, TAGS, candidates, installed, script, stems
+from voicevault_retrievers.text.pieces import encoded, split
+from voicevault_retrievers.text.probes import PROBES, TEXT
+from voicevault_retrievers.text.stopwords import AMBIGUOUS, STOPWORDS
+from voicevault_retrievers.text.terms import terms
+from voicevault_retrievers.text.words import joined, words
 
-from voicevault_retrievers.errors import unknown
-from voicevault_retrievers.text.stopwords import STOPWORDS
+AUTO = "auto"
 
-LANGUAGES = {
-    "ar": "arabic", "ca": "catalan", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish",
-    "eu": "basque", "fi": "finnish", "fr": "french", "ga": "irish", "hi": "hindi", "hu": "hungarian",
-    "hy": "armenian", "id": "indonesian", "it": "italian", "lt": "lithuanian", "ne": "nepali", "nl": "dutch",
-    "no": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish",
-    "ta": "tamil", "tr": "turkish",
-}  # fmt: skip
-"""ISO 639-1 codes of the languages that the Snowball stemmers know."""
+_NEUTRAL = 0
+_NAMED = 1
+_BY_TAG = {ord(tag): language for language, tag in TAGS.items()}
 
-# Scripts written without spaces between words, and Hangul, whose particles cling to words.
-_UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f"
-_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 
-# Written or left out at will: joiners, Arabic vowel signs and the stroke that lengthens, the dot of a folded İ.
-_OPTIONAL = {ord("\u2019"): "'"} | dict.fromkeys([0x0307, 0x0640, 0x0670, 0x200C, 0x200D, *range(0x064B, 0x0660)], None)
+class QueryTerm(NamedTuple):
+    """A word of a query, as it stands but for case, and its terms: one for each language that the index has."""
 
-# Their terms tell versions of this module, or of a stemmer, apart whose results differ.
-_PROBES = (
-    "running generously relational flies dying organization häuser größe schmierstoffwechsel prüfungen mächtiger "
-    "nationales continuellement chevaux corriendo canciones книгами किताबें தமிழ் كِتَاب İstanbul it's 电池维护 ภาษาไทย x_1"
-)
-
-_local = threading.local()
+    word: str
+    forms: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Analyzer:
-    """Unicode words, case folded, stemmed by Snowball, without stopwords; character bigrams where no spaces are.
+    """Unicode words and identifiers, case and accents folded, stemmed by Snowball, without stopwords.
 
-    `language` is an ISO 639-1 code of `LANGUAGES`, or None for no stemming and no stopwords. Chinese, Japanese,
-    Korean and Thai are read in every language. A value is its own recipe: equal ones give equal terms.
+    `language` is an ISO 639-1 code of `LANGUAGES`; None for no stemming and no stopwords; or "auto", which finds each
+    document's language in each script by its stopwords (English, where there are none) and puts the language's tag
+    before its terms, a control character. Identifiers, numbers, and the n-grams of Chinese, Japanese, Korean, Thai
+    and their like are the same in every language. A value is its own recipe: equal ones give equal terms.
+    Raises ConfigError for a language that is unknown, or that the installed PyStemmer is too old for.
     """
 
-    language: str | None = "en"
+    language: str | None = AUTO
     stemming: bool = True
     stopwords: bool = True
 
     def __post_init__(self) -> None:
-        if self.language is not None and self.language not in LANGUAGES:
-            raise unknown("language", self.language, LANGUAGES)
+        if self.language in (None, AUTO):
+            return
+        if self.language not in LANGUAGES:
+            raise unknown("language", self.language, (AUTO, *LANGUAGES))
+        if self.language not in installed():
+            raise ConfigError(
+                f"the installed PyStemmer has no stemmer for {LANGUAGES[self.language]}: pip install -U PyStemmer"
+            )
 
     def __call__(self, text: str) -> list[str]:
         """The terms of a text, in order, repeats kept."""
-        return [term for _, term in self.pairs(text)]
+        return self.analyse([text]).document(0)
 
-    def pairs(self, text: str) -> list[tuple[str, str]]:
-        """Each word that is indexed, as it stands in the text but for case, and its term."""
-        dropped = STOPWORDS.get(self.language or "", frozenset()) if self.stopwords else frozenset()
-        words = [word for word in _words(text) if word not in dropped]
-        return list(zip(words, self._stems(words), strict=True))
+    def analyse(self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None) -> Analyzed:
+        """The terms of many texts, millions of them per second; `progress(done, total)` is called now and then."""
+        if self.language == AUTO:
+            return batch.analyse(batch.Reader(self._terms, None, ballots()), texts, progress)
+        reading = [_NEUTRAL] + [_NAMED] * OTHER
+        return batch.analyse(batch.Reader(self._terms, reading, None), texts, progress)
+
+    def query(self, text: str, tags: str) -> list[QueryTerm]:
+        """The terms of a query in order, repeats kept, for an index whose terms carry these `tags`.
+
+        A word has a form for each language of its script that the index has. A stopword of any of these is left out,
+        but for one that can be meant in another (war), unless the rest of the query is in the language that stops it.
+        """
+        asked = [_asked(self, piece, tags) for piece in split(encoded(text))]
+        found = [term for terms in asked for term in terms]
+        if not any(term.stopped for term in found):
+            return [term.term for term in found]
+        spoken = _spoken(text)
+        return [term.term for term in found if not term.stopped & spoken]
 
     def recipe(self) -> dict[str, Any]:
         """What makes an equal analyzer again: `Analyzer(**recipe)`."""
@@ -74,39 +89,72 @@ class Analyzer:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the recipe and of what the installed stemmer does; equal ones mean comparable terms."""
-        stops = sorted(STOPWORDS.get(self.language or "", ())) if self.stopwords else []
-        return hashlib.sha256(json.dumps([self.recipe(), self(_PROBES), stops]).encode()).hexdigest()[:16]
+        """A digest of the recipe and of what the installed stemmers do; equal ones mean comparable terms."""
+        return _fingerprint(self)
 
-    def _stems(self, words: Sequence[str]) -> list[str]:
-        if self.language is None or not self.stemming:
-            return list(words)
-        stems: list[str] = _stemmer(LANGUAGES[self.language]).stemWords(words)
-        return stems
+    def _terms(self, found: Sequence[str], language: int) -> list[str]:
+        """The terms of words in the language with this number: that of its tag in `auto`."""
+        if language == _NEUTRAL:
+            return terms([joined(word) for word in found], None)
+        options = {"stemming": self.stemming, "stopwords": self.stopwords}
+        if self.language != AUTO:
+            return terms(found, self.language, **options)
+        tag = chr(language)
+        return [tag + term if term else "" for term in terms(found, _BY_TAG[language], **options)]
+
+    def _languages(self, word: str, tags: str) -> list[int]:
+        """The languages in which a document can hold a word."""
+        kind = script(word)
+        if kind == NEUTRAL:
+            return [_NEUTRAL]
+        if self.language != AUTO:
+            return [_NAMED]
+        if kind == OTHER:
+            return [_NEUTRAL]
+        return [ord(TAGS[language]) for language in candidates()[kind] if TAGS[language] in tags]
 
 
-def _words(text: str) -> list[str]:
-    folded = unicodedata.normalize("NFKC", text).casefold().translate(_OPTIONAL)
-    words: list[str] = []
-    for run in _word().findall(folded):
-        if len(run) > 2 and _IS_UNSPACED.match(run):
-            words.extend(run[at : at + 2] for at in range(len(run) - 1))
-        else:
-            words.append(run)
-    return words
+class _Asked(NamedTuple):
+    """A term, and the numbers of the languages in the index that would have it stopped."""
+
+    term: QueryTerm
+    stopped: frozenset[int]
+
+
+@lru_cache(maxsize=1 << 14)
+def _asked(analyzer: Analyzer, piece: bytes, tags: str) -> tuple[_Asked, ...]:
+    """The terms of a piece of a query.
+
+    A stopword of one language is left out for all: where its own documents leave it out, the few of others that have it
+    make it look rare. Most of all where those few are in its language after all, and were taken for another.
+    """
+    found: list[_Asked] = []
+    for word in words(piece):
+        forms = {language: analyzer._terms([word], language)[0] for language in analyzer._languages(word, tags)}
+        stopped = frozenset(language for language, form in forms.items() if not form)
+        kept = tuple(form for form in forms.values() if form)
+        if kept and (not stopped or word in AMBIGUOUS):
+            found.append(_Asked(QueryTerm(word, kept), stopped))
+    return tuple(found)
+
+
+def _spoken(text: str) -> frozenset[int]:
+    """The languages that a query is in, one for each script, as its words that are in no doubt have it."""
+    found = [word for piece in split(encoded(text)) for word in words(piece)]
+    cast = [ballots().number(word) for word in found if word not in AMBIGUOUS]
+    sums = ballots().votes[cast].sum(axis=0, keepdims=True)
+    return frozenset(languages(ballots(), sums, prior=0)[0].tolist())
 
 
 @cache
-def _word() -> re.Pattern[str]:
-    """Runs of a script without spaces, or letters and digits with the marks that belong to them."""
-    marks = "".join(chr(code) for code in range(0x300, 0x1F000) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
-    letters = rf"(?:[^\W_{_UNSPACED}][{re.escape(marks)}]*)+"
-    return re.compile(rf"[{_UNSPACED}]+|{letters}(?:'{letters})*")
+def _fingerprint(analyzer: Analyzer) -> str:
+    auto = analyzer.language == AUTO
+    names = sorted(installed() & TAGS.keys()) if auto else [analyzer.language] if analyzer.language else []
+    made = {name: stems(name, [*PROBES[name], *sorted(STOPWORDS[name])]) for name in names if analyzer.stemming}
+    stops = {name: sorted(STOPWORDS[name]) for name in names}
+    return digest([analyzer.recipe(), made, stops, sorted(ballots().of) if auto else None, analyzer(TEXT)])
 
 
-def _stemmer(language: str) -> Any:
-    """This thread's stemmer: they are not safe to share between threads."""
-    stemmers: dict[str, Any] = _local.__dict__.setdefault("stemmers", {})
-    if language not in stemmers:
-        stemmers[language] = Stemmer.Stemmer(language)
-    return stemmers[language]
+def digest(value: Any) -> str:
+    """16 hexadecimal digits that tell plain values apart."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]

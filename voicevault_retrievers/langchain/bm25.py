@@ -1,0 +1,184 @@
+"""Keyword search as a LangChain retriever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from langchain_core.documents import Document
+from langchain_core.vectorstores import VectorStore
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.langchain import persisted
+from voicevault_retrievers.langchain.base import PipelineRetriever, in_thread
+from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
+from voicevault_retrievers.langchain.stores import documents_of
+from voicevault_retrievers.lexical import BM25, Formula
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.types import Chunk
+
+K = TypeVar("K", bound="BM25Retriever")
+
+
+class BM25Retriever(PipelineRetriever):
+    """Keyword search: documents that share a term with the query, and no others.
+
+    Scores are BM25's, unbounded, higher is better. Where documents are taken, `language` is that of their stemmer and
+    stopwords ("auto" finds each document's, an ISO 639-1 code is that of all, None is for neither); `analyzer`, or
+    `preprocess_func`, splits texts into terms in its place; and `options` are this class's fields. A document given
+    twice is one.
+
+    Adding and deleting change what `bm25` holds in memory, for every retriever over it; a search sees all of a change
+    or nothing. Only `persist` writes. They raise ConfigError where `bm25` is a channel of another class.
+    """
+
+    bm25: Channel
+
+    @classmethod
+    def from_documents(
+        cls: type[K],
+        documents: Iterable[Document],
+        *,
+        language: str | None = "auto",
+        formula: Formula | str = "lucene",
+        analyzer: AnyAnalyzer | None = None,
+        preprocess_func: Tokenizer | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over documents held in memory."""
+        chosen = analyzer_of(language, analyzer, preprocess_func)
+        return cls(bm25=BM25.from_chunks(chunks_of(documents), chosen, formula=formula), **options)
+
+    @classmethod
+    def from_texts(
+        cls: type[K],
+        texts: Iterable[str],
+        metadatas: Iterable[dict[str, Any]] | None = None,
+        ids: Iterable[str] | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over texts, with a metadata dict and an id for each; `options` as of `from_documents`."""
+        given = list(texts)
+        columns: list[list[Any]] = [
+            given,
+            [{}] * len(given) if metadatas is None else list(metadatas),
+            [None] * len(given) if ids is None else list(ids),
+        ]
+        if len({len(column) for column in columns}) > 1:
+            raise ConfigError(f"texts, metadatas and ids differ in number: {[len(column) for column in columns]}")
+        documents = [Document(text, metadata=metadata, id=id_) for text, metadata, id_ in zip(*columns, strict=True)]
+        return cls.from_documents(documents, **options)
+
+    @classmethod
+    def from_vector_store(cls: type[K], store: VectorStore, *, ids: Iterable[str] | None = None, **options: Any) -> K:
+        """Search over the documents that a vector store holds now, under the ids that its own hits have.
+
+        `ids` are those of the documents, for a store that cannot list them; see `documents_of`. `options` as of
+        `from_documents`.
+        """
+        return cls.from_documents(documents_of(store, ids), **options)
+
+    @classmethod
+    def from_rank_bm25(
+        cls: type[K],
+        ranker: Any,
+        documents: Iterable[Document],
+        *,
+        preprocess_func: Tokenizer | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over what a rank-bm25 object holds, with its scores; see `BM25.from_rank_bm25`.
+
+        `documents` are its documents, in its order; those that are equal need ids.
+        """
+        chunks = [chunk_of(document) for document in documents]
+        return cls(bm25=BM25.from_rank_bm25(ranker, chunks, preprocess_func), **options)
+
+    @classmethod
+    def from_persist_dir(
+        cls: type[K], persist_dir: str | Path, *, analyzer: SavedAnalyzer | None = None, **options: Any
+    ) -> K:
+        """Search over what `persist` wrote, with the same scores; `options` (k, where, ...) are not kept there.
+
+        `analyzer` is the one it was built with, where that was a CustomAnalyzer. Raises ConfigError where nothing was
+        persisted, IncompatibleIndexError where it was by a newer version or with another analyzer.
+        """
+        return cls(bm25=persisted.load(persist_dir, analyzer, _without_kb), **options)
+
+    def add(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
+        """Add documents, found at once; one whose id is here already takes the other's place. The id of each.
+
+        `ids` go before the documents' own.
+        """
+        given = list(documents)
+        if ids is not None:
+            if len(ids) != len(given):
+                raise ConfigError(f"{len(given)} documents and {len(ids)} ids: give one for each")
+            given = [document.model_copy(update={"id": id_}) for document, id_ in zip(given, ids, strict=True)]
+        chunks = [chunk_of(document) for document in given]
+        self._index().add(chunks)
+        return [chunk.id for chunk in chunks]
+
+    async def aadd(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
+        """`add` in a worker thread."""
+        return await adrive(in_thread("add", partial(self.add, documents, ids=ids)))
+
+    def add_documents(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
+        """`add` under the name that LangChain's vector stores have for it."""
+        return self.add(documents, ids=ids)
+
+    async def aadd_documents(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
+        """`add_documents` in a worker thread."""
+        return await self.aadd(documents, ids=ids)
+
+    def delete(self, ids: Iterable[str]) -> int:
+        """Delete documents; how many were here."""
+        return self._index().delete(ids)
+
+    async def adelete(self, ids: Iterable[str]) -> int:
+        """`delete` in a worker thread."""
+        return await adrive(in_thread("delete", partial(self.delete, ids)))
+
+    def persist(self, persist_dir: str | Path) -> None:
+        """Make a folder hold what is searched now; a folder from before is brought up to date.
+
+        It is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder holds
+        something else, or where the terms are made by a function without a name (see CustomAnalyzer) or metadata is not
+        JSON's; IncompatibleIndexError where the folder is of another analyzer.
+        """
+        persisted.save(self._index(), persist_dir, lambda chunk: chunk)
+
+    async def apersist(self, persist_dir: str | Path) -> None:
+        """`persist` in a worker thread."""
+        await adrive(in_thread("persist", partial(self.persist, persist_dir)))
+
+    def _index(self) -> BM25:
+        if not isinstance(self.bm25, BM25):
+            raise ConfigError(f"only a BM25 can be changed and persisted; this retriever searches {self.bm25!r}")
+        return self.bm25
+
+    def _build(self) -> Pipeline:
+        return Pipeline(self.bm25, timeout=self.timeout, on_error=self.on_error)
+
+
+def analyzer_of(
+    language: str | None, analyzer: AnyAnalyzer | None = None, preprocess_func: Tokenizer | None = None
+) -> AnyAnalyzer:
+    """The analyzer that is given, else that of a language; ConfigError where two of them say what the terms are."""
+    given = [option for option in (analyzer, preprocess_func) if option is not None]
+    if len(given) + (language != "auto") > 1:
+        raise ConfigError("language, analyzer and preprocess_func say what the terms are: give one of them")
+    return given[0] if given else Analyzer(language)
+
+
+def _without_kb(chunk: Chunk) -> Chunk:
+    """The chunk that was persisted: the folder's name is no part of it."""
+    return replace(chunk, kb="")

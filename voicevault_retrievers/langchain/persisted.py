@@ -1,0 +1,125 @@
+"""A keyword index in a folder: a knowledge base without vectors, and beside it, in `retriever.json`, how it scores.
+
+The file has the format, the BM25 formula with its constants, and the options of `BM25` that rankings depend on. It is
+written last, so that a folder without it is none of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.lexical import BM25, LexicalIndex
+from voicevault_retrievers.lexical.bm25 import _RankBM25L
+from voicevault_retrievers.lexical.formulas import FORMULAS, Formula
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.store import KnowledgeBase, files
+from voicevault_retrievers.store.analyzers import SavedAnalyzer, named
+from voicevault_retrievers.store.codec import Lazy
+from voicevault_retrievers.store.manifest import NAME as MANIFEST
+from voicevault_retrievers.store.names import vacant
+from voicevault_retrievers.types import Chunk
+
+FORMAT = 1
+NAME = "retriever.json"
+
+_FORMULAS: dict[str, type[Formula]] = {**FORMULAS, "rank-bm25 bm25l": _RankBM25L}
+_OPTIONS = ("statistics", "exclude_nonpositive", "operators")
+_KEYS = {"format", "formula", *_OPTIONS}
+
+
+def live_chunks(index: LexicalIndex) -> list[Chunk]:
+    """The chunks that a snapshot of an index holds."""
+    return [
+        rows.chunks[at]
+        for rows in (segment.rows for segment in index.segments)
+        for at in range(len(rows))
+        if rows.live is None or rows.live[at]
+    ]
+
+
+def save(bm25: BM25, folder: str | Path, stored: Callable[[Chunk], Chunk]) -> None:
+    """Make a folder hold what `bm25` holds now: what is new is added, what is gone deleted; `stored` is kept of each.
+
+    Raises ConfigError where the folder holds something else, or where terms, formula or metadata cannot be kept;
+    IncompatibleIndexError where the folder is of another analyzer; LockedError while another process writes to it.
+    """
+    path, index, scoring = Path(folder).resolve(), bm25.index, _scoring_of(bm25)
+    analyzer = named(bm25.analyzer)  # type: ignore[arg-type]  # it refuses functions
+    ours = (path / NAME).exists()
+    if ours:
+        _read(path)
+    elif not vacant(path) and not (path / MANIFEST).is_file():
+        raise _foreign(path)
+    with KnowledgeBase.open_or_create(path, analyzer=analyzer) as base:
+        if len(base) and not ours:
+            raise _foreign(path)
+        chunks = [stored(chunk) for chunk in live_chunks(index)]
+        base.add(chunks)
+        base.delete(set(base.ids()).difference(chunk.id for chunk in chunks))
+        files.replace(path / NAME, json.dumps(scoring, indent=1).encode())
+
+
+def load(folder: str | Path, analyzer: SavedAnalyzer | None, restored: Callable[[Chunk], Chunk]) -> BM25:
+    """What `save` wrote; `restored` makes each chunk again of what was kept. Later commits are not seen.
+
+    Raises ConfigError where nothing was saved, IncompatibleIndexError for a newer format or another analyzer,
+    IndexDamagedError where files are not as they were written.
+    """
+    path = Path(folder).resolve()
+    if not (path / NAME).is_file():
+        raise ConfigError(
+            f"{path} holds no persisted BM25Retriever ({NAME} is not there): give the folder that persist wrote; a "
+            "knowledge base is searched by HybridRetriever(kb_names=[Path(...)])"
+        )
+    options = _read(path)
+    base = KnowledgeBase.open(path, analyzer=analyzer)
+    segments = [part.renamed(_restored(part.rows, restored)).lexical for part in base.parts]
+    return BM25(LexicalIndex(segments), base.analyzer, **options)
+
+
+def _restored(rows: Rows, restored: Callable[[Chunk], Chunk]) -> Rows:
+    return Rows(Lazy(len(rows), lambda at: restored(rows.chunks[at])), rows.ids, rows.live, rows.columns)
+
+
+def _scoring_of(bm25: BM25) -> dict[str, Any]:
+    name = next((name for name, formula in _FORMULAS.items() if type(bm25.formula) is formula), None)
+    if name is None:
+        raise ConfigError(f"the formula {bm25.formula!r} cannot be kept; those that can: {', '.join(FORMULAS)}")
+    options = {option: getattr(bm25, option) for option in _OPTIONS}
+    return {"format": FORMAT, "formula": {"name": name, **asdict(bm25.formula)}, **options}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The options of `BM25` that a folder was saved with."""
+    file = path / NAME
+    try:
+        found = json.loads(file.read_bytes())
+    except ValueError:
+        raise files.damaged(file, "is not JSON") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT or found.keys() != _KEYS:
+        raise IncompatibleIndexError(
+            f"{file} is not of format {FORMAT}, the newest known here, with the keys {sorted(_KEYS)}, but has {found}: "
+            "update voicevault-retrievers, or persist the retriever into a new folder"
+        )
+    return {"formula": _formula(file, found["formula"]), **{option: found[option] for option in _OPTIONS}}
+
+
+def _formula(file: Path, recipe: Any) -> Formula:
+    try:
+        constants = dict(recipe)
+        return _FORMULAS[constants.pop("name")](**constants)
+    except (KeyError, TypeError, ValueError) as error:
+        raise IncompatibleIndexError(
+            f"{file} has the formula {recipe!r}, which is not known here; known: {', '.join(_FORMULAS)}"
+        ) from error
+
+
+def _foreign(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} holds something that no BM25Retriever persisted ({NAME} is not there): choose another folder"
+    )

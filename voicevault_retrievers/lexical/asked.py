@@ -1,0 +1,117 @@
+"""A query's terms, weighed by the chunks that count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from voicevault_retrievers.lexical.formulas import Formula
+from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.selection import Selection
+
+Forms: TypeAlias = tuple[str, ...]
+Term: TypeAlias = str | Sequence[str]
+Histogram: TypeAlias = list[tuple[int, int]]
+
+
+class Population(NamedTuple):
+    """The chunks that count: how many, the sum of their lengths, and which of each segment (None for all live)."""
+
+    total: int
+    length: int
+    chosen: tuple[Selection | None, ...]
+
+
+class Weighed(NamedTuple):
+    """A term in one of its forms, as one segment knows it: its number there, its weight, its place in the query."""
+
+    number: int
+    weight: float
+    place: int
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The distinct terms that some chunk has, in the query's order, each with all its forms.
+
+    `counts` says how often the query has each, `frequencies` how many chunks have it in any form, `idf` its weight;
+    `segments` has the same for each segment.
+    """
+
+    formula: Formula
+    total: int
+    mean_length: float
+    terms: tuple[Forms, ...]
+    counts: tuple[int, ...]
+    frequencies: tuple[int, ...]
+    idf: tuple[float, ...]
+    segments: tuple[list[Weighed], ...]
+
+    @property
+    def base(self) -> float:
+        """What a chunk without any of the terms would score."""
+        absent = self.formula.absent()
+        return sum((n * idf * absent for n, idf in zip(self.counts, self.idf, strict=True)), 0.0) if absent else 0.0
+
+    @property
+    def weights(self) -> list[float]:
+        """Of each term."""
+        return [count * idf for count, idf in zip(self.counts, self.idf, strict=True)]
+
+
+def ask(
+    terms: Iterable[Term],
+    formula: Formula,
+    segments: Sequence[Segment],
+    population: Population,
+    histogram: Callable[[], Histogram],
+) -> Asked:
+    """Look the terms up and weigh them; `histogram` says of each document frequency how many terms have it."""
+    counted = Counter((term,) if isinstance(term, str) else tuple(term) for term in terms)
+    flat = [form for forms in counted for form in forms]
+    looked = [segment.postings.look(flat) for segment in segments]
+    having = [0] * len(flat)
+    for segment, chosen, found in zip(segments, population.chosen, looked, strict=True):
+        for at, (number, documents) in enumerate(found):
+            if documents:
+                having[at] += segment.count(number, documents, chosen)
+    distinct: list[tuple[Forms, int, int]] = []
+    places: list[int] = []
+    start = 0
+    for forms, count in counted.items():
+        frequency = sum(having[start : start + len(forms)])
+        start += len(forms)
+        places += [len(distinct) if frequency else -1] * len(forms)
+        if frequency:
+            distinct.append((forms, count, frequency))
+    frequencies = [frequency for _, _, frequency in distinct]
+    idf = _idf(formula, frequencies, population.total, histogram)
+    weights = [count * weight for (_, count, _), weight in zip(distinct, idf, strict=True)]
+    return Asked(
+        formula,
+        population.total,
+        population.length / population.total if population.total else 0.0,
+        tuple(forms for forms, _, _ in distinct),
+        tuple(count for _, count, _ in distinct),
+        tuple(frequencies),
+        tuple(idf),
+        tuple(
+            [
+                Weighed(number, weights[place], place)
+                for (number, _), place in zip(found, places, strict=True)
+                if number >= 0 <= place
+            ]
+            for found in looked
+        ),
+    )
+
+
+def _idf(formula: Formula, frequencies: Sequence[int], total: int, histogram: Callable[[], Histogram]) -> list[float]:
+    idf = [formula.idf(frequency, total) for frequency in frequencies]
+    if idf and min(idf) < 0:
+        floor = formula.floor(histogram, total)
+        if floor is not None:
+            return [floor if value < 0 else value for value in idf]
+    return idf

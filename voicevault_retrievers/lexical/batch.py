@@ -1,0 +1,121 @@
+"""Many queries at once over one segment: what they share is done once, and the loops run on two threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.lexical.asked import Asked, Forms, Population, Term, ask
+from voicevault_retrievers.lexical.formulas import Floats, Formula
+from voicevault_retrievers.lexical.postings import Numbers, Postings
+from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.lexical.searching import ALL, Searcher, kernels, spread
+from voicevault_retrievers.lexical.segment import Segment
+
+THREADS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The terms of all queries, one after the other, each query's distinct ones in its order.
+
+    `places` are those of the terms in `asked`, `counts` how often the query has each, `ends` where each query's end.
+    """
+
+    asked: Asked
+    places: Numbers
+    counts: Numbers
+    ends: Numbers
+
+    @classmethod
+    def of(cls, asked: Asked, queries: Sequence[Sequence[Forms]]) -> Batch:
+        known = {forms: place for place, forms in enumerate(asked.terms)}
+        flat = np.array([known.get(forms, -1) for terms in queries for forms in terms], dtype=np.int64)
+        owners = np.repeat(np.arange(len(queries)), [len(terms) for terms in queries])
+        size = max(1, len(known))
+        keys, firsts, counts = np.unique((owners * size + flat)[flat >= 0], return_index=True, return_counts=True)
+        order = np.argsort(firsts)
+        queried, places = np.divmod(keys[order], size)
+        return cls(asked, places, counts[order], np.cumsum(np.bincount(queried, minlength=len(queries))))
+
+    def forms(self) -> tuple[Numbers, Floats, Numbers]:
+        """The segment's numbers of all terms in all forms, the weight of each, and where each query's end."""
+        weighed = self.asked.segments[0]
+        numbers = np.array([entry.number for entry in weighed], dtype=np.int64)
+        each = np.bincount([entry.place for entry in weighed], minlength=len(self.asked.terms))
+        starts = np.cumsum(each) - each
+        repeated = each[self.places]
+        ends = np.cumsum(repeated)
+        at = np.repeat(starts[self.places] - (ends - repeated), repeated) + np.arange(int(repeated.sum()))
+        weights = np.repeat(self.counts * np.array(self.asked.idf)[self.places], repeated)
+        return numbers[at], weights, np.append(0, ends)[self.ends]
+
+    def terms(self, query: int) -> Sequence[int]:
+        """The places of a query's terms."""
+        places: Sequence[int] = self.places[self.ends[query - 1] if query else 0 : self.ends[query]].tolist()
+        return places
+
+
+@dataclass(frozen=True, eq=False)
+class Found(Sequence[Sequence[Scored]]):
+    """For each query what was found, best first: arrays, until it is asked for."""
+
+    segment: Segment
+    batch: Batch
+    ordinals: NDArray[np.int64]
+    scores: Floats
+    counts: Numbers
+    frequencies: NDArray[np.int64]
+    ends: Numbers
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @overload
+    def __getitem__(self, at: int) -> Sequence[Scored]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Sequence[Scored]]: ...
+    def __getitem__(self, at: int | slice) -> Sequence[Scored] | Sequence[Sequence[Scored]]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(len(self)))]
+        query, count, k = range(len(self))[at], int(self.counts[at]), self.ordinals.shape[1]
+        start = int(self.ends[query - 1]) if query else 0
+        size = int(self.ends[query]) - start
+        rows = self.frequencies[k * start :][: count * size].reshape(count, size).tolist()
+        terms, asked = self.batch.terms(query), self.batch.asked
+        owners = [at for at, place in enumerate(terms) for entry in asked.segments[0] if entry.place == place]
+        forms = [asked.terms[place] for place in terms]
+        found = zip(self.ordinals[query, :count].tolist(), self.scores[query, :count].tolist(), rows, strict=True)
+        return [Scored(self.segment.rows.chunks[o], s, spread(row, owners, len(terms)), forms) for o, s, row in found]
+
+
+def search(
+    segment: Segment, everything: Population, queries: Sequence[Sequence[Term]], k: int, formula: Formula, by: Searcher
+) -> Found | None:
+    """The best k of each query; None where the formula or a weight needs more than the compiled loops can do."""
+    postings = segment.postings
+    forms = [[(term,) if isinstance(term, str) else tuple(term) for term in terms] for terms in queries]
+    distinct = dict.fromkeys(term for terms in forms for term in terms)
+    asked = ask(distinct, formula, [segment], everything, list)
+    if not isinstance(postings, Postings) or formula.curve() is None or min(asked.idf, default=1.0) <= 0:
+        return None
+    if formula.absent():
+        return None
+    batch = Batch.of(asked, forms)
+    numbers, weights, ends = batch.forms()
+    k = min(k, len(segment.rows))
+    ordinals, scores = np.empty((len(forms), k), dtype=np.int64), np.empty((len(forms), k))
+    counts, found = np.zeros(len(forms), dtype=np.int64), np.empty(k * len(numbers), dtype=np.int64)
+    live = ALL if segment.rows.live is None else segment.rows.live
+    query = (postings.arrays, *by.table(asked), numbers, weights, ends, np.zeros(len(forms)), live)
+    run, step = kernels().top_many, -(-len(forms) // (4 * THREADS))
+    with ThreadPoolExecutor(THREADS) as threads:
+        starts = range(0, len(forms), max(1, step))
+        done = (ordinals, scores, found, counts)
+        list(threads.map(lambda at: run(*query, at, min(at + step, len(forms)), *done), starts))
+    return Found(segment, batch, ordinals, scores, counts, found, ends)

@@ -1,0 +1,267 @@
+"""BM25F: keyword search in chunks of several fields, where a word in a title may say more than one in the text.
+
+Zaragoza et al. (2004), "Microsoft Cambridge at TREC-13: Web and HARD tracks"; Robertson, Zaragoza (2009), "The
+Probabilistic Relevance Framework: BM25 and Beyond", section 3.6. What a term adds to a chunk's score, higher is better:
+
+    f~ = sum over fields of weight * f / (1 - b + b * L / avgL),    idf * f~ / (k1 + f~)
+
+with b, the length L and its mean avgL those of the field, and Lucene's idf over the chunks that have the term in any
+field. The frequencies are added before k1 bends them, so that a term in two fields is not taken for two terms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from voicevault_retrievers.channel import Leaf, Match, weighted
+from voicevault_retrievers.checks import number
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.filters import both
+from voicevault_retrievers.lexical import building
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
+from voicevault_retrievers.lexical.formulas import Floats, Lucene
+from voicevault_retrievers.lexical.postings import Postings, Unsigned
+from voicevault_retrievers.rows import Rows, best
+from voicevault_retrievers.selection import Ordinals, Selection
+from voicevault_retrievers.text import Analyzer, QueryTerm, untagged
+from voicevault_retrievers.types import Chunk, Query, Variant, as_query
+
+TEXT = "text"
+FIELDS = {"title": 3.0, TEXT: 1.0}
+"""What `from_chunks` takes: the weight of titles that did best on the training queries of SciFact."""
+
+B = 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A field's postings, its weight, and how much its length counts (b, in [0, 1])."""
+
+    name: str
+    postings: Postings
+    weight: float = 1.0
+    b: float = B
+
+    def __post_init__(self) -> None:
+        if not number(f"the weight of field {self.name!r}", self.weight):
+            raise ConfigError(f"the weight of field {self.name!r} is 0: leave the field out")
+        Lucene(b=self.b)
+
+
+@dataclass(frozen=True)
+class FieldScore:
+    """What a term in one field adds to a chunk's score: that field's share of `count * idf * f~ / (k1 + f~)`.
+
+    `count` is how often the query has the term, `frequency` how often the field, `document_frequency` in how many
+    chunks it is, in any field; `norm` is the field's length norm.
+    """
+
+    term: str
+    field: str
+    count: int
+    frequency: int
+    document_frequency: int
+    idf: float
+    norm: float
+    contribution: float
+
+
+class _Part(NamedTuple):
+    """A term in one field: the chunks that have it there, how often, their length norms, and their part of `f~`."""
+
+    field: str
+    ordinals: Ordinals
+    frequencies: Unsigned
+    norms: Floats
+    pseudo: Floats
+
+
+class _Term(NamedTuple):
+    """A term of a query: the chunks that have it in any field, and their `f~`.
+
+    `times` is how often the query has it, `frequency` how many chunks that count have it.
+    """
+
+    asked: QueryTerm
+    times: int
+    frequency: int
+    idf: float
+    ordinals: Ordinals
+    pseudo: Floats
+    parts: Sequence[_Part]
+
+
+class BM25F(Leaf):
+    """BM25F over chunks held in memory. A chunk is found when it shares a term with the query, in any field.
+
+    Scores are above 0, unbounded, higher is better. All fields' postings are of the same rows. `statistics` "filtered"
+    counts document frequencies and lengths over what passes `Query.where` alone; `Query.require` always does.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        fields: Iterable[Field],
+        analyzer: AnyAnalyzer | None = None,
+        *,
+        k1: float = 1.2,
+        statistics: str = "collection",
+        timeout: float | None = None,
+        name: str = "bm25f",
+    ) -> None:
+        super().__init__(name, "keyword", timeout=timeout)
+        if statistics not in ("collection", "filtered"):
+            raise unknown("statistics", statistics, ("collection", "filtered"))
+        self.rows = rows
+        self.fields = tuple(fields)
+        self.analyzer = Analyzer() if analyzer is None else analyzer
+        self.formula = Lucene(k1)
+        self.statistics = statistics
+        self.tags = "".join(sorted({tag for field in self.fields for tag in field.postings.tags}))
+
+    @classmethod
+    def from_chunks(
+        cls,
+        chunks: Iterable[Chunk],
+        fields: Mapping[str, float] | None = None,
+        analyzer: AnyAnalyzer | None = None,
+        *,
+        b: float | Mapping[str, float] = B,
+        **options: Any,
+    ) -> BM25F:
+        """BM25F over the fields with these weights; `FIELDS` where none are given.
+
+        "text" is a chunk's text, any other field a key of its metadata: a string or a list of strings, empty where it
+        is missing. `b` is the same for all fields or a mapping; `options` are those of the constructor.
+        """
+        rows, weights = Rows.of(chunks), FIELDS if fields is None else fields
+        bs = dict(b) if isinstance(b, Mapping) else dict.fromkeys(weights, b)
+        strange = next((name for name in bs if name not in weights), None)
+        if strange is not None:
+            raise unknown("field", strange, weights)
+        chosen = Analyzer() if analyzer is None else analyzer
+        made = [
+            Field(name, building.build(analyse(chosen, [_text(chunk, name) for chunk in rows.chunks])), weight, b_field)
+            for name, weight in weights.items()
+            for b_field in [bs.get(name, B)]
+        ]
+        return cls(rows, made, chosen, **options)
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [self._find(query, wording.text, k) for wording in wordings]
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
+        places = self.rows.places(ids, both(query.require, query.where))
+        found = [(wording.weight, self._scores(self._look(query, wording.text))) for wording in self._wordings(query)]
+        return {
+            chunk_id: max(weighted(float(scores[at]), weight) for weight, scores in found)
+            for chunk_id, at in places.items()
+            if found
+        }
+
+    def explain(self, query: str | Query, chunk_id: str) -> list[FieldScore]:
+        """The parts of a chunk's score for the query's own text, by term and field, which add up to it.
+
+        Empty where a search would not find the chunk.
+        """
+        query = as_query(query)
+        places = self.rows.places([chunk_id], both(query.require, query.where))
+        return [
+            part for at in places.values() for term in self._look(query, query.text) for part in self._told(term, at)
+        ]
+
+    def _find(self, query: Query, text: str, k: int) -> list[Match]:
+        terms = self._look(query, text)
+        scores = self._scores(terms)
+        passing = self.rows.selection(both(query.require, query.where))
+        having = Selection.union(len(self.rows), [term.ordinals for term in terms])
+        top = best(scores, (having if passing is None else having & passing).ordinals.astype(np.intp), k)
+        matched = [Selection(len(self.rows), term.ordinals).has(top.astype(np.uint32)).tolist() for term in terms]
+        return [
+            Match(
+                self.rows.chunks[at],
+                score,
+                tuple(t.asked.word for t, has in zip(terms, matched, strict=True) if has[i]),
+            )
+            for i, (at, score) in enumerate(zip(top.tolist(), scores[top].tolist(), strict=True))
+        ]
+
+    def _look(self, query: Query, text: str) -> list[_Term]:
+        """The distinct terms of a wording that some chunk has that counts, in their order."""
+        counting = both(query.require, query.where) if self.statistics == "filtered" else query.require
+        chosen = self.rows.selection(counting)
+        means = [_mean(field.postings, chosen) for field in self.fields]
+        asked = query_terms(self.analyzer, text, self.tags)
+        counts = Counter(term.forms for term in asked)
+        distinct = {term.forms: term for term in reversed(asked)}
+        terms = (self._term(distinct[forms], count, chosen, means) for forms, count in counts.items())
+        return [term for term in terms if term.frequency]
+
+    def _term(self, asked: QueryTerm, count: int, chosen: Selection | None, means: Sequence[float]) -> _Term:
+        parts = [
+            _part(field, number, mean)
+            for field, mean in zip(self.fields, means, strict=True)
+            for number, documents in field.postings.look(asked.forms)
+            if documents
+        ]
+        having = np.concatenate([np.empty(0, np.uint32), *(part.ordinals for part in parts)])
+        ordinals, places = np.unique(having, return_inverse=True)
+        weights = np.concatenate([np.empty(0), *(part.pseudo for part in parts)])
+        pseudo = np.bincount(places, weights, len(ordinals)).astype(np.float64)
+        frequency = len(ordinals) if chosen is None else int(chosen.has(ordinals).sum())
+        total = len(self.rows) if chosen is None else chosen.count
+        return _Term(asked, count, frequency, self.formula.idf(frequency, total), ordinals, pseudo, parts)
+
+    def _scores(self, terms: Iterable[_Term]) -> Floats:
+        """The score of each row; 0 where it has none of the terms."""
+        scores = np.zeros(len(self.rows))
+        for term in terms:
+            scores[term.ordinals] += term.times * term.idf * (term.pseudo / (self.formula.k1 + term.pseudo))
+        return scores
+
+    def _told(self, term: _Term, at: int) -> Iterator[FieldScore]:
+        """What a term gives to a row, by field."""
+        pseudo = float(term.pseudo[term.ordinals == at].sum())
+        for field, ordinals, frequencies, norms, parts in term.parts:
+            for f, norm, part in zip(*(of[ordinals == at].tolist() for of in (frequencies, norms, parts)), strict=True):
+                yield FieldScore(
+                    untagged(term.asked.forms[0]),
+                    field,
+                    term.times,
+                    f,
+                    term.frequency,
+                    term.idf,
+                    norm,
+                    term.times * term.idf * (part / (self.formula.k1 + pseudo)),
+                )
+
+    def __repr__(self) -> str:
+        weights = {field.name: field.weight for field in self.fields}
+        bs = {field.name: field.b for field in self.fields}
+        return f"BM25F({weights}, k1={self.formula.k1:g}, b={bs}, analyzer={self.analyzer!r}, chunks={len(self.rows)})"
+
+
+def _part(field: Field, number: int, mean_length: float) -> _Part:
+    ordinals, frequencies = field.postings.find(number)
+    norms = Lucene(b=field.b).norm(field.postings.lengths[ordinals], mean_length)
+    return _Part(field.name, ordinals, frequencies, norms, field.weight * (frequencies / norms))
+
+
+def _mean(postings: Postings, chosen: Selection | None) -> float:
+    """The mean length of a field over the chosen rows (None for all)."""
+    if chosen is None:
+        return postings.total_length / max(1, len(postings))
+    return int(postings.lengths[chosen.ordinals].sum(dtype=np.int64)) / max(1, chosen.count)
+
+
+def _text(chunk: Chunk, name: str) -> str:
+    value = chunk.text if name == TEXT else chunk.metadata.get(name)
+    values = [] if value is None else value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(one, str) for one in values):
+        raise ConfigError(f"chunk {chunk.id!r}: field {name!r} is a string or a list of strings, not {value!r}")
+    return "\n".join(values)

@@ -1,0 +1,296 @@
+"""The search that numba compiles. Imported where it is called only, since importing numba takes half a second.
+
+`top` finds the best documents of one segment by MaxScore (Turtle, Flood, 1995, "Query evaluation: strategies and
+optimizations") over windows of ordinals: the lists that cannot lift a document over the threshold on their own are
+read only for documents that others have lifted nearly there. What passes is summed again in the order of the query's
+terms, so that the sums are those of `Formula.tf`, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from voicevault_retrievers.compiled import compiled
+from voicevault_retrievers.lexical.lists import (
+    LEAST,
+    enter,
+    first_at_least,
+    frequency_of,
+    norm_of,
+    ordered,
+    part_of,
+    tf_of,
+)
+from voicevault_retrievers.lexical.windows import (
+    WINDOW,
+    add,
+    add_and_tell,
+    clear,
+    keep,
+    keep_live,
+    lift,
+    make_room,
+    probe,
+    risen,
+)
+
+MARGIN = 1e-9
+"""By how much two orders of summation may differ, relative to the sum; many times what float64 can lose."""
+NONE = 1 << 62
+DENSE = 0.125
+"""Postings per document from which all of a window's scores are looked at."""
+NEAR = 8
+"""Looking a document up in a list takes about as long as adding so many of its postings."""
+ENOUGH = 16
+"""Postings for each document wanted that a first look takes."""
+
+
+@compiled
+def _settle(
+    held: Any, constants: Any, numbers: Any, weights: Any, base: Any, threshold: Any, near: Any,
+    ordinals: Any, scores: Any, found: Any,
+) -> Any:  # fmt: skip
+    """Of the documents near the top, by ascending ordinal, the best by their exact scores."""
+    exact = np.empty(len(near))
+    counts = np.zeros((len(near), len(numbers)), np.int64)
+    for j in range(len(near)):
+        norm = norm_of(constants, held.lengths[near[j]])
+        score = base
+        for i in range(len(numbers)):
+            f = frequency_of(held, numbers[i], near[j])
+            if f:
+                counts[j, i] = f
+                score += weights[i] * tf_of(constants, np.float64(f), norm)
+        exact[j] = score
+    used = 0
+    for j in np.argsort(-exact, kind="mergesort"):
+        if used == len(ordinals) or exact[j] < threshold:
+            break
+        ordinals[used], scores[used] = near[j], exact[j]
+        found[used] = counts[j]
+        used += 1
+    return used
+
+
+@compiled
+def _next_block(held: Any, run: Any, last_run: Any, first: Any) -> Any:
+    """The next block that a list from `first` on has postings in, or NONE."""
+    block: Any = NONE
+    for i in range(first, len(run)):
+        if run[i] < last_run[i]:
+            block = min(block, np.int64(held.run_blocks[run[i]]))
+    return block
+
+
+@compiled
+def _next_window(low: Any, place: Any, end: Any, first: Any) -> Any:
+    """Where in its block the next window begins that a list from `first` on has postings in, or NONE."""
+    start: Any = NONE
+    for i in range(first, len(place)):
+        if place[i] < end[i]:
+            start = min(start, np.int64(low[place[i]]))
+    return start if start == NONE else start // WINDOW * WINDOW
+
+
+@compiled
+def _gather(
+    low: Any, frequencies: Any, lengths: Any, constants: Any, table: Any, weight: Any, place: Any, end: Any,
+    origin: Any, start: Any, window: Any, touched: Any, slots: Any, first: Any, dense: Any, floor: Any,
+) -> Any:  # fmt: skip
+    """Add the lists from `first` on to a window; how many slots reach the floor (in `slots`), how many were touched."""
+    told = 0
+    if dense:
+        for i in range(first, len(weight)):
+            place[i] = add(
+                low, frequencies, lengths, constants, table, weight[i], place[i], end[i], origin, start, window
+            )
+        return risen(window, min(WINDOW, len(lengths) - origin - start), floor, slots), told
+    for i in range(first, len(weight)):
+        place[i], told = add_and_tell(
+            low, frequencies, lengths, constants, table, weight[i], place[i], end[i], origin, start, window, touched,
+            told,
+        )  # fmt: skip
+    slots[:told] = touched[:told]
+    count = keep(window, floor, slots, told)
+    if count > 1 and first < len(weight) - 1:
+        slots[:count] = np.sort(slots[:count])
+    return count, told
+
+
+@compiled
+def _refine(
+    low: Any, frequencies: Any, lengths: Any, constants: Any, table: Any, weight: Any, place: Any, end: Any,
+    origin: Any, start: Any, window: Any, slots: Any, count: Any, first: Any, cut: Any, below: Any, seen: Any,
+    postings: Any,
+) -> Any:  # fmt: skip
+    """Add the lists before `first` for the slots that may yet reach the cut; how many do, whether others were added."""
+    whole = False
+    for i in range(first - 1, -1, -1):
+        if count == 0:
+            break
+        if seen[i] != start:
+            seen[i] = start
+            if place[i] < end[i]:
+                place[i] = first_at_least(low, start, place[i], end[i])
+        if postings[i] < NEAR * count:
+            place[i] = add(
+                low, frequencies, lengths, constants, table, weight[i], place[i], end[i], origin, start, window
+            )
+            whole = True
+        else:
+            probe(
+                low, frequencies, lengths, constants, table, weight[i], place[i], end[i], origin, start, window, slots,
+                count,
+            )  # fmt: skip
+        count = keep(window, max(cut - below[i], LEAST), slots, count)
+    return count, whole
+
+
+@compiled
+def _scan(
+    held: Any, constants: Any, table: Any, weight: Any, below: Any, first_run: Any, last_run: Any, first: Any,
+    cut: Any, live: Any, k: Any,
+) -> Any:  # fmt: skip
+    """The live documents near the top that have a term of the lists from `first` on, and the cut that they give."""
+    low, frequencies, lengths, size = held.low, held.frequencies, held.lengths, len(weight)
+    run, seen, postings = first_run.copy(), np.empty(size, np.int64), np.empty(size, np.int64)
+    place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    window, touched, slots = np.zeros(WINDOW), np.empty(WINDOW + 1, np.int64), np.empty(WINDOW + 1, np.int64)
+    heap, highest = np.empty(k), 0
+    near, near_scores, used = np.empty(2 * k + WINDOW, np.int64), np.empty(2 * k + WINDOW), 0
+    block = _next_block(held, run, last_run, first)
+    while block != NONE:
+        origin = block << 16
+        enter(held, block, run, last_run, place, end)
+        run += end > 0
+        seen[:] = -1
+        postings[:] = (end - place) * WINDOW // min(65536, len(lengths) - origin)  # in a window, on average
+        dense = postings[first:].sum() > DENSE * WINDOW
+        start = _next_window(low, place, end, first)
+        while start != NONE:
+            count, told = _gather(
+                low, frequencies, lengths, constants, table, weight, place, end, origin, start, window, touched, slots,
+                first, dense, max(cut - below[first], LEAST),
+            )  # fmt: skip
+            if len(live) > 0:
+                count = keep_live(live, origin + start, slots, count)
+            count, whole = _refine(
+                low, frequencies, lengths, constants, table, weight, place, end, origin, start, window, slots, count,
+                first, cut, below, seen, postings,
+            )  # fmt: skip
+            if used + count > len(near):
+                near, near_scores, used = make_room(near, near_scores, used, cut)
+            for j in range(count):
+                score = window[slots[j]]
+                if score >= cut:
+                    near[used], near_scores[used] = origin + start + slots[j], score
+                    used += 1
+                    highest = lift(heap, highest, score)
+                    if highest == k:
+                        cut = max(cut, heap[0] * (1.0 - MARGIN))
+            clear(window, touched, -1 if dense or whole else told)
+            while first < size and below[first + 1] < cut:
+                first += 1
+            start = _next_window(low, place, end, first)
+        block = _next_block(held, run, last_run, first)
+    near, near_scores, used = make_room(near, near_scores, used, cut)
+    return np.sort(near[:used]), cut
+
+
+@compiled
+def _score(
+    held: Any, constants: Any, table: Any, weight: Any, below: Any, place: Any, end: Any, ordinal: Any, cut: Any
+) -> Any:
+    """What a document's terms add up to; less where that is under the cut."""
+    value, score = ordinal & 0xFFFF, 0.0
+    for i in range(len(weight) - 1, -1, -1):
+        if score + below[i + 1] < cut:
+            break
+        if place[i] < end[i] and held.low[place[i]] < value:
+            place[i] = first_at_least(held.low, value, place[i], end[i])
+        if place[i] < end[i] and held.low[place[i]] == value:
+            score += weight[i] * part_of(table, constants, held.frequencies[place[i]], held.lengths[ordinal])
+    return score
+
+
+@compiled
+def top(
+    held: Any, constants: Any, table: Any, numbers: Any, weights: Any, base: Any, threshold: Any, live: Any,
+    ordinals: Any, scores: Any, found: Any,
+) -> Any:  # fmt: skip
+    """Write the best live documents, their scores and the terms' frequencies in each; how many they are.
+
+    `held` are the arrays of the segment, `table` is that of `part_of`. `numbers` and `weights` (above 0) are those of
+    the query's terms in order; `constants` those of the formula: alpha, beta, gamma, add, absent, b and the mean
+    length. `base` is what a document scores that lacks all terms. Only what reaches `threshold` is found, and as many
+    as fit in `ordinals`.
+    """
+    order, below, run, last_run = ordered(held, constants, numbers, weights)
+    k, size, weight = len(ordinals), len(numbers), weights[order]
+    cut = (threshold - base) * (1.0 - MARGIN) if threshold > base else 0.0
+    # The lists that weigh most first: a few documents of theirs lift the cut, and often above all that remain.
+    rare, postings = size, 0
+    while rare > 0 and postings < ENOUGH * k:
+        rare -= 1
+        postings += held.run_starts[last_run[rare]] - held.run_starts[run[rare]]
+    near, cut = _scan(held, constants, table, weight, below, run, last_run, rare, cut, live, k)
+    if rare > 0 and below[rare] >= cut:
+        first = 0  # lists from here on can lift a document over the cut
+        while below[first + 1] < cut:
+            first += 1
+        near, cut = _scan(held, constants, table, weight, below, run, last_run, first, cut, live, k)
+    return _settle(held, constants, numbers, weights, base, threshold, near, ordinals, scores, found)
+
+
+@compiled
+def among(
+    held: Any, constants: Any, table: Any, numbers: Any, weights: Any, base: Any, threshold: Any, chosen: Any,
+    ordinals: Any, scores: Any, found: Any,
+) -> Any:  # fmt: skip
+    """As `top`, among few documents: `chosen` are their ordinals, ascending."""
+    order, below, run, last_run = ordered(held, constants, numbers, weights)
+    size, k, weight = len(numbers), len(ordinals), weights[order]
+    place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    heap, highest = np.empty(k), 0
+    near, near_scores, used = np.empty(2 * k + WINDOW, np.int64), np.empty(2 * k + WINDOW), 0
+    cut = (threshold - base) * (1.0 - MARGIN) if threshold > base else 0.0
+    block = np.int64(-1)
+    for at in range(len(chosen)):
+        ordinal = np.int64(chosen[at])
+        if ordinal >> 16 != block:
+            block = ordinal >> 16
+            enter(held, block, run, last_run, place, end)
+        score = _score(held, constants, table, weight, below, place, end, ordinal, cut)
+        if score == 0.0 or score < cut:
+            continue
+        if used == len(near):
+            near, near_scores, used = make_room(near, near_scores, used, cut)
+        near[used], near_scores[used] = ordinal, score
+        used += 1
+        highest = lift(heap, highest, score)
+        if highest == k:
+            cut = max(cut, heap[0] * (1.0 - MARGIN))
+    near, near_scores, used = make_room(near, near_scores, used, cut)
+    return _settle(held, constants, numbers, weights, base, threshold, near[:used], ordinals, scores, found)
+
+
+@compiled
+def top_many(
+    held: Any, constants: Any, table: Any, numbers: Any, weights: Any, ends: Any, bases: Any, live: Any, first: Any,
+    last: Any, ordinals: Any, scores: Any, found: Any, counts: Any,
+) -> None:  # fmt: skip
+    """`top` for the queries from `first` to `last`; query q has the terms up to `ends[q]`, flat in `numbers`.
+
+    `found` is flat as well: of each document found as many frequencies as its query has terms.
+    """
+    k = ordinals.shape[1]
+    for q in range(first, last):
+        start = ends[q - 1] if q else 0
+        mine = found[k * start : k * ends[q]].reshape(k, ends[q] - start)
+        if start < ends[q]:
+            counts[q] = top(
+                held, constants, table, numbers[start : ends[q]], weights[start : ends[q]], bases[q], -np.inf, live,
+                ordinals[q], scores[q], mine,
+            )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Compiled loops over the postings of a term, and what each adds to a score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from voicevault_retrievers.compiled import compiled
+
+LEAST = 1e-300
+"""What a match adds at least, so that a sum of 0 means "not seen"."""
+
+
+@compiled
+def first_at_least(low: Any, value: Any, start: Any, stop: Any) -> Any:
+    """The first place from `start` to `stop` whose ordinal is not below a value; gallops, for it is mostly near."""
+    step = 1
+    while start + step < stop and low[start + step] < value:
+        start += step
+        step *= 2
+    stop = min(stop, start + step)
+    while start < stop:
+        middle = (start + stop) // 2
+        if low[middle] < value:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@compiled
+def frequency_of(held: Any, term: Any, ordinal: Any) -> Any:
+    """How often a document has a term."""
+    block, rest = ordinal >> 16, ordinal & 0xFFFF
+    run, end = np.int64(held.term_runs[term]), np.int64(held.term_runs[term + 1])
+    stop = end
+    while run < stop:
+        middle = (run + stop) // 2
+        if held.run_blocks[middle] < block:
+            run = middle + 1
+        else:
+            stop = middle
+    if run == end or held.run_blocks[run] != block:
+        return 0
+    stop = held.run_starts[run + 1]
+    at = first_at_least(held.low, rest, held.run_starts[run], stop)
+    return np.int64(held.frequencies[at]) if at < stop and held.low[at] == rest else 0
+
+
+@compiled
+def tf_of(constants: Any, f: Any, norm: Any) -> Any:
+    """`Formula.tf` less `Formula.absent`, in the same order of operations."""
+    alpha, beta, gamma, add, absent, _, _ = constants
+    return (alpha * f + beta * norm) / (f + gamma * norm) + add - absent
+
+
+@compiled
+def norm_of(constants: Any, length: Any) -> Any:
+    """`Formula.norm`, in the same order of operations."""
+    _, _, _, _, _, b, mean = constants
+    return 1.0 - b + b * np.float64(length) / mean
+
+
+@compiled
+def part_of(table: Any, constants: Any, f: Any, length: Any) -> Any:
+    """As `tf_of`, by the table where it goes so far, which saves a division; above 0."""
+    if f < table.shape[0] and length < table.shape[1]:
+        return table[f, length]
+    return max(tf_of(constants, np.float64(f), norm_of(constants, length)), LEAST)
+
+
+@compiled
+def most_of(held: Any, constants: Any, term: Any) -> Any:
+    """The most that a term can add, before its weight: by its bounds, or by its few postings."""
+    most = 0.0
+    row = np.searchsorted(held.bounded, term)
+    if row < len(held.bounded) and held.bounded[row] == term:
+        for kind in range(held.bounds.shape[1]):
+            f = np.float64(held.bounds[row, kind, 0])
+            if f > 0:
+                most = max(most, tf_of(constants, f, norm_of(constants, held.bounds[row, kind, 1])))
+        return most
+    for run in range(held.term_runs[term], held.term_runs[term + 1]):
+        base = np.int64(held.run_blocks[run]) << 16
+        for at in range(held.run_starts[run], held.run_starts[run + 1]):
+            norm = norm_of(constants, held.lengths[base + held.low[at]])
+            most = max(most, tf_of(constants, np.float64(held.frequencies[at]), norm))
+    return most
+
+
+@compiled
+def ordered(held: Any, constants: Any, numbers: Any, weights: Any) -> Any:
+    """The terms by the most that each can add, and the most that the first ones can add together."""
+    most = np.empty(len(numbers))
+    for i in range(len(numbers)):
+        most[i] = weights[i] * most_of(held, constants, numbers[i])
+    order = np.argsort(most)
+    below = np.zeros(len(numbers) + 1)
+    for i in range(len(numbers)):
+        below[i + 1] = below[i] + most[order[i]]
+    chosen = numbers[order]
+    return order, below, held.term_runs[chosen].astype(np.int64), held.term_runs[chosen + 1].astype(np.int64)
+
+
+@compiled
+def enter(held: Any, block: Any, run: Any, last_run: Any, place: Any, end: Any) -> None:
+    """Set each list to its postings in a block."""
+    for i in range(len(run)):
+        while run[i] < last_run[i] and held.run_blocks[run[i]] < block:
+            run[i] += 1
+        here = run[i] < last_run[i] and held.run_blocks[run[i]] == block
+        place[i] = held.run_starts[run[i]] if here else 0
+        end[i] = held.run_starts[run[i] + 1] if here else 0

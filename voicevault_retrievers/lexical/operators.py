@@ -1,0 +1,225 @@
+"""Operators in a query: `"an exact phrase"`, `+must` and `-not`.
+
+- An operator stands at the start of a word; elsewhere its sign is part of the word: `HS-4410-B`, `a+b`, `C++`.
+- `"…"` has to be in what is found, word after word. Typographic quotes do as well; one that nothing closes is text.
+- `+word` has to be in what is found, `-word` and `-"…"` must not be. A sign that stands alone, or before another one
+  (`--verbose`), is text. A word that the analyzer takes apart (`e-mail`) is a phrase of its parts.
+- Words are compared as the analyzer reads them: without case, accents, endings, stopwords, and signs between them, so
+  that `"state of the art"` is also found in "state: art". Where a word is nothing but a stopword, it demands nothing.
+- An identifier is one in any spelling, but not in two words: `ERR_2043` is `err-2043`, and not `err 2043`.
+- A Chinese character that stands alone has to be there, wherever: pairs of them say what stands next to what.
+- What has to be there scores as other words do, what must not be there does not. With `-not` alone nothing is found.
+
+Terms are looked up in the postings. Their order is not in there: it is read from the texts of the best chunks that have
+all of them, so that a phrase takes its time whose words are frequent and seldom stand together.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from operator import and_, or_
+from typing import NamedTuple
+
+import numpy as np
+
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
+from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.selection import Mask, Ordinals, Selection
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.text.languages import TAGS, candidates
+from voicevault_retrievers.types import Chunk
+
+_QUOTES = '"“”„«»'
+_PHRASE = rf"(?P<sign>[+-]?)[{_QUOTES}](?=\s*[^\s{_QUOTES}])(?P<phrase>[^{_QUOTES}]*)[{_QUOTES}]"
+_OPERATOR = re.compile(rf"(?<!\S)(?:{_PHRASE}|(?P<mark>[+-])(?=[^\s+\-{_QUOTES}])(?P<word>\S+))")
+
+
+@dataclass(frozen=True)
+class Operators:
+    """A query taken apart: the `text` that scores, and the words and phrases that chunks must have, or never have."""
+
+    text: str
+    must: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, query: str) -> Operators:
+        """The operators of a query. Every text is a query."""
+        kinds: dict[str, list[str]] = {"must": [], "phrases": [], "never": []}
+
+        def plain(found: re.Match[str]) -> str:
+            operand = found["phrase"] or found["word"]
+            if "-" in (found["sign"], found["mark"]):
+                kinds["never"].append(operand)
+                return ""
+            kinds["phrases" if found["phrase"] else "must"].append(operand)
+            return f"{operand} "
+
+        text = _OPERATOR.sub(plain, query)
+        return cls(text, **{kind: tuple(operands) for kind, operands in kinds.items()})
+
+    def under(self, other: Operators) -> Operators:
+        """With the demands of another query too."""
+        return Operators(self.text, other.must + self.must, other.phrases + self.phrases, other.never + self.never)
+
+    def demands(self, analyzer: AnyAnalyzer, tags: str) -> Demands | None:
+        """What is demanded of the chunks of an index with this analyzer and these tags; None where nothing is."""
+        required = [_Passage.of(analyzer, text, tags) for text in self.must + self.phrases]
+        excluded = [_Passage.of(analyzer, text, tags) for text in self.never]
+        found = Demands(analyzer, tuple(filter(None, required)), tuple(filter(None, excluded)))
+        return found if found.required or found.excluded else None
+
+
+class _Reading(NamedTuple):
+    """A passage's terms in documents of some languages.
+
+    `order` are those that stand one after the other, `foreign` the tags of terms that other documents have.
+    """
+
+    terms: tuple[str, ...]
+    order: tuple[str, ...]
+    foreign: frozenset[str]
+
+
+class _Passage(tuple[_Reading, ...]):
+    """A word or a phrase, as the documents of an index may have it.
+
+    A document is in one language of each script, and a stopword of one language is a word of another: what has the
+    same terms is one reading. None is left where each document takes all of it for stopwords.
+    """
+
+    @classmethod
+    def of(cls, analyzer: AnyAnalyzer, text: str, tags: str) -> _Passage:
+        spoken: dict[tuple[str, ...], set[str]] = {}
+        for choice in product(*_choices(tags)):
+            terms = tuple(term.forms[0] for term in query_terms(analyzer, text, "".join(choice)))
+            spoken.setdefault(terms, set()).update(choice)
+        longest = max(map(len, spoken))
+        return cls(
+            _Reading(
+                terms,
+                tuple(term for term in terms if _is_placed(analyzer, term)),
+                # Where it has lost a stopword, the rest may be in documents that would not have lost it.
+                frozenset(tags) - own if len(terms) < longest else frozenset(),
+            )
+            for terms, own in spoken.items()
+            if terms
+        )
+
+    @property
+    def is_word(self) -> bool:
+        """Whether the postings say all."""
+        return all(len(reading.order) < 2 and not reading.foreign for reading in self)
+
+    def candidates(self, segment: Segment, among: Selection) -> Selection:
+        """Those of some rows that have all terms of a reading."""
+        return Selection.union(among.size, [_having(segment, reading.terms, among) for reading in self])
+
+    def stands_in(self, texts: _Texts) -> Mask:
+        """Which texts have it."""
+        return reduce(or_, (texts.have(reading) for reading in self))
+
+
+class Demands(NamedTuple):
+    """What is demanded of chunks: passages that each has to have, and those that none has."""
+
+    analyzer: AnyAnalyzer
+    required: tuple[_Passage, ...]
+    excluded: tuple[_Passage, ...]
+
+    def narrow(self, segment: Segment, rows: Selection | None) -> Selection:
+        """Those of a segment's rows (None for all) that may be `met`: all that the postings say."""
+        left = Selection.everything(len(segment.rows)) if rows is None else rows
+        for passage in self.required:
+            left = passage.candidates(segment, left)
+        for passage in self.excluded:
+            left = left & ~passage.candidates(segment, left) if passage.is_word else left
+        return left
+
+    def met(self, chunks: Sequence[Chunk]) -> list[bool]:
+        """Which chunks meet the demands, of those that `narrow` leaves."""
+        required = [passage for passage in self.required if not passage.is_word]
+        excluded = [passage for passage in self.excluded if not passage.is_word]
+        met = np.ones(len(chunks), dtype=np.bool_)
+        if required or excluded:
+            texts = _Texts(self.analyzer, [chunk.text for chunk in chunks])
+            for passage in required:
+                met &= passage.stands_in(texts)
+            for passage in excluded:
+                met &= ~passage.stands_in(texts)
+        return met.tolist()
+
+    def passing(self, segments: Iterable[Segment], ids: Sequence[str]) -> list[str]:
+        """Those of the given chunks that are live and meet the demands."""
+        found: list[Chunk] = []
+        for segment in segments:
+            places = sorted(segment.rows.places(ids).values())
+            if places:
+                left = self.narrow(segment, Selection(len(segment.rows), np.array(places, dtype=np.uint32)))
+                found += [segment.rows.chunks[at] for at in left.ordinals.tolist()]
+        return [chunk.id for chunk, met in zip(found, self.met(found), strict=True) if met]
+
+
+class _Texts:
+    """Texts as streams of terms: `terms` are those of all texts as numbers of the vocabulary, `owners` their texts."""
+
+    def __init__(self, analyzer: AnyAnalyzer, texts: Sequence[str]) -> None:
+        analyzed = analyse(analyzer, texts)
+        self.count = len(texts)
+        self.numbers = {term: number for number, term in enumerate(analyzed.vocabulary)}
+        self.terms = analyzed.terms
+        self.owners = np.repeat(np.arange(len(texts)), analyzed.lengths)
+        self.placed = self._places(lambda term: _is_placed(analyzer, term))
+
+    def have(self, reading: _Reading) -> Mask:
+        """Which texts have all terms, those with an order in it, and no foreign ones."""
+        found = ~self._owning(self._places(lambda term: term[:1] in reading.foreign))
+        for wanted in set(reading.terms) - set(reading.order):
+            found &= self._owning(self.terms == self._number(wanted))
+        return found & self._in_order(reading.order) if reading.order else found
+
+    def _in_order(self, order: Sequence[str]) -> Mask:
+        terms, owners = self.terms[self.placed], self.owners[self.placed]
+        starts = np.arange(max(0, len(terms) - len(order) + 1))
+        for offset, term in enumerate(order):
+            starts = starts[terms[starts + offset] == self._number(term)]
+        starts = starts[owners[starts] == owners[starts + len(order) - 1]]
+        return np.bincount(owners[starts], minlength=self.count) > 0
+
+    def _owning(self, places: Mask) -> Mask:
+        """Which texts own any of these places."""
+        return np.bincount(self.owners[places], minlength=self.count) > 0
+
+    def _places(self, holds: Callable[[str], bool]) -> Mask:
+        """Where terms are that a condition holds for."""
+        return np.fromiter(map(holds, self.numbers), np.bool_, len(self.numbers))[self.terms]
+
+    def _number(self, term: str) -> int:
+        return self.numbers.get(term, len(self.numbers))
+
+
+def _is_placed(analyzer: AnyAnalyzer, term: str) -> bool:
+    """Whether a term stands where its word does: single Chinese characters come after the pairs of their run."""
+    alone = len(term) == 1 and unicodedata.name(term, "").startswith("CJK")
+    return not (alone and isinstance(analyzer, Analyzer))
+
+
+def _choices(tags: str) -> list[list[str]]:
+    """For each script the languages that documents can be in; where the index has none, one that finds nothing."""
+    scripts = [[TAGS[language] for language in languages] for languages in candidates().values()]
+    return [[tag for tag in some if tag in tags] or some[:1] for some in scripts]
+
+
+def _having(segment: Segment, terms: Sequence[str], among: Selection) -> Ordinals:
+    """Those of some rows that have all of the terms, the rarest looked at first."""
+    looked = sorted(segment.postings.look(list(dict.fromkeys(terms))), key=lambda entry: entry[1])
+    if not looked[0][1]:
+        return np.empty(0, dtype=np.uint32)
+    found = (Selection(among.size, segment.postings.find(number)[0]) for number, _ in looked)
+    return (reduce(and_, found) & among).ordinals

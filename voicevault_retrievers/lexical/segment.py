@@ -1,0 +1,89 @@
+"""Rows with their postings, and what deletions have taken from the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from voicevault_retrievers.lexical.postings import Numbers, Source
+from voicevault_retrievers.lexical.removed import Removed
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.selection import Selection
+from voicevault_retrievers.text.analyzed import Analyzed
+
+Analyse: TypeAlias = Callable[[Sequence[str]], Analyzed]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Rows and their postings: ordinal i is the same chunk in both.
+
+    `removed` is what the rows that are not live took from the counts; None where that is counted when it is needed.
+    """
+
+    rows: Rows
+    postings: Source
+    removed: Removed | None = None
+    _counted: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def length(self) -> int:
+        """The terms of all live chunks, repeats included."""
+        if self.rows.live is None:
+            return self.postings.total_length
+        if self.removed is not None:
+            return self.postings.total_length - self.removed.length
+        return int(self.postings.lengths.sum(where=self.rows.live, dtype=np.int64))
+
+    def count(self, number: int, documents: int, chosen: Selection | None) -> int:
+        """How many of the chosen chunks (None: of the live ones) have a term that so many `documents` have."""
+        if chosen is not None:
+            return int(np.count_nonzero(chosen.has(self.postings.find(number)[0])))
+        if self.rows.live is None or number < 0:
+            return documents
+        if number not in self._counted:
+            if self.removed is not None:
+                self._counted[number] = documents - self.removed.count(number)
+            else:
+                self._counted[number] = int(np.count_nonzero(self.rows.live[self.postings.find(number)[0]]))
+        return self._counted[number]
+
+    def counts(self, chosen: Selection | None) -> Numbers:
+        """Of every term, how many of the chosen chunks (None: of the live ones) have it."""
+        numbers, ordinals, _ = self.postings.triples()
+        counting = self.rows.live if chosen is None else chosen.mask
+        kept = numbers if counting is None else numbers[counting[ordinals]]
+        return np.bincount(kept, minlength=len(self.postings.vocabulary()))
+
+    def without(self, ids: Iterable[str], analyse: Analyse | None) -> Segment:
+        """The segment without these chunks; the same where it has none of them.
+
+        What they take from the counts is known from their texts, or, without `analyse`, by reading every posting.
+        """
+        gone = [at for chunk_id in ids if (at := self.rows.ordinal(chunk_id)) is not None]
+        if not gone:
+            return self
+        removed = self.removed if self.rows.live is not None else Removed()
+        if removed is not None:
+            for at, numbers in zip(gone, self._terms(gone, analyse), strict=True):
+                removed = removed.and_document(numbers, int(self.postings.lengths[at]))
+        return replace(self, rows=self.rows.without(gone), removed=removed, _counted={})
+
+    def _terms(self, gone: Sequence[int], analyse: Analyse | None) -> list[Numbers]:
+        """The numbers of the terms of some chunks, each chunk's once."""
+        if analyse is None:
+            return [self.postings.terms_of(at) for at in gone]
+        analyzed = analyse([self.rows.chunks[at].text for at in gone])
+        found: list[Numbers] = []
+        for number, at in enumerate(gone):
+            terms = analyzed.document(number)
+            looked = [place for place, _ in self.postings.look(list(dict.fromkeys(terms)))]
+            if len(terms) == self.postings.lengths[at] and -1 not in looked:
+                found.append(np.array(looked, dtype=np.int64))
+            else:  # the postings were made of something else than this text
+                found.append(self.postings.terms_of(at))
+        return found

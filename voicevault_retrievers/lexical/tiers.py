@@ -1,0 +1,92 @@
+"""How segments come and go: few chunks wait together until they are many, and segments of one size become one.
+
+Log-structured, as in O'Neil et al. (1996), "The log-structured merge-tree". Segments are values, so a search that
+has begun goes on over those that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from voicevault_retrievers.lexical import building
+from voicevault_retrievers.lexical.building import Moved
+from voicevault_retrievers.lexical.forward import Forward
+from voicevault_retrievers.lexical.segment import Analyse, Segment
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.types import Chunk
+
+SEAL_AT = 1024
+"""So many added chunks become a segment with postings of their own."""
+
+TIER = 8
+"""So many segments of about one size become one."""
+
+
+def added(segments: Sequence[Segment], chunks: Sequence[Chunk], analyzed: Analyzed) -> tuple[Segment, ...]:
+    """The segments with chunks more, which wait in the last one."""
+    waiting = segments[-1] if segments and isinstance(segments[-1].postings, Forward) else None
+    forward = waiting.postings if waiting is not None and isinstance(waiting.postings, Forward) else Forward()
+    held = [] if waiting is None else list(zip(waiting.rows.ids, forward.order, waiting.rows.chunks, strict=True))
+    new = [(chunk.id, forward.came + number, chunk) for number, chunk in enumerate(chunks)]
+    merged = sorted(held + new, key=lambda entry: entry[0])
+    rows = Rows([chunk for _, _, chunk in merged], [chunk_id for chunk_id, _, _ in merged])
+    documents = (analyzed.document(number) for number in range(len(analyzed)))
+    last = Segment(rows, forward.extended(documents, [came for _, came, _ in merged]))
+    before = tuple(segments if waiting is None else segments[:-1])
+    return tidied((*before, merge([last]))) if len(rows) >= SEAL_AT else (*before, last)
+
+
+def without(segment: Segment, ids: Iterable[str], analyse: Analyse | None) -> Segment:
+    """A segment without some of its chunks; made anew where more than half are gone."""
+    if isinstance(segment.postings, Forward):
+        gone = set(ids)
+        kept = [at for at, chunk_id in enumerate(segment.rows.ids) if chunk_id not in gone]
+        if len(kept) == len(segment.rows):
+            return segment
+        rows = Rows([segment.rows.chunks[at] for at in kept], [segment.rows.ids[at] for at in kept])
+        return Segment(rows, segment.postings.reordered([segment.postings.order[at] for at in kept]))
+    after = segment.without(ids, analyse)
+    return merge([after]) if 0 < 2 * after.rows.count < len(after.rows) and after is not segment else after
+
+
+def tidied(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """The segments, with those merged that are too many of one size; the waiting one stays last."""
+    waiting = [segment for segment in segments if isinstance(segment.postings, Forward)]
+    sealed = [segment for segment in segments if not isinstance(segment.postings, Forward)]
+    while True:
+        by_tier: dict[int, list[Segment]] = {}
+        for segment in sealed:
+            by_tier.setdefault(_tier(segment.rows.count), []).append(segment)
+        alike = next((some for some in by_tier.values() if len(some) >= TIER), None)
+        if alike is None:
+            return (*sealed, *waiting)
+        sealed = [segment for segment in sealed if segment not in alike] + [merge(alike)]
+
+
+def merge(segments: Sequence[Segment]) -> Segment:
+    """One segment of all live chunks."""
+    entries = sorted(
+        ((segment.rows.ids[at], number, at) for number, segment in enumerate(segments) for at in _live(segment.rows)),
+    )
+    places = [np.zeros(len(segment.rows), dtype=np.int64) for segment in segments]
+    for place, (_, number, at) in enumerate(entries):
+        places[number][at] = place
+    rows = Rows(
+        [segments[number].rows.chunks[at] for _, number, at in entries], [chunk_id for chunk_id, _, _ in entries]
+    )
+    moved = [Moved(s.postings, where, s.rows.live) for s, where in zip(segments, places, strict=True)]
+    return Segment(rows, building.merge(moved, len(rows)))
+
+
+def _live(rows: Rows) -> Iterable[int]:
+    return range(len(rows)) if rows.live is None else np.flatnonzero(rows.live).tolist()
+
+
+def _tier(count: int) -> int:
+    tier = 0
+    while count > SEAL_AT * TIER ** (tier + 0.5):
+        tier += 1
+    return tier

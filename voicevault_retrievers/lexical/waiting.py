@@ -1,0 +1,30 @@
+"""Searches the documents that wait to become postings: few, so that all are scored at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from voicevault_retrievers.lexical.forward import Forward
+from voicevault_retrievers.lexical.vectorised import Found, Wanted
+from voicevault_retrievers.rows import best
+from voicevault_retrievers.selection import Selection
+
+
+def search(postings: Forward, wanted: Wanted, selection: Selection | None) -> Found:
+    """As `vectorised.search`."""
+    frequencies = np.zeros((len(wanted.numbers), len(postings)))
+    for row, number in zip(frequencies, wanted.numbers.tolist(), strict=True):
+        ordinals, counts = postings.find(number)
+        row[ordinals] = counts
+    norm = wanted.formula.norm(postings.lengths, wanted.mean_length)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of documents that lack the term, which count below
+        parts = wanted.weights[:, None] * (wanted.formula.tf(frequencies, norm) - wanted.formula.absent())
+    parts[frequencies == 0] = 0.0
+    scores = np.full(len(postings), wanted.base)
+    for part in parts:
+        scores += part
+    matched = frequencies.any(axis=0) & (scores >= wanted.threshold)
+    if selection is not None:
+        matched &= selection.mask
+    top = best(scores, np.flatnonzero(matched), wanted.k)
+    return Found(top, scores[top], frequencies[:, top].T.astype(np.int64))

@@ -1,0 +1,148 @@
+"""Keyword search as a LlamaIndex retriever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.schema import BaseNode
+from llama_index.core.storage.docstore.types import BaseDocumentStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.lexical import BM25, Formula
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer
+from voicevault_retrievers.llama_index import persisted
+from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
+from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, restored, stored
+from voicevault_retrievers.llama_index.listing import nodes_of
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.types import Chunk
+
+K = TypeVar("K", bound="BM25Retriever")
+
+
+class BM25Retriever(PipelineRetriever):
+    """Keyword search: nodes that share a term with the query, and no others.
+
+    Scores are BM25's, unbounded, higher is better. `options` are those of `PipelineRetriever`: k or similarity_top_k
+    (5), where, require, callback_manager, object_map, objects, verbose.
+
+    Adding and deleting change what `bm25` holds in memory, for every retriever over it; a search sees all of a change
+    or nothing. Only `persist` writes. They raise ConfigError where `bm25` is a channel of another class.
+    """
+
+    def __init__(self, bm25: Channel, **options: Any) -> None:
+        super().__init__(Pipeline(bm25), **options)
+
+    @classmethod
+    def from_nodes(
+        cls: type[K],
+        nodes: Sequence[BaseNode],
+        *,
+        language: str | None = "auto",
+        formula: Formula | str = "lucene",
+        analyzer: AnyAnalyzer | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over nodes held in memory.
+
+        `language` is that of their stemmer and stopwords: "auto" finds each node's, an ISO 639-1 code is that of all,
+        None is for neither. `analyzer` makes the terms in its place.
+        """
+        return cls(BM25.from_chunks(chunks_of(nodes), analyzer_of(language, analyzer), formula=formula), **options)
+
+    @classmethod
+    def from_defaults(cls: type[K], nodes: Sequence[BaseNode], **options: Any) -> K:
+        """`from_nodes` under the name that LlamaIndex's own BM25Retriever has for it."""
+        return cls.from_nodes(nodes, **options)
+
+    @classmethod
+    def from_vector_store(
+        cls: type[K],
+        source: VectorStoreIndex | BasePydanticVectorStore,
+        *,
+        docstore: BaseDocumentStore | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over the nodes whose vectors a store or an index holds now, so that ids agree with vector search's.
+
+        They are those that the store lists, else those of the index's `docstore`, or of the one given, whose ids are
+        checked (see `nodes_of`). `options` as of `from_nodes`.
+        """
+        return cls.from_nodes(nodes_of(source, docstore), **options)
+
+    @classmethod
+    def from_persist_dir(cls: type[K], path: str | Path, *, analyzer: SavedAnalyzer | None = None, **options: Any) -> K:
+        """Search over what `persist` wrote, with the same scores; `options` (k, where, ...) are not kept there.
+
+        `analyzer` is the one it was built with, where that was a CustomAnalyzer. Raises ConfigError where nothing was
+        persisted, IncompatibleIndexError where it was by a newer version or with another analyzer.
+        """
+        return cls(persisted.load(path, analyzer, restored), **options)
+
+    def add(self, nodes: Iterable[BaseNode]) -> list[str]:
+        """Add nodes, found at once; one whose id is here already takes the other's place. The id of each."""
+        chunks = [chunk_of(node) for node in nodes]
+        self._index().add(chunks)
+        return [chunk.id for chunk in chunks]
+
+    async def aadd(self, nodes: Iterable[BaseNode]) -> list[str]:
+        """`add` in a worker thread."""
+        return await adrive(in_thread("add", partial(self.add, nodes)))
+
+    def delete(self, node_ids: Iterable[str]) -> int:
+        """Delete nodes; how many were here."""
+        return self._index().delete(node_ids)
+
+    async def adelete(self, node_ids: Iterable[str]) -> int:
+        """`delete` in a worker thread."""
+        return await adrive(in_thread("delete", partial(self.delete, node_ids)))
+
+    def delete_ref_doc(self, ref_doc_id: str) -> int:
+        """Delete the nodes of a document; how many they were. Reads every node."""
+        bm25 = self._index()
+        return bm25.delete([c.id for c in persisted.live_chunks(bm25.index) if _ref_doc_id(c) == ref_doc_id])
+
+    async def adelete_ref_doc(self, ref_doc_id: str) -> int:
+        """`delete_ref_doc` in a worker thread."""
+        return await adrive(in_thread("delete_ref_doc", partial(self.delete_ref_doc, ref_doc_id)))
+
+    def persist(self, path: str | Path) -> None:
+        """Make a folder hold what is searched now; a folder from before is brought up to date.
+
+        It is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder holds
+        something else, or where the terms are made by a function without a name (see CustomAnalyzer), metadata is not
+        JSON's, or a node of a class of its own; IncompatibleIndexError where the folder is of another analyzer.
+        """
+        persisted.save(self._index(), path, stored)
+
+    async def apersist(self, path: str | Path) -> None:
+        """`persist` in a worker thread."""
+        await adrive(in_thread("persist", partial(self.persist, path)))
+
+    def _index(self) -> BM25:
+        channel = self.pipeline.channel
+        if not isinstance(channel, BM25):
+            raise ConfigError(f"only a BM25 can be changed and persisted; this retriever searches {channel!r}")
+        return channel
+
+
+def analyzer_of(language: str | None, analyzer: AnyAnalyzer | None) -> AnyAnalyzer:
+    """The analyzer that is given, else that of a language; ConfigError where both say what the terms are."""
+    if analyzer is not None and language != "auto":
+        raise ConfigError("language and analyzer both say what the terms are: give one of them")
+    return Analyzer(language) if analyzer is None else analyzer
+
+
+def _ref_doc_id(chunk: Chunk) -> str | None:
+    """The document of a node; the parent of a chunk that was not made from one."""
+    node = chunk.node if isinstance(chunk, NodeChunk) else None
+    return chunk.parent_id if node is None else node.ref_doc_id

@@ -1,0 +1,75 @@
+"""The nodes that a vector store or an index holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.schema import BaseNode, Document
+from llama_index.core.storage.docstore.types import BaseDocumentStore
+from llama_index.core.vector_stores.simple import SimpleVectorStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
+from voicevault_retrievers.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+
+
+def nodes_of(
+    source: VectorStoreIndex | BasePydanticVectorStore, docstore: BaseDocumentStore | None = None
+) -> list[BaseNode]:
+    """The nodes whose vectors a store or an index holds: those the store lists, else those its docstore has by its ids.
+
+    A `docstore` that is given goes before the store's own nodes; what it holds beside the chunks is left out. Raises
+    ConfigError where the nodes cannot be had, or where no id of the vectors is in the docstore; where some are not, a
+    warning is logged.
+    """
+    if not isinstance(source, VectorStoreIndex | BasePydanticVectorStore):
+        raise ConfigError(f"expected a VectorStoreIndex or a vector store, not a {type(source).__name__}")
+    store = source.vector_store if isinstance(source, VectorStoreIndex) else source
+    listed = _listed(store)
+    if listed is not None and docstore is None:
+        return listed
+    ids = [node.node_id for node in listed] if listed is not None else _ids(source, store)
+    held = source.docstore if docstore is None and isinstance(source, VectorStoreIndex) else docstore
+    name = type(store).__name__
+    if ids is None:
+        raise ConfigError(f"{name} does not list its nodes: give them to from_nodes")
+    if held is None:
+        raise ConfigError(f"{name} does not hold its texts: pass the docstore=... that does, or its index")
+    return _overlapping(ids, held)
+
+
+def _listed(store: BasePydanticVectorStore) -> list[BaseNode] | None:
+    """The nodes of a store that has them and says so."""
+    if not store.stores_text:
+        return None
+    try:
+        return store.get_nodes(None, None)
+    except NotImplementedError:
+        return None
+
+
+def _ids(source: VectorStoreIndex | BasePydanticVectorStore, store: BasePydanticVectorStore) -> list[str] | None:
+    """The ids of the nodes that were embedded, where they are known."""
+    if isinstance(store, SimpleVectorStore):
+        return list(store.data.embedding_dict)
+    known = list(source.index_struct.nodes_dict.values()) if isinstance(source, VectorStoreIndex) else []
+    return known or (None if store.stores_text or source is store else [])
+
+
+def _overlapping(ids: Sequence[str], docstore: BaseDocumentStore) -> list[BaseNode]:
+    docs = docstore.docs
+    found = [docs[node_id] for node_id in ids if node_id in docs]
+    overlap = f"{len(found)} of {len(ids)} ids overlap"
+    if ids and not found:
+        whole = any(isinstance(doc, Document) for doc in docs.values())
+        raise ConfigError(
+            f"{overlap}; your docstore holds {'whole documents' if whole else 'other nodes'}, not the chunks that the "
+            "vector store holds: BM25 over them would never agree with vector search; give the nodes that were "
+            "embedded (an IngestionPipeline's run returns them) to from_nodes, or add them to the docstore"
+        )
+    if len(found) < len(ids):
+        _LOG.warning("%s: BM25 does not find what the docstore lacks, and vector search does", overlap)
+    return found

@@ -1,0 +1,97 @@
+"""The metadata columns of a segment, in one file, `columns.bin`, laid out as safetensors lays out tensors.
+
+Eight bytes say how long the directory is that follows, JSON: each key with where its column lies behind it. A column
+is its values as a JSON list, their ends, and the ordinals, both little-endian uint32 (see `columns.Column`). It is
+read when a filter first names its key, every block checked then, because a filter may be what protects a document.
+
+A column is left out (null in the directory) where its values take more than 32 bytes a row, and 64 KiB: text that
+differs from chunk to chunk, such as a title, would be in the segment twice. A filter on it reads the chunks, once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from voicevault_retrievers.columns import Column, columns_of
+from voicevault_retrievers.store.files import BlockFile
+from voicevault_retrievers.types import Chunk
+
+NAME = "columns.bin"
+ROW_BYTES = 32
+SMALL_BYTES = 64 * 1024
+
+_HEAD = np.dtype("<u8")
+_WORD = np.dtype("<u4")
+
+
+class _Place(NamedTuple):
+    """Where a column begins behind the directory, the bytes of its values, how many they and the ordinals are."""
+
+    start: int
+    text: int
+    values: int
+    ordinals: int
+    bounds: Sequence[int]
+
+    @property
+    def cuts(self) -> Iterator[int]:
+        """Where its three parts begin, and where the last one ends."""
+        return accumulate((self.start, self.text, self.values * _WORD.itemsize, self.ordinals * _WORD.itemsize))
+
+
+def write(path: Path, chunks: Sequence[Chunk]) -> None:
+    """Write the columns of chunks, in their order; the chunks' metadata is JSON's."""
+    directory: dict[str, _Place | None] = {}
+    pieces: list[bytes] = []
+    start = 0
+    for key, column in columns_of(chunks):
+        text = json.dumps(column.values).encode()
+        directory[key] = None
+        if len(text) <= max(SMALL_BYTES, ROW_BYTES * len(chunks)):
+            directory[key] = _Place(start, len(text), len(column.values), len(column.ordinals), column.bounds)
+            pieces += [text, column.ends.astype(_WORD).tobytes(), column.ordinals.astype(_WORD).tobytes()]
+            start += sum(map(len, pieces[-3:]))
+    head = json.dumps(directory).encode()
+    with path.open("wb") as file:
+        file.writelines([np.array(len(head), _HEAD).tobytes(), head, *pieces])
+
+
+class StoredColumns:
+    """The columns of a segment of `size` chunks, by key."""
+
+    def __init__(self, file: BlockFile, size: int) -> None:
+        self._file = file
+        self._size = size
+
+    def __call__(self, key: str) -> Column | None:
+        """The column of a key, empty where no chunk has it; None where it was left out."""
+        if key not in self._directory:
+            return Column.build(self._size, (), ())
+        entry = self._directory[key]
+        return None if entry is None else self._column(_Place(*entry))
+
+    def _column(self, place: _Place) -> Column:
+        text, ends, ordinals, stop = (self._body + cut for cut in place.cuts)
+        return Column(
+            self._size,
+            json.loads(self._file.read(text, ends)),
+            place.bounds,
+            np.frombuffer(self._file.read(ends, ordinals), _WORD),
+            np.frombuffer(self._file.read(ordinals, stop), _WORD),
+        )
+
+    @cached_property
+    def _body(self) -> int:
+        return _HEAD.itemsize + int(np.frombuffer(self._file.read(0, _HEAD.itemsize), _HEAD)[0])
+
+    @cached_property
+    def _directory(self) -> dict[str, list[Any] | None]:
+        found: dict[str, list[Any] | None] = json.loads(self._file.read(_HEAD.itemsize, self._body))
+        return found

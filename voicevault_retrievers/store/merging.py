@@ -1,0 +1,106 @@
+"""Which segments become one, and what that one consists of.
+
+Log-structured, as in O'Neil et al. (1996), "The log-structured merge-tree": `TIER` segments of about one size become
+one, so that a base has few segments and a chunk is written again a few times only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.lexical import building
+from voicevault_retrievers.lexical.building import Moved
+from voicevault_retrievers.lexical.postings import Numbers, Postings
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.store.codec import Lazy
+from voicevault_retrievers.store.snapshot import Part
+from voicevault_retrievers.types import Chunk
+
+TIER = 8
+"""So many segments of about one size become one."""
+
+ROWS = 4096
+"""Vectors that are copied at once."""
+
+
+def plan(counts: Sequence[int], least: int) -> list[list[int]]:
+    """Segments, by their place in a list of how many live chunks each has, in groups that become one segment.
+
+    One without live chunks is in none. A tier is `TIER` times as large as the one before, the first one about `least`
+    chunks.
+    """
+    groups = [[place] for place, count in enumerate(counts) if count]
+    while True:
+        tiers: dict[int, list[list[int]]] = {}
+        for group in groups:
+            tiers.setdefault(_tier(sum(counts[place] for place in group), least), []).append(group)
+        alike = next((some for some in tiers.values() if len(some) >= TIER), None)
+        if alike is None:
+            return groups
+        groups = [group for group in groups if group not in alike] + [[place for group in alike for place in group]]
+
+
+def _tier(count: int, least: int) -> int:
+    tier = 0
+    while count > least * TIER ** (tier + 0.5):
+        tier += 1
+    return tier
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """The live chunks of some parts as those of one segment, in ascending order of id."""
+
+    parts: Sequence[Part]
+
+    @cached_property
+    def _order(self) -> tuple[Numbers, Numbers]:
+        """Of each chunk the number of its part and its ordinal there."""
+        entries = sorted(
+            (part.rows.ids[at], number, at) for number, part in enumerate(self.parts) for at in live(part.rows)
+        )
+        numbers, ordinals = (np.array([entry[place] for entry in entries], dtype=np.int64) for place in (1, 2))
+        return numbers, ordinals
+
+    def __len__(self) -> int:
+        return len(self._order[0])
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        numbers, ordinals = self._order
+        return Lazy(len(self), lambda at: self.parts[numbers[at]].rows.chunks[ordinals[at]])
+
+    @property
+    def postings(self) -> Postings:
+        only = self.parts[0].lexical if len(self.parts) == 1 else None
+        if only is not None and only.rows.live is None and isinstance(only.postings, Postings):
+            return only.postings
+        numbers, ordinals = self._order
+        moved: list[Moved] = []
+        for number, part in enumerate(self.parts):
+            places = np.zeros(len(part.rows), dtype=np.int64)
+            places[ordinals[numbers == number]] = np.flatnonzero(numbers == number)
+            moved.append(Moved(part.lexical.postings, places, part.rows.live))
+        return building.merge(moved, len(self))
+
+    @property
+    def vectors(self) -> Iterator[NDArray[np.float32]]:
+        """In blocks of rows; none where there is no embedder."""
+        matrices = [part.vectors for part in self.parts if part.vectors is not None]
+        numbers, ordinals = self._order
+        for start in range(0, len(self) if matrices else 0, ROWS):
+            own, at = numbers[start : start + ROWS], ordinals[start : start + ROWS]
+            block = np.empty((len(own), matrices[0].shape[1]), dtype=np.float32)
+            for number, matrix in enumerate(matrices):
+                block[own == number] = matrix[at[own == number]]
+            yield block
+
+
+def live(rows: Rows) -> list[int]:
+    """The ordinals of the live rows, ascending."""
+    return np.arange(len(rows)).tolist() if rows.live is None else np.flatnonzero(rows.live).tolist()

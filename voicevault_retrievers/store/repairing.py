@@ -1,0 +1,81 @@
+"""Makes again what is derived from a knowledge base's chunks: postings, columns, ids, checksums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from voicevault_retrievers.errors import IndexDamagedError
+from voicevault_retrievers.lexical.building import build
+from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.store import analyzers, codec, files, log, manifest, segment
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.codec import Lazy
+from voicevault_retrievers.store.commit import sweep, written
+from voicevault_retrievers.store.embedding import Progress
+from voicevault_retrievers.store.lock import Lock
+from voicevault_retrievers.store.manifest import SegmentEntry
+from voicevault_retrievers.store.merging import Merged
+from voicevault_retrievers.store.snapshot import Part
+from voicevault_retrievers.types import Chunk
+
+
+def repair(folder: Path, given: SavedAnalyzer | None, progress: Progress | None = None) -> None:
+    """Write every segment again from its chunks and vectors, under the lock; one manifest commits all.
+
+    Deleted chunks are left out. Raises as `KnowledgeBase.repair` does, before anything is written.
+    """
+    lock = Lock(folder / "lock")
+    try:
+        present = manifest.read(folder)
+        analyzer = analyzers.make(present.analyzer, given, folder.name)
+        log.read(folder / present.log, folder.name)
+        for entry in present.segments:
+            _check(folder, entry)
+        sweep(folder, present)
+        total = sum(entry.count for entry in present.segments)
+        segments: list[SegmentEntry] = []
+        done = 0
+        for number, entry in enumerate(present.segments, start=present.generation + 1):
+            segments.append(written(folder, number, Merged([_part(folder, entry, analyzer)])))
+            done += entry.count
+            if progress:
+                progress(done, total)
+        files.flush_folder(folder)
+        following = replace(
+            present,
+            analyzer_fingerprint=analyzer.fingerprint,
+            generation=present.generation + len(segments),
+            segments=tuple(segments),
+        )
+        manifest.write(folder, following)
+        sweep(folder, following)
+    finally:
+        lock.release()
+
+
+def _check(folder: Path, entry: SegmentEntry) -> None:
+    """Raises IndexDamagedError where what nothing else holds has changed."""
+    originals = {name: file for name, file in entry.files.items() if files.original(name)}
+    wrong = next(files.problems(folder / entry.name, originals), None)
+    if wrong:
+        raise IndexDamagedError(f"{wrong}, and cannot be made again: {files.REMEDY}")
+    segment.read_live(folder, entry)
+
+
+def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> Part:
+    own = folder / entry.name
+    chunks = _chunks(own / "chunks.jsonl", folder.name)
+    postings = build(analyzer.analyse(Lazy(len(chunks), lambda at: chunks[at].text)))
+    vectors = np.load(own / "vectors.npy", mmap_mode="r") if "vectors.npy" in entry.files else None
+    return Part(Segment(Rows(chunks, live=segment.read_live(folder, entry)), postings), vectors)
+
+
+def _chunks(path: Path, kb: str) -> Lazy[Chunk]:
+    with path.open("rb") as file:
+        ends = np.cumsum([0, *map(len, file)])
+    lines = np.memmap(path, mode="r").data
+    return Lazy(len(ends) - 1, lambda at: codec.decode(lines[ends[at] : ends[at + 1]].tobytes(), kb))

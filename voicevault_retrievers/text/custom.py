@@ -1,0 +1,46 @@
+"""Analyzers that are somebody's own function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzer import QueryTerm, digest
+from voicevault_retrievers.text.probes import TEXT
+
+
+@dataclass(frozen=True)
+class CustomAnalyzer:
+    """A function from a text to its terms, under the name that it is saved by."""
+
+    function: Callable[[str], Sequence[str]] = field(repr=False)
+    name: str
+
+    def __call__(self, text: str) -> list[str]:
+        """The terms of a text, in order, repeats kept."""
+        return list(self.function(text))
+
+    def analyse(self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None) -> Analyzed:
+        """The terms of many texts; `progress(done, total)` is called after each."""
+        return Analyzed.of(self._each(texts, progress))
+
+    def query(self, text: str, tags: str = "") -> list[QueryTerm]:
+        """Each term of a query, which has no form but itself."""
+        return [QueryTerm(term, (term,)) for term in self.function(text)]
+
+    def recipe(self) -> dict[str, Any]:
+        """The name alone: the function has to be given again."""
+        return {"custom": self.name}
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the name, and of what the function makes of a text in many scripts."""
+        return digest([self.recipe(), self(TEXT)])
+
+    def _each(self, texts: Sequence[str], progress: Callable[[int, int], None] | None) -> Iterator[Sequence[str]]:
+        for done, text in enumerate(texts, start=1):
+            yield self.function(text)
+            if progress:
+                progress(done, len(texts))

@@ -1,0 +1,103 @@
+"""The languages that terms are made in: their scripts, their stemmers, and the tag that their terms carry."""
+
+from __future__ import annotations
+
+import re
+import threading
+from bisect import bisect
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import Stemmer
+
+LANGUAGES = {
+    "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek", "en": "english",
+    "eo": "esperanto", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish",
+    "fr": "french", "ga": "irish", "hi": "hindi", "hu": "hungarian", "hy": "armenian", "id": "indonesian",
+    "it": "italian", "lt": "lithuanian", "ne": "nepali", "nl": "dutch", "no": "norwegian", "pl": "polish",
+    "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian", "st": "sesotho", "sv": "swedish",
+    "ta": "tamil", "tr": "turkish", "yi": "yiddish",
+}  # fmt: skip
+"""ISO 639-1 codes of the languages that the Snowball stemmers know."""
+
+NEUTRAL, LATIN, CYRILLIC, ARABIC, DEVANAGARI, GREEK, ARMENIAN, TAMIL, OTHER = range(9)
+
+CANDIDATES: dict[int, tuple[str, ...]] = {
+    LATIN: (
+        "en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv", "tr", "da", "no", "fi", "cs", "hu", "ro", "id", "ca",
+        "et", "eu", "ga", "lt", "sr",
+    ),
+    CYRILLIC: ("ru", "sr"),
+    ARABIC: ("ar", "fa"),
+    DEVANAGARI: ("hi", "ne"),
+    GREEK: ("el",),
+    ARMENIAN: ("hy",),
+    TAMIL: ("ta",),
+}  # fmt: skip
+"""The languages told apart by `auto` in each script, the one that is meant without evidence first.
+
+Esperanto, Sesotho and Yiddish have to be named: there is more Hebrew than Yiddish in Hebrew letters.
+"""
+
+TAGS = {
+    language: chr(number)
+    for number, language in enumerate(
+        "ar ca cs da de el en es et eu fa fi fr ga hi hu hy id it lt ne nl no pl pt ro ru sr sv ta tr".split(), start=1
+    )
+}
+"""The control character before a term of a language. Indexes on disk hold them: the order never changes."""
+
+_IS_TAGGED = frozenset(TAGS.values())
+_SIGNS = re.compile(r"[\d@._+#§-]")
+_BLOCKS = (
+    (0x0, LATIN), (0x370, GREEK), (0x400, CYRILLIC), (0x530, ARMENIAN), (0x590, OTHER), (0x600, ARABIC),
+    (0x700, OTHER), (0x750, ARABIC), (0x780, OTHER), (0x8A0, ARABIC), (0x900, DEVANAGARI), (0x980, OTHER),
+    (0xB80, TAMIL), (0xC00, OTHER), (0x1C80, CYRILLIC), (0x1C90, OTHER), (0x1E00, LATIN), (0x1F00, GREEK),
+    (0x2000, OTHER), (0x2C60, LATIN), (0x2C80, OTHER), (0xA640, CYRILLIC), (0xA6A0, OTHER), (0xA720, LATIN),
+    (0xA800, OTHER), (0xA8E0, DEVANAGARI), (0xA900, OTHER),
+)  # fmt: skip
+_STARTS = [start for start, _ in _BLOCKS]
+
+_local = threading.local()
+
+
+def script(word: str) -> int:
+    """Which script a word is of; `NEUTRAL` for a number or an identifier, `OTHER` for one that no stemmer reads."""
+    if _SIGNS.search(word):
+        return NEUTRAL
+    return _BLOCKS[bisect(_STARTS, ord(word[0])) - 1][1]
+
+
+def untagged(term: str) -> str:
+    """The term without the tag of its language."""
+    return term[1:] if term[:1] in _IS_TAGGED else term
+
+
+@cache
+def candidates() -> dict[int, tuple[str, ...]]:
+    """`CANDIDATES`, less those that the installed PyStemmer has no stemmer for."""
+    known = installed()
+    return {
+        script: tuple(language for language in languages if language in known)
+        for script, languages in CANDIDATES.items()
+    }
+
+
+def installed() -> frozenset[str]:
+    """The languages that the installed PyStemmer has."""
+    return frozenset(code for code, name in LANGUAGES.items() if name in Stemmer.algorithms())
+
+
+def stems(language: str, words: Iterable[str]) -> list[str]:
+    """The stem of each word."""
+    found: list[str] = _stemmer(language).stemWords(words)
+    return found
+
+
+def _stemmer(language: str) -> Any:
+    """This thread's stemmer: they are not safe to share between threads."""
+    stemmers: dict[str, Any] = _local.__dict__.setdefault("stemmers", {})
+    if language not in stemmers:
+        stemmers[language] = Stemmer.Stemmer(LANGUAGES[language], 0)
+    return stemmers[language]

@@ -356,7 +356,6 @@ def test_the_language_is_found_out_unless_it_is_given() -> None:
         BM25Retriever.from_nodes(german, language="de", analyzer=Analyzer("fr"))
 
 
-@pytest.mark.xfail(strict=True, reason="BM25.named copies the index: changes made since are not seen under the name")
 def test_a_hybrid_retriever_finds_what_its_bm25_retriever_was_given_since() -> None:
     retriever = english()
     hybrid = HybridRetriever(channels={"words": retriever})

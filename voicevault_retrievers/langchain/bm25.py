@@ -14,13 +14,13 @@ from langchain_core.vectorstores import VectorStore
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain import persisted
 from voicevault_retrievers.langchain.base import PipelineRetriever, in_thread
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
 from voicevault_retrievers.langchain.stores import documents_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.store import persisted
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -25,11 +24,14 @@ class Population(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """A term in one of its forms, as one segment knows it: its number there, its weight, its place in the query."""
+    """The forms of a query's terms that a segment has: their numbers there, their weights, their places in the query.
 
-    number: int
-    weight: float
-    place: int
+    A weight is `count * idf`, a place that of the term in `Asked.terms`.
+    """
+
+    numbers: list[int]
+    weights: list[float]
+    places: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +49,13 @@ class Asked:
     counts: tuple[int, ...]
     frequencies: tuple[int, ...]
     idf: tuple[float, ...]
-    segments: tuple[list[Weighed], ...]
+    segments: tuple[Weighed, ...]
 
     @property
     def base(self) -> float:
         """What a chunk without any of the terms would score."""
         absent = self.formula.absent()
         return sum((n * idf * absent for n, idf in zip(self.counts, self.idf, strict=True)), 0.0) if absent else 0.0
-
-    @property
-    def weights(self) -> list[float]:
-        """Of each term."""
-        return [count * idf for count, idf in zip(self.counts, self.idf, strict=True)]
 
 
 def ask(
@@ -69,7 +66,10 @@ def ask(
     histogram: Callable[[], Histogram],
 ) -> Asked:
     """Look the terms up and weigh them; `histogram` says of each document frequency how many terms have it."""
-    counted = Counter((term,) if isinstance(term, str) else tuple(term) for term in terms)
+    counted: dict[Forms, int] = {}
+    for term in terms:
+        forms = (term,) if isinstance(term, str) else tuple(term)
+        counted[forms] = counted.get(forms, 0) + 1
     flat = [form for forms in counted for form in forms]
     looked = [segment.postings.look(flat) for segment in segments]
     having = [0] * len(flat)
@@ -77,35 +77,35 @@ def ask(
         for at, (number, documents) in enumerate(found):
             if documents:
                 having[at] += segment.count(number, documents, chosen)
-    distinct: list[tuple[Forms, int, int]] = []
+    distinct: list[Forms] = []
+    frequencies: list[int] = []
     places: list[int] = []
     start = 0
-    for forms, count in counted.items():
+    for forms in counted:
         frequency = sum(having[start : start + len(forms)])
         start += len(forms)
         places += [len(distinct) if frequency else -1] * len(forms)
         if frequency:
-            distinct.append((forms, count, frequency))
-    frequencies = [frequency for _, _, frequency in distinct]
+            distinct.append(forms)
+            frequencies.append(frequency)
+    counts = [counted[forms] for forms in distinct]
     idf = _idf(formula, frequencies, population.total, histogram)
-    weights = [count * weight for (_, count, _), weight in zip(distinct, idf, strict=True)]
+    weights = [count * weight for count, weight in zip(counts, idf, strict=True)]
     return Asked(
         formula,
         population.total,
         population.length / population.total if population.total else 0.0,
-        tuple(forms for forms, _, _ in distinct),
-        tuple(count for _, count, _ in distinct),
+        tuple(distinct),
+        tuple(counts),
         tuple(frequencies),
         tuple(idf),
-        tuple(
-            [
-                Weighed(number, weights[place], place)
-                for (number, _), place in zip(found, places, strict=True)
-                if number >= 0 <= place
-            ]
-            for found in looked
-        ),
+        tuple(_weighed(found, places, weights) for found in looked),
     )
+
+
+def _weighed(looked: Sequence[tuple[int, int]], places: Sequence[int], weights: Sequence[float]) -> Weighed:
+    known = [(number, place) for (number, _), place in zip(looked, places, strict=True) if number >= 0 <= place]
+    return Weighed([number for number, _ in known], [weights[place] for _, place in known], [p for _, p in known])
 
 
 def _idf(formula: Formula, frequencies: Sequence[int], total: int, histogram: Callable[[], Histogram]) -> list[float]:

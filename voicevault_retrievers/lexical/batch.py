@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.lexical.asked import Asked, Forms, Population, Term, ask
 from voicevault_retrievers.lexical.formulas import Floats, Formula
+from voicevault_retrievers.lexical.native import ALL, kernels, table
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.scored import Scored
-from voicevault_retrievers.lexical.searching import ALL, Searcher, kernels, spread
+from voicevault_retrievers.lexical.searching import spread
 from voicevault_retrievers.lexical.segment import Segment
 
 THREADS = 2
@@ -46,8 +47,8 @@ class Batch:
     def forms(self) -> tuple[Numbers, Floats, Numbers]:
         """The segment's numbers of all terms in all forms, the weight of each, and where each query's end."""
         weighed = self.asked.segments[0]
-        numbers = np.array([entry.number for entry in weighed], dtype=np.int64)
-        each = np.bincount([entry.place for entry in weighed], minlength=len(self.asked.terms))
+        numbers = np.array(weighed.numbers, dtype=np.int64)
+        each = np.bincount(weighed.places, minlength=len(self.asked.terms))
         starts = np.cumsum(each) - each
         repeated = each[self.places]
         ends = np.cumsum(repeated)
@@ -88,14 +89,14 @@ class Found(Sequence[Sequence[Scored]]):
         size = int(self.ends[query]) - start
         rows = self.frequencies[k * start :][: count * size].reshape(count, size).tolist()
         terms, asked = self.batch.terms(query), self.batch.asked
-        owners = [at for at, place in enumerate(terms) for entry in asked.segments[0] if entry.place == place]
+        owners = [at for at, place in enumerate(terms) for other in asked.segments[0].places if other == place]
         forms = [asked.terms[place] for place in terms]
         found = zip(self.ordinals[query, :count].tolist(), self.scores[query, :count].tolist(), rows, strict=True)
         return [Scored(self.segment.rows.chunks[o], s, spread(row, owners, len(terms)), forms) for o, s, row in found]
 
 
 def search(
-    segment: Segment, everything: Population, queries: Sequence[Sequence[Term]], k: int, formula: Formula, by: Searcher
+    segment: Segment, everything: Population, queries: Sequence[Sequence[Term]], k: int, formula: Formula
 ) -> Found | None:
     """The best k of each query; None where the formula or a weight needs more than the compiled loops can do."""
     postings = segment.postings
@@ -112,7 +113,7 @@ def search(
     ordinals, scores = np.empty((len(forms), k), dtype=np.int64), np.empty((len(forms), k))
     counts, found = np.zeros(len(forms), dtype=np.int64), np.empty(k * len(numbers), dtype=np.int64)
     live = ALL if segment.rows.live is None else segment.rows.live
-    query = (postings.arrays, *by.table(asked), numbers, weights, ends, np.zeros(len(forms)), live)
+    query = (postings.arrays, *table(formula, asked.mean_length), numbers, weights, ends, np.zeros(len(forms)), live)
     run, step = kernels().top_many, -(-len(forms) // (4 * THREADS))
     with ThreadPoolExecutor(THREADS) as threads:
         starts = range(0, len(forms), max(1, step))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from voicevault_retrievers.channel import Leaf, Match, weighted
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer, analyse, query_terms
-from voicevault_retrievers.lexical.formulas import BM25L, FORMULAS, BM25Plus, Formula, Okapi
+from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
 from voicevault_retrievers.lexical.operators import Demands, Operators
 from voicevault_retrievers.lexical.scored import Scored
@@ -22,6 +22,13 @@ from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
 GROWTH = 4
 """How many times more chunks are looked at where too few of them meet the demands of a query's operators."""
+
+
+@dataclass
+class Held:
+    """The snapshot that a channel searches, under each of its names (see `Channel.named`)."""
+
+    index: LexicalIndex
 
 
 class BM25(Leaf):
@@ -50,7 +57,7 @@ class BM25(Leaf):
         super().__init__(name, "keyword", timeout=timeout)
         if statistics not in ("collection", "filtered"):
             raise unknown("statistics", statistics, ("collection", "filtered"))
-        self.index = index
+        self._held = Held(index)
         self._writing = Mutex()
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = formula_of(formula)
@@ -88,18 +95,23 @@ class BM25(Leaf):
         chosen = tokenizer or ranker.tokenizer or str.split
         return cls(LexicalIndex.build(rows, documents), chosen, formula=formula, **options)
 
+    @property
+    def index(self) -> LexicalIndex:
+        """The snapshot that is searched now."""
+        return self._held.index
+
     def add(self, chunks: Iterable[Chunk]) -> None:
         """Add chunks, which are found at once; those whose id is here already take the other's place."""
         given = list({chunk.id: chunk for chunk in chunks}.values())
         analyzed = self._analyse([chunk.text for chunk in given])
         with self._writing:
-            self.index = self.index.removed([chunk.id for chunk in given], self._analyse).added(given, analyzed)
+            self._held.index = self.index.removed([chunk.id for chunk in given], self._analyse).added(given, analyzed)
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete chunks; how many were here. Their terms no longer count in any score."""
         with self._writing:
             before = len(self.index)
-            self.index = self.index.removed([ids] if isinstance(ids, str) else ids, self._analyse)
+            self._held.index = self.index.removed([ids] if isinstance(ids, str) else ids, self._analyse)
             return before - len(self.index)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -189,20 +201,10 @@ def formula_of(formula: Formula | str) -> Formula:
 def _formula_of_ranker(ranker: Any) -> Formula:
     made: dict[str, Callable[[], Formula]] = {
         "BM25Okapi": lambda: Okapi(ranker.k1, ranker.b, ranker.epsilon),
-        "BM25L": lambda: _RankBM25L(ranker.k1, ranker.b, ranker.delta),
+        "BM25L": lambda: RankBM25L(ranker.k1, ranker.b, ranker.delta),
         "BM25Plus": lambda: BM25Plus(ranker.k1, ranker.b, ranker.delta),
     }
     name = type(ranker).__name__
     if name not in made:
         raise unknown("rank-bm25 class", name, made)
     return made[name]()
-
-
-class _RankBM25L(BM25L):
-    """rank-bm25's BM25L multiplies by the frequency once more than the paper does."""
-
-    def tf(self, f: Any, norm: Any) -> Any:
-        return f * super().tf(f, norm)
-
-    def absent(self) -> float:
-        return 0.0

@@ -139,11 +139,25 @@ class BM25L(Formula):
     def idf(self, n: int, total: int) -> float:
         return math.log((total + 1) / (n + 0.5))
 
-    def curve(self) -> Curve:
+    def curve(self) -> Curve | None:
         return Curve(self.k1 + 1, (self.k1 + 1) * self.delta, self.k1 + self.delta, 0.0)
 
     def absent(self) -> float:
         return (self.k1 + 1) * self.delta / (self.k1 + self.delta)
+
+
+@dataclass(frozen=True)
+class RankBM25L(BM25L):
+    """rank-bm25's BM25L, which multiplies by the frequency once more than the paper does."""
+
+    def curve(self) -> Curve | None:
+        return None
+
+    def tf(self, f: Any, norm: Any) -> Any:
+        return f * BM25L(self.k1, self.b, self.delta).tf(f, norm)
+
+    def absent(self) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True)

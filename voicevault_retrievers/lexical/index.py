@@ -157,7 +157,7 @@ class LexicalIndex:
         passing = both(require, where)
         found: list[Scored] = []
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
-            if weighed:
+            if weighed.numbers:
                 threshold = found[k - 1].score if len(found) >= k else -math.inf
                 chosen = segment.rows.selection(passing)
                 chosen = narrow(segment, chosen) if narrow else chosen
@@ -176,7 +176,7 @@ class LexicalIndex:
         """
         asked = list(queries)
         if k > 0 and not options and len(self.segments) == 1 and self._searcher.compiled:
-            found = batch.search(self.segments[0], self._everything, asked, k, formula, self._searcher)
+            found = batch.search(self.segments[0], self._everything, asked, k, formula)
             if found is not None:
                 return found
         return self._searcher.each(lambda terms: self.search(terms, k, formula, **options), asked)

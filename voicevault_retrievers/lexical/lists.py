@@ -65,8 +65,8 @@ def norm_of(constants: Any, length: Any) -> Any:
 @compiled
 def part_of(table: Any, constants: Any, f: Any, length: Any) -> Any:
     """As `tf_of`, by the table where it goes so far, which saves a division; above 0."""
-    if f < table.shape[0] and length < table.shape[1]:
-        return table[f, length]
+    if length < table.shape[0] and f < table.shape[1]:
+        return table[length, f]
     return max(tf_of(constants, np.float64(f), norm_of(constants, length)), LEAST)
 
 

@@ -61,9 +61,10 @@ def add(
     """Add a list's part to a window of scores; where the list is after it."""
     if at < end:
         end = first_at_least(low, start + WINDOW, at, end)
-    for place in range(at, end):
-        slot = np.int64(low[place])
-        window[slot - start] += weight * part_of(table, constants, frequencies[place], lengths[origin + slot])
+    first, offset = np.uint64(start), np.uint64(origin)  # unsigned: no index counts from the end
+    for place in range(np.uint64(at), np.uint64(end)):
+        slot = np.uint64(low[place])
+        window[slot - first] += weight * part_of(table, constants, frequencies[place], lengths[offset + slot])
     return max(at, end)
 
 
@@ -75,10 +76,11 @@ def add_and_tell(
     """As `add`, and which slots were 0 before."""
     if at < end:
         end = first_at_least(low, start + WINDOW, at, end)
-    for place in range(at, end):
-        slot = np.int64(low[place])
-        part = weight * part_of(table, constants, frequencies[place], lengths[origin + slot])
-        slot -= start
+    first, offset = np.uint64(start), np.uint64(origin)
+    for place in range(np.uint64(at), np.uint64(end)):
+        slot = np.uint64(low[place])
+        part = weight * part_of(table, constants, frequencies[place], lengths[offset + slot])
+        slot -= first
         touched[count] = slot
         count += window[slot] == 0.0
         window[slot] += part

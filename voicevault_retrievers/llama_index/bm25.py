@@ -17,11 +17,11 @@ from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.llama_index import persisted
 from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, restored, stored
 from voicevault_retrievers.llama_index.listing import nodes_of
 from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.store import persisted
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk

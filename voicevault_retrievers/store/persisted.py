@@ -14,12 +14,12 @@ from typing import Any
 
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical import BM25, LexicalIndex
-from voicevault_retrievers.lexical.bm25 import _RankBM25L
-from voicevault_retrievers.lexical.formulas import FORMULAS, Formula
+from voicevault_retrievers.lexical.formulas import FORMULAS, Formula, RankBM25L
 from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.store import KnowledgeBase, files
+from voicevault_retrievers.store import files
 from voicevault_retrievers.store.analyzers import SavedAnalyzer, named
 from voicevault_retrievers.store.codec import Lazy
+from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.types import Chunk
@@ -27,7 +27,7 @@ from voicevault_retrievers.types import Chunk
 FORMAT = 1
 NAME = "retriever.json"
 
-_FORMULAS: dict[str, type[Formula]] = {**FORMULAS, "rank-bm25 bm25l": _RankBM25L}
+_FORMULAS: dict[str, type[Formula]] = {**FORMULAS, "rank-bm25 bm25l": RankBM25L}
 _OPTIONS = ("statistics", "exclude_nonpositive", "operators")
 _KEYS = {"format", "formula", *_OPTIONS}
 

@@ -1,0 +1,60 @@
+"""The same search as `vectorised`, by the loops of `kernels`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import ModuleType
+
+import numpy as np
+
+from voicevault_retrievers.lexical.formulas import Floats, Formula
+from voicevault_retrievers.lexical.postings import Postings
+from voicevault_retrievers.lexical.vectorised import Found
+from voicevault_retrievers.lexical.vectorised_scan import Wanted
+from voicevault_retrievers.selection import Selection
+
+FEW = 32
+"""Where less than one document in so many is searched, each is looked at; else each list is read."""
+
+LEAST = 1e-300
+TABLE = (1024, 8)
+"""Lengths and frequencies up to which the weights of all terms are computed once."""
+
+ALL = np.empty(0, dtype=np.bool_)
+
+
+def kernels() -> ModuleType:
+    """The compiled loops; MissingExtraError without numba."""
+    from voicevault_retrievers.lexical import kernels
+
+    return kernels
+
+
+def able(wanted: Wanted) -> bool:
+    """Whether the loops can search: for a formula of the usual shape, and weights above 0."""
+    return wanted.formula.curve() is not None and len(wanted.weights) > 0 and float(wanted.weights.min()) > 0
+
+
+def search(postings: Postings, wanted: Wanted, selection: Selection | None) -> Found:
+    """The best documents of a selection (None for all)."""
+    k = max(0, min(wanted.k, len(postings)))
+    out = (np.empty(k, np.int64), np.empty(k), np.empty((k, len(wanted.numbers)), np.int64))
+    query = (*table(wanted.formula, wanted.mean_length), wanted.numbers, wanted.weights, wanted.base, wanted.threshold)
+    if selection is not None and selection.count * FEW < len(postings):
+        count = kernels().among(postings.arrays, *query, selection.ordinals, *out)
+    else:
+        live = ALL if selection is None else selection.mask
+        count = kernels().top(postings.arrays, *query, live, *out)
+    ordinals, scores, frequencies = out
+    return Found(ordinals[:count], scores[:count], frequencies[:count])
+
+
+@lru_cache(maxsize=4)
+def table(formula: Formula, mean_length: float) -> tuple[tuple[float, ...], Floats]:
+    """A formula's constants, and its weights by length and frequency, less `Formula.absent`."""
+    curve = formula.curve() or (0.0, 0.0, 0.0, 0.0)
+    norms = formula.norm(np.arange(TABLE[0]), mean_length)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):  # frequency 0 and length 0, which no posting has
+        weights = np.maximum(formula.tf(np.arange(float(TABLE[1])), norms) - formula.absent(), LEAST)
+    constants = (*map(float, curve), float(formula.absent()), float(formula.b), float(mean_length))
+    return constants, weights

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.lexical.asked import Asked, Forms, Population, Term, ask
 from voicevault_retrievers.lexical.formulas import Floats, Formula
-from voicevault_retrievers.lexical.native import ALL, kernels, table
+from voicevault_retrievers.lexical.native import ALL, LIGHTEST, kernels, table
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import spread
@@ -90,7 +90,7 @@ class Found(Sequence[Sequence[Scored]]):
         rows = self.frequencies[k * start :][: count * size].reshape(count, size).tolist()
         terms, asked = self.batch.terms(query), self.batch.asked
         owners = [at for at, place in enumerate(terms) for other in asked.segments[0].places if other == place]
-        forms = [asked.terms[place] for place in terms]
+        forms = tuple(asked.terms[place] for place in terms)
         found = zip(self.ordinals[query, :count].tolist(), self.scores[query, :count].tolist(), rows, strict=True)
         return [Scored(self.segment.rows.chunks[o], s, spread(row, owners, len(terms)), forms) for o, s, row in found]
 
@@ -103,7 +103,7 @@ def search(
     forms = [[(term,) if isinstance(term, str) else tuple(term) for term in terms] for terms in queries]
     distinct = dict.fromkeys(term for terms in forms for term in terms)
     asked = ask(distinct, formula, [segment], everything, list)
-    if not isinstance(postings, Postings) or formula.curve() is None or min(asked.idf, default=1.0) <= 0:
+    if not isinstance(postings, Postings) or formula.curve() is None or min(asked.idf, default=1.0) <= LIGHTEST:
         return None
     if formula.absent():
         return None
@@ -112,8 +112,9 @@ def search(
     k = min(k, len(segment.rows))
     ordinals, scores = np.empty((len(forms), k), dtype=np.int64), np.empty((len(forms), k))
     counts, found = np.zeros(len(forms), dtype=np.int64), np.empty(k * len(numbers), dtype=np.int64)
-    live = ALL if segment.rows.live is None else segment.rows.live
-    query = (postings.arrays, *table(formula, asked.mean_length), numbers, weights, ends, np.zeros(len(forms)), live)
+    rows = segment.rows
+    live = (ALL, 1.0) if rows.live is None else (rows.live, rows.count / len(rows))
+    query = (postings.arrays, *table(formula, asked.mean_length), numbers, weights, ends, np.zeros(len(forms)), *live)
     run, step = kernels().top_many, -(-len(forms) // (4 * THREADS))
     with ThreadPoolExecutor(THREADS) as threads:
         starts = range(0, len(forms), max(1, step))

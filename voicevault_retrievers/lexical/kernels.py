@@ -14,17 +14,16 @@ import numpy as np
 
 from voicevault_retrievers.compiled import compiled
 from voicevault_retrievers.lexical.lists import (
-    LEAST,
+    SEEN,
     enter,
     first_at_least,
-    frequency_of,
+    frequencies_in,
     norm_of,
     ordered,
     part_of,
     tf_of,
 )
 from voicevault_retrievers.lexical.windows import (
-    WINDOW,
     add,
     add_and_tell,
     clear,
@@ -36,15 +35,23 @@ from voicevault_retrievers.lexical.windows import (
     risen,
 )
 
+WIDTHS = (4096, 16384)
+LARGE = 400_000
+"""Documents from which windows are wider: what begins and ends a window then counts for more than the caches."""
+FEW = 1024
 MARGIN = 1e-9
 """By how much two orders of summation may differ, relative to the sum; many times what float64 can lose."""
+SLACK = 1e-12
+"""The same where parts cancel: relative to what goes into a sum."""
 NONE = 1 << 62
 DENSE = 0.125
 """Postings per document from which all of a window's scores are looked at."""
 NEAR = 8
 """Looking a document up in a list takes about as long as adding so many of its postings."""
 ENOUGH = 16
-"""Postings for each document wanted that a first look takes."""
+"""Postings of live documents for each document wanted that a first look takes."""
+SPARSE = 0.25
+"""Share of live documents under which postings are passed over, and not added, where a document is not live."""
 
 
 @compiled
@@ -55,14 +62,14 @@ def _settle(
     """Of the documents near the top, by ascending ordinal, the best by their exact scores."""
     exact = np.empty(len(near))
     counts = np.zeros((len(near), len(numbers)), np.int64)
+    for i in range(len(numbers)):
+        frequencies_in(held, numbers[i], near, counts[:, i])
     for j in range(len(near)):
         norm = norm_of(constants, held.lengths[near[j]])
         score = base
         for i in range(len(numbers)):
-            f = frequency_of(held, numbers[i], near[j])
-            if f:
-                counts[j, i] = f
-                score += weights[i] * tf_of(constants, np.float64(f), norm)
+            if counts[j, i]:
+                score += weights[i] * tf_of(constants, np.float64(counts[j, i]), norm)
         exact[j] = score
     used = 0
     for j in np.argsort(-exact, kind="mergesort"):
@@ -72,6 +79,13 @@ def _settle(
         found[used] = counts[j]
         used += 1
     return used
+
+
+@compiled
+def _slack(constants: Any, weights: Any, base: Any) -> Any:
+    """By how much the sums of a query may be wrong, whatever they are."""
+    alpha, _, _, add, absent, _, _ = constants
+    return SLACK * (abs(base) + weights.sum() * (1.0 + alpha + add + absent))
 
 
 @compiled
@@ -85,35 +99,42 @@ def _next_block(held: Any, run: Any, last_run: Any, first: Any) -> Any:
 
 
 @compiled
-def _next_window(low: Any, place: Any, end: Any, first: Any) -> Any:
-    """Where in its block the next window begins that a list from `first` on has postings in, or NONE."""
+def _next_window(low: Any, place: Any, end: Any, first: Any, width: Any) -> Any:
+    """Where in its block the next window of a width begins that a list from `first` on has postings in, or NONE."""
     start: Any = NONE
     for i in range(first, len(place)):
         if place[i] < end[i]:
             start = min(start, np.int64(low[place[i]]))
-    return start if start == NONE else start // WINDOW * WINDOW
+    return start if start == NONE else start // width * width
 
 
 @compiled
 def _gather(
     low: Any, frequencies: Any, lengths: Any, constants: Any, table: Any, weight: Any, place: Any, end: Any,
-    origin: Any, start: Any, window: Any, touched: Any, slots: Any, first: Any, dense: Any, floor: Any,
+    origin: Any, start: Any, window: Any, touched: Any, slots: Any, first: Any, dense: Any, floor: Any, live: Any,
+    few: Any,
 ) -> Any:  # fmt: skip
-    """Add the lists from `first` on to a window; how many slots reach the floor (in `slots`), how many were touched."""
+    """Add the lists from `first` on to a window; how many slots reach the floor (in `slots`), how many were touched.
+
+    `few` are the live documents where those are few, else empty.
+    """
     told = 0
     if dense:
         for i in range(first, len(weight)):
             place[i] = add(
                 low, frequencies, lengths, constants, table, weight[i], place[i], end[i], origin, start, window
             )
-        return risen(window, min(WINDOW, len(lengths) - origin - start), floor, slots), told
+        count = risen(window, min(len(window), len(lengths) - origin - start), floor, slots)
+        return (keep_live(live, origin + start, slots, count) if len(live) > 0 else count), told
     for i in range(first, len(weight)):
         place[i], told = add_and_tell(
             low, frequencies, lengths, constants, table, weight[i], place[i], end[i], origin, start, window, touched,
-            told,
+            told, few,
         )  # fmt: skip
     slots[:told] = touched[:told]
     count = keep(window, floor, slots, told)
+    if len(live) > len(few):
+        count = keep_live(live, origin + start, slots, count)
     if count > 1 and first < len(weight) - 1:
         slots[:count] = np.sort(slots[:count])
     return count, told
@@ -144,44 +165,42 @@ def _refine(
                 low, frequencies, lengths, constants, table, weight[i], place[i], end[i], origin, start, window, slots,
                 count,
             )  # fmt: skip
-        count = keep(window, max(cut - below[i], LEAST), slots, count)
+        count = keep(window, max(cut - below[i], SEEN), slots, count)
     return count, whole
 
 
 @compiled
 def _scan(
     held: Any, constants: Any, table: Any, weight: Any, below: Any, first_run: Any, last_run: Any, first: Any,
-    cut: Any, live: Any, k: Any,
+    cut: Any, live: Any, share: Any, k: Any, width: Any, slack: Any,
 ) -> Any:  # fmt: skip
     """The live documents near the top that have a term of the lists from `first` on, and the cut that they give."""
     low, frequencies, lengths, size = held.low, held.frequencies, held.lengths, len(weight)
     run, seen, postings = first_run.copy(), np.empty(size, np.int64), np.empty(size, np.int64)
     place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    window, touched, slots = np.zeros(WINDOW), np.empty(WINDOW + 1, np.int64), np.empty(WINDOW + 1, np.int64)
+    window, touched, slots = np.zeros(width), np.empty(width + 1, np.int64), np.empty(width + 1, np.int64)
     heap, highest = np.empty(k), 0
-    near, near_scores, used = np.empty(2 * k + WINDOW, np.int64), np.empty(2 * k + WINDOW), 0
+    near, near_scores, used = np.empty(2 * k + width, np.int64), np.empty(2 * k + width), 0
     block = _next_block(held, run, last_run, first)
     while block != NONE:
         origin = block << 16
         enter(held, block, run, last_run, place, end)
         run += end > 0
         seen[:] = -1
-        postings[:] = (end - place) * WINDOW // min(65536, len(lengths) - origin)  # in a window, on average
-        dense = postings[first:].sum() > DENSE * WINDOW
-        start = _next_window(low, place, end, first)
+        postings[:] = (end - place) * width // min(65536, len(lengths) - origin)  # in a window, on average
+        dense = postings[first:].sum() * (share if share < SPARSE else 1.0) > DENSE * width
+        start = _next_window(low, place, end, first, width)
         while start != NONE:
             count, told = _gather(
                 low, frequencies, lengths, constants, table, weight, place, end, origin, start, window, touched, slots,
-                first, dense, max(cut - below[first], LEAST),
+                first, dense, max(cut - below[first], SEEN), live, live if share < SPARSE else live[:0],
             )  # fmt: skip
-            if len(live) > 0:
-                count = keep_live(live, origin + start, slots, count)
             count, whole = _refine(
                 low, frequencies, lengths, constants, table, weight, place, end, origin, start, window, slots, count,
                 first, cut, below, seen, postings,
             )  # fmt: skip
             if used + count > len(near):
-                near, near_scores, used = make_room(near, near_scores, used, cut)
+                near, near_scores, used = make_room(near, near_scores, used, cut, width)
             for j in range(count):
                 score = window[slots[j]]
                 if score >= cut:
@@ -189,13 +208,13 @@ def _scan(
                     used += 1
                     highest = lift(heap, highest, score)
                     if highest == k:
-                        cut = max(cut, heap[0] * (1.0 - MARGIN))
+                        cut = max(cut, heap[0] * (1.0 - MARGIN) - slack)
             clear(window, touched, -1 if dense or whole else told)
             while first < size and below[first + 1] < cut:
                 first += 1
-            start = _next_window(low, place, end, first)
+            start = _next_window(low, place, end, first, width)
         block = _next_block(held, run, last_run, first)
-    near, near_scores, used = make_room(near, near_scores, used, cut)
+    near, near_scores, used = make_room(near, near_scores, used, cut, 0)
     return np.sort(near[:used]), cut
 
 
@@ -218,29 +237,33 @@ def _score(
 @compiled
 def top(
     held: Any, constants: Any, table: Any, numbers: Any, weights: Any, base: Any, threshold: Any, live: Any,
-    ordinals: Any, scores: Any, found: Any,
+    share: Any, ordinals: Any, scores: Any, found: Any,
 ) -> Any:  # fmt: skip
     """Write the best live documents, their scores and the terms' frequencies in each; how many they are.
 
     `held` are the arrays of the segment, `table` is that of `part_of`. `numbers` and `weights` (above 0) are those of
     the query's terms in order; `constants` those of the formula: alpha, beta, gamma, add, absent, b and the mean
-    length. `base` is what a document scores that lacks all terms. Only what reaches `threshold` is found, and as many
-    as fit in `ordinals`.
+    length. `base` is what a document scores that lacks all terms. Of each document `live` says whether it is searched,
+    empty where all are, and `share` which part of them. Only what reaches `threshold` is found, and as many as fit in
+    `ordinals`.
     """
     order, below, run, last_run = ordered(held, constants, numbers, weights)
-    k, size, weight = len(ordinals), len(numbers), weights[order]
-    cut = (threshold - base) * (1.0 - MARGIN) if threshold > base else 0.0
+    k, size, weight, width = len(ordinals), len(numbers), weights[order], WIDTHS[1 if len(held.lengths) >= LARGE else 0]
+    slack = _slack(constants, weights, base)
+    cut = max(0.0, (threshold - base) * (1.0 - MARGIN) - slack)
     # The lists that weigh most first: a few documents of theirs lift the cut, and often above all that remain.
     rare, postings = size, 0
-    while rare > 0 and postings < ENOUGH * k:
+    while rare > 0 and postings * share < ENOUGH * k:
         rare -= 1
         postings += held.run_starts[last_run[rare]] - held.run_starts[run[rare]]
-    near, cut = _scan(held, constants, table, weight, below, run, last_run, rare, cut, live, k)
+    near, cut = _scan(held, constants, table, weight, below, run, last_run, rare, cut, live, share, k, width, slack)
     if rare > 0 and below[rare] >= cut:
         first = 0  # lists from here on can lift a document over the cut
         while below[first + 1] < cut:
             first += 1
-        near, cut = _scan(held, constants, table, weight, below, run, last_run, first, cut, live, k)
+        near, cut = _scan(
+            held, constants, table, weight, below, run, last_run, first, cut, live, share, k, width, slack
+        )
     return _settle(held, constants, numbers, weights, base, threshold, near, ordinals, scores, found)
 
 
@@ -254,8 +277,9 @@ def among(
     size, k, weight = len(numbers), len(ordinals), weights[order]
     place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
     heap, highest = np.empty(k), 0
-    near, near_scores, used = np.empty(2 * k + WINDOW, np.int64), np.empty(2 * k + WINDOW), 0
-    cut = (threshold - base) * (1.0 - MARGIN) if threshold > base else 0.0
+    near, near_scores, used = np.empty(2 * k + FEW, np.int64), np.empty(2 * k + FEW), 0
+    slack = _slack(constants, weights, base)
+    cut = max(0.0, (threshold - base) * (1.0 - MARGIN) - slack)
     block = np.int64(-1)
     for at in range(len(chosen)):
         ordinal = np.int64(chosen[at])
@@ -266,20 +290,20 @@ def among(
         if score == 0.0 or score < cut:
             continue
         if used == len(near):
-            near, near_scores, used = make_room(near, near_scores, used, cut)
+            near, near_scores, used = make_room(near, near_scores, used, cut, FEW)
         near[used], near_scores[used] = ordinal, score
         used += 1
         highest = lift(heap, highest, score)
         if highest == k:
-            cut = max(cut, heap[0] * (1.0 - MARGIN))
-    near, near_scores, used = make_room(near, near_scores, used, cut)
+            cut = max(cut, heap[0] * (1.0 - MARGIN) - slack)
+    near, near_scores, used = make_room(near, near_scores, used, cut, 0)
     return _settle(held, constants, numbers, weights, base, threshold, near[:used], ordinals, scores, found)
 
 
 @compiled
 def top_many(
-    held: Any, constants: Any, table: Any, numbers: Any, weights: Any, ends: Any, bases: Any, live: Any, first: Any,
-    last: Any, ordinals: Any, scores: Any, found: Any, counts: Any,
+    held: Any, constants: Any, table: Any, numbers: Any, weights: Any, ends: Any, bases: Any, live: Any, share: Any,
+    first: Any, last: Any, ordinals: Any, scores: Any, found: Any, counts: Any,
 ) -> None:  # fmt: skip
     """`top` for the queries from `first` to `last`; query q has the terms up to `ends[q]`, flat in `numbers`.
 
@@ -292,5 +316,5 @@ def top_many(
         if start < ends[q]:
             counts[q] = top(
                 held, constants, table, numbers[start : ends[q]], weights[start : ends[q]], bases[q], -np.inf, live,
-                ordinals[q], scores[q], mine,
+                share, ordinals[q], scores[q], mine,
             )  # fmt: skip

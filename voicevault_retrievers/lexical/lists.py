@@ -8,8 +8,10 @@ import numpy as np
 
 from voicevault_retrievers.compiled import compiled
 
-LEAST = 1e-300
-"""What a match adds at least, so that a sum of 0 means "not seen"."""
+LEAST = 1e-200
+"""What a match adds at least, before its weight, so that a sum of 0 means "not seen"."""
+SEEN = 1e-300
+"""Less than any match adds."""
 
 
 @compiled
@@ -30,22 +32,22 @@ def first_at_least(low: Any, value: Any, start: Any, stop: Any) -> Any:
 
 
 @compiled
-def frequency_of(held: Any, term: Any, ordinal: Any) -> Any:
-    """How often a document has a term."""
-    block, rest = ordinal >> 16, ordinal & 0xFFFF
+def frequencies_in(held: Any, term: Any, ordinals: Any, found: Any) -> None:
+    """Write how often some documents, by ascending ordinal, have a term; nothing where they do not."""
     run, end = np.int64(held.term_runs[term]), np.int64(held.term_runs[term + 1])
-    stop = end
-    while run < stop:
-        middle = (run + stop) // 2
-        if held.run_blocks[middle] < block:
-            run = middle + 1
-        else:
-            stop = middle
-    if run == end or held.run_blocks[run] != block:
-        return 0
-    stop = held.run_starts[run + 1]
-    at = first_at_least(held.low, rest, held.run_starts[run], stop)
-    return np.int64(held.frequencies[at]) if at < stop and held.low[at] == rest else 0
+    at = held.run_starts[run]
+    for j in range(len(ordinals)):
+        block, rest = ordinals[j] >> 16, ordinals[j] & 0xFFFF
+        while run < end and held.run_blocks[run] < block:
+            run += 1
+            at = held.run_starts[run]
+        if run == end:
+            break
+        stop = held.run_starts[run + 1]
+        if held.run_blocks[run] == block and at < stop:
+            at = first_at_least(held.low, rest, at, stop)
+            if at < stop and held.low[at] == rest:
+                found[j] = held.frequencies[at]
 
 
 @compiled
@@ -73,7 +75,7 @@ def part_of(table: Any, constants: Any, f: Any, length: Any) -> Any:
 @compiled
 def most_of(held: Any, constants: Any, term: Any) -> Any:
     """The most that a term can add, before its weight: by its bounds, or by its few postings."""
-    most = 0.0
+    most = LEAST
     row = np.searchsorted(held.bounded, term)
     if row < len(held.bounded) and held.bounded[row] == term:
         for kind in range(held.bounds.shape[1]):

@@ -13,10 +13,13 @@ from voicevault_retrievers.lexical.vectorised import Found
 from voicevault_retrievers.lexical.vectorised_scan import Wanted
 from voicevault_retrievers.selection import Selection
 
-FEW = 32
+FEW = 256
 """Where less than one document in so many is searched, each is looked at; else each list is read."""
 
-LEAST = 1e-300
+LEAST = 1e-200
+"""What a match adds at least, before its weight."""
+LIGHTEST = 1e-90
+"""Weights from it on leave float64 room below what a match adds."""
 TABLE = (1024, 8)
 """Lengths and frequencies up to which the weights of all terms are computed once."""
 
@@ -31,20 +34,20 @@ def kernels() -> ModuleType:
 
 
 def able(wanted: Wanted) -> bool:
-    """Whether the loops can search: for a formula of the usual shape, and weights above 0."""
-    return wanted.formula.curve() is not None and len(wanted.weights) > 0 and float(wanted.weights.min()) > 0
+    """Whether the loops can search: for a formula of the usual shape, and weights well above 0."""
+    return wanted.formula.curve() is not None and len(wanted.weights) > 0 and float(wanted.weights.min()) > LIGHTEST
 
 
 def search(postings: Postings, wanted: Wanted, selection: Selection | None) -> Found:
-    """The best documents of a selection (None for all)."""
+    """The best documents of a selection (None for all); every term is one that the postings have."""
     k = max(0, min(wanted.k, len(postings)))
     out = (np.empty(k, np.int64), np.empty(k), np.empty((k, len(wanted.numbers)), np.int64))
     query = (*table(wanted.formula, wanted.mean_length), wanted.numbers, wanted.weights, wanted.base, wanted.threshold)
     if selection is not None and selection.count * FEW < len(postings):
         count = kernels().among(postings.arrays, *query, selection.ordinals, *out)
     else:
-        live = ALL if selection is None else selection.mask
-        count = kernels().top(postings.arrays, *query, live, *out)
+        live = (ALL, 1.0) if selection is None else (selection.mask, selection.count / selection.size)
+        count = kernels().top(postings.arrays, *query, *live, *out)
     ordinals, scores, frequencies = out
     return Found(ordinals[:count], scores[:count], frequencies[:count])
 

@@ -1,4 +1,4 @@
-"""Compiled loops over a window: the scores of `WINDOW` documents that follow one another."""
+"""Compiled loops over a window: the scores of documents that follow one another."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import numpy as np
 
 from voicevault_retrievers.compiled import compiled
 from voicevault_retrievers.lexical.lists import first_at_least, part_of
-
-WINDOW = 4096
 
 
 @compiled
@@ -39,17 +37,17 @@ def lift(heap: Any, held: Any, score: Any) -> Any:
 
 
 @compiled
-def make_room(ordinals: Any, scores: Any, used: Any, cut: Any) -> Any:
-    """Arrays with room for a window more: without what is below the cut, or larger."""
+def make_room(ordinals: Any, scores: Any, used: Any, cut: Any, more: Any) -> Any:
+    """Arrays with room for so many more: without what is below the cut, or larger."""
     kept = 0
     for at in range(used):
         if scores[at] >= cut:
             ordinals[kept], scores[kept] = ordinals[at], scores[at]
             kept += 1
-    if kept + WINDOW > len(ordinals):
-        more_ordinals, more_scores = np.empty(2 * len(ordinals), np.int64), np.empty(2 * len(ordinals))
-        more_ordinals[:kept], more_scores[:kept] = ordinals[:kept], scores[:kept]
-        return more_ordinals, more_scores, kept
+    if kept + more > len(ordinals):
+        larger_ordinals, larger_scores = np.empty(2 * (kept + more), np.int64), np.empty(2 * (kept + more))
+        larger_ordinals[:kept], larger_scores[:kept] = ordinals[:kept], scores[:kept]
+        return larger_ordinals, larger_scores, kept
     return ordinals, scores, kept
 
 
@@ -60,7 +58,7 @@ def add(
 ) -> Any:  # fmt: skip
     """Add a list's part to a window of scores; where the list is after it."""
     if at < end:
-        end = first_at_least(low, start + WINDOW, at, end)
+        end = first_at_least(low, start + len(window), at, end)
     first, offset = np.uint64(start), np.uint64(origin)  # unsigned: no index counts from the end
     for place in range(np.uint64(at), np.uint64(end)):
         slot = np.uint64(low[place])
@@ -71,19 +69,20 @@ def add(
 @compiled
 def add_and_tell(
     low: Any, frequencies: Any, lengths: Any, constants: Any, table: Any, weight: Any, at: Any, end: Any,
-    origin: Any, start: Any, window: Any, touched: Any, count: Any,
+    origin: Any, start: Any, window: Any, touched: Any, count: Any, live: Any,
 ) -> Any:  # fmt: skip
-    """As `add`, and which slots were 0 before."""
+    """As `add`, for the live documents alone (all where that is empty), and which slots were 0 before."""
     if at < end:
-        end = first_at_least(low, start + WINDOW, at, end)
+        end = first_at_least(low, start + len(window), at, end)
     first, offset = np.uint64(start), np.uint64(origin)
     for place in range(np.uint64(at), np.uint64(end)):
         slot = np.uint64(low[place])
-        part = weight * part_of(table, constants, frequencies[place], lengths[offset + slot])
-        slot -= first
-        touched[count] = slot
-        count += window[slot] == 0.0
-        window[slot] += part
+        if len(live) == 0 or live[offset + slot]:
+            part = weight * part_of(table, constants, frequencies[place], lengths[offset + slot])
+            slot -= first
+            touched[count] = slot
+            count += window[slot] == 0.0
+            window[slot] += part
     return max(at, end), count
 
 

@@ -1,4 +1,4 @@
-"""The search in numpy finds what scoring every match finds, bit for bit."""
+"""The searches in numpy and in numba find what scoring every match finds, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from voicevault_retrievers.lexical import vectorised
+from voicevault_retrievers.compiled import installed
+from voicevault_retrievers.lexical import native, vectorised
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.formulas import FORMULAS, Curve, Floats, Formula, Lucene
 from voicevault_retrievers.lexical.forward import Forward
-from voicevault_retrievers.lexical.postings import Postings, Source
+from voicevault_retrievers.lexical.postings import ARRAYS, Postings, Source
 from voicevault_retrievers.lexical.vectorised import Found, Wanted, search
 from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.text.analyzed import Analyzed
@@ -42,11 +43,15 @@ def exhaustive(postings: Source, wanted: Wanted, selection: Selection | None) ->
 
 
 def agree(postings: Source, wanted: Wanted, selection: Selection | None = None) -> Found:
-    found, expected = search(postings, wanted, selection), exhaustive(postings, wanted, selection)
-    for own, other in zip(found, expected, strict=True):
-        assert own.dtype == other.dtype
-        np.testing.assert_array_equal(own, other)
-    return found
+    expected = exhaustive(postings, wanted, selection)
+    found = [search(postings, wanted, selection)]
+    if installed() and isinstance(postings, Postings) and native.able(wanted) and (wanted.numbers >= 0).all():
+        found.append(native.search(postings, wanted, selection))
+    for arrays in found:
+        for own, other in zip(arrays, expected, strict=True):
+            assert own.dtype == other.dtype
+            np.testing.assert_array_equal(own, other)
+    return found[0]
 
 
 def query(postings: Postings, formula: Formula, k: int, counts: dict[str, float], base: float = 0.0) -> Wanted:
@@ -135,6 +140,16 @@ def test_most_matches_are_not_scored_again(blocks: Postings, monkeypatch: pytest
     monkeypatch.setattr(vectorised, "_exact", counted)
     agree(blocks, query(blocks, Lucene(), 20, {"u": 1.0, "x": 1.0}))
     assert scored[0] < len(blocks) / 100
+
+
+@pytest.mark.skipif(not installed(), reason="numba is not installed")
+@given(st.lists(st.lists(st.sampled_from(TERMS), max_size=9), max_size=30))
+def test_numba_builds_the_same_postings(some: list[list[str]]) -> None:
+    analyzed = Analyzed.of(some)
+    own, other = build(analyzed, compiled=True), build(analyzed)
+    for name in ARRAYS:
+        assert getattr(own, name).dtype == getattr(other, name).dtype
+        np.testing.assert_array_equal(getattr(own, name), getattr(other, name))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from voicevault_retrievers.lexical.formulas import Formula
@@ -34,8 +33,7 @@ class Weighed(NamedTuple):
     places: list[int]
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
+class Asked(NamedTuple):
     """The distinct terms that some chunk has, in the query's order, each with all its forms.
 
     `counts` says how often the query has each, `frequencies` how many chunks have it in any form, `idf` its weight;

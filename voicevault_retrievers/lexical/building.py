@@ -141,21 +141,32 @@ def _finish(
 ) -> Postings:
     """Postings whose runs are known; adds what is derived, and takes the smallest types."""
     term_runs, run_blocks, run_starts, low, frequencies = inverted
-    smallest = np.min_scalar_type(int(frequencies.max(initial=0)))
     without_bounds = Postings(
         terms=np.frombuffer(b"".join(vocabulary), dtype=np.uint8),
-        term_ends=np.cumsum([len(term) for term in vocabulary], dtype=np.int64),
+        term_ends=_places(np.cumsum([len(term) for term in vocabulary], dtype=np.int64)),
         term_keys=_keys(vocabulary),
         term_runs=term_runs.astype(np.uint32, copy=False),
         run_blocks=run_blocks.astype(np.uint16, copy=False),
-        run_starts=run_starts.astype(np.int64, copy=False),
+        run_starts=_places(run_starts),
         low=low.astype(np.uint16, copy=False),
-        frequencies=frequencies.astype(smallest, copy=False),
-        lengths=lengths.astype(np.min_scalar_type(int(lengths.max(initial=0))), copy=False),
+        frequencies=_smallest(frequencies, np.uint8),
+        lengths=_smallest(lengths),
         bounded=np.empty(0, np.uint32),
-        bounds=np.empty((0, len(CLASSES) + 1, 2), np.uint32),
+        bounds=np.empty((0, len(CLASSES) + 1, 2), np.uint16),
     )
     return _bounded(without_bounds, compiled)
+
+
+def _smallest(values: NDArray[Any], least: type = np.uint16) -> NDArray[Any]:
+    """As the smallest unsigned type that holds them, from `least` on: loops are compiled anew for other types."""
+    kind = np.promote_types(least, np.min_scalar_type(int(values.max(initial=0))))
+    return values.astype(kind, copy=False)
+
+
+def _places(ascending: NDArray[Any]) -> NDArray[Any]:
+    """As four bytes each, where that is enough; else eight."""
+    last = int(ascending[-1]) if len(ascending) else 0
+    return ascending.astype(np.uint32 if last < 1 << 32 else np.int64, copy=False)
 
 
 def _keys(vocabulary: Iterable[bytes]) -> NDArray[np.uint64]:
@@ -176,7 +187,7 @@ def _bounded(postings: Postings, compiled: bool) -> Postings:
             rows = slice(*np.searchsorted(bounded, [first, last]).tolist())
             if rows.start < rows.stop:
                 bounds[rows] = _bounds(postings, first, last)[bounded[rows] - first]
-    return replace(postings, bounded=bounded.astype(np.uint32), bounds=bounds)
+    return replace(postings, bounded=bounded.astype(np.uint32), bounds=_smallest(bounds))
 
 
 def _slices(ends: Numbers) -> Iterator[tuple[int, int]]:

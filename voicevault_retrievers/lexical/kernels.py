@@ -255,7 +255,7 @@ def top(
     rare, postings = size, 0
     while rare > 0 and postings * share < ENOUGH * k:
         rare -= 1
-        postings += held.run_starts[last_run[rare]] - held.run_starts[run[rare]]
+        postings += int(held.run_starts[last_run[rare]]) - int(held.run_starts[run[rare]])
     near, cut = _scan(held, constants, table, weight, below, run, last_run, rare, cut, live, share, k, width, slack)
     if rare > 0 and below[rare] >= cut:
         first = 0  # lists from here on can lift a document over the cut

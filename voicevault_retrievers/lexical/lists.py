@@ -35,15 +35,15 @@ def first_at_least(low: Any, value: Any, start: Any, stop: Any) -> Any:
 def frequencies_in(held: Any, term: Any, ordinals: Any, found: Any) -> None:
     """Write how often some documents, by ascending ordinal, have a term; nothing where they do not."""
     run, end = np.int64(held.term_runs[term]), np.int64(held.term_runs[term + 1])
-    at = held.run_starts[run]
+    at = np.int64(held.run_starts[run])
     for j in range(len(ordinals)):
         block, rest = ordinals[j] >> 16, ordinals[j] & 0xFFFF
         while run < end and held.run_blocks[run] < block:
             run += 1
-            at = held.run_starts[run]
+            at = np.int64(held.run_starts[run])
         if run == end:
             break
-        stop = held.run_starts[run + 1]
+        stop = np.int64(held.run_starts[run + 1])
         if held.run_blocks[run] == block and at < stop:
             at = first_at_least(held.low, rest, at, stop)
             if at < stop and held.low[at] == rest:

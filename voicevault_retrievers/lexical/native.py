@@ -35,7 +35,7 @@ def kernels() -> ModuleType:
 
 def able(wanted: Wanted) -> bool:
     """Whether the loops can search: for a formula of the usual shape, and weights well above 0."""
-    return wanted.formula.curve() is not None and len(wanted.weights) > 0 and float(wanted.weights.min()) > LIGHTEST
+    return wanted.formula.curve() is not None and min(wanted.weights.tolist(), default=0.0) > LIGHTEST
 
 
 def search(postings: Postings, wanted: Wanted, selection: Selection | None) -> Found:

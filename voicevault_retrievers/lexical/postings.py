@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 Unsigned: TypeAlias = NDArray[np.unsignedinteger]
 Numbers: TypeAlias = NDArray[np.int64]
+Places: TypeAlias = NDArray[np.integer]
 Mask: TypeAlias = NDArray[np.bool_]
 ReadArray: TypeAlias = Callable[[Path], NDArray[Any]]
 
@@ -29,7 +30,6 @@ BLOCK_BITS = 16
 KEY_BYTES = 8
 BOUNDED = 64
 KNOWN = 1 << 16
-NOWHERE = (-1, 0)
 CLASSES = (1, 2, 4)
 """Frequencies that end a class of postings: 1, 2, 3 to 4, and more."""
 
@@ -83,12 +83,12 @@ class Arrays(NamedTuple):
 
     term_runs: NDArray[np.uint32]
     run_blocks: NDArray[np.uint16]
-    run_starts: Numbers
+    run_starts: Places
     low: NDArray[np.uint16]
     frequencies: Unsigned
     lengths: Unsigned
     bounded: NDArray[np.uint32]
-    bounds: NDArray[np.uint32]
+    bounds: Unsigned
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,16 +106,16 @@ class Postings:
     """
 
     terms: NDArray[np.uint8]
-    term_ends: Numbers
+    term_ends: Places
     term_keys: NDArray[np.uint64]
     term_runs: NDArray[np.uint32]
     run_blocks: NDArray[np.uint16]
-    run_starts: Numbers
+    run_starts: Places
     low: NDArray[np.uint16]
     frequencies: Unsigned
     lengths: Unsigned
     bounded: NDArray[np.uint32]
-    bounds: NDArray[np.uint32]
+    bounds: Unsigned
 
     def save(self, folder: Path) -> None:
         """Write one .npy file per array."""
@@ -151,6 +151,11 @@ class Postings:
         return int(self.lengths.sum(dtype=np.int64))
 
     @cached_property
+    def longest(self) -> int:
+        """The terms of the longest document, repeats included."""
+        return int(self.lengths.max(initial=0))
+
+    @cached_property
     def tags(self) -> str:
         """The control characters that terms begin with: the languages of an analyzer that detects them."""
         edges = np.searchsorted(self.term_keys, np.arange(33, dtype=np.uint64) << np.uint64(8 * (KEY_BYTES - 1)))
@@ -166,16 +171,15 @@ class Postings:
 
     def look(self, terms: Sequence[str]) -> list[tuple[int, int]]:
         """Of each term its number and in how many documents it is; (-1, 0) for one that no document has."""
-        found = {term: self._known.get(term) for term in terms}
-        missing = [term for term, at in found.items() if at is None]
-        if missing:
-            numbers = self.numbers(missing)
-            new = dict(zip(missing, zip(numbers.tolist(), self.counts(numbers).tolist(), strict=True), strict=True))
-            if len(self._known) > KNOWN:
-                self._known.clear()
-            self._known.update(new)
-            found |= new
-        return [found[term] or NOWHERE for term in terms]
+        found = [self._known.get(term) for term in terms]
+        if None not in found:
+            return found  # type: ignore[return-value]  # none is None
+        numbers = self.numbers(terms)
+        new = list(zip(numbers.tolist(), self.counts(numbers).tolist(), strict=True))
+        if len(self._known) > KNOWN:
+            self._known.clear()
+        self._known.update(zip(terms, new, strict=True))
+        return new
 
     @cached_property
     def _known(self) -> dict[str, tuple[int, int]]:
@@ -208,8 +212,8 @@ class Postings:
         if not self.count:
             return np.zeros(len(numbers), dtype=np.int64)
         places = np.maximum(numbers, 0)
-        starts = self.run_starts[self.term_runs[places]]
-        return np.where(numbers < 0, 0, self.run_starts[self.term_runs[places + 1]] - starts)
+        counts = self.run_starts[self.term_runs[places + 1]] - self.run_starts[self.term_runs[places]]
+        return np.where(numbers < 0, 0, counts.astype(np.int64))
 
     def find(self, number: int) -> tuple[NDArray[np.uint32], Unsigned]:
         """The ordinals of a term's documents, ascending, and its frequency in each; empty for -1."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from voicevault_retrievers.lexical.postings import Numbers, Source
+from voicevault_retrievers.lexical.postings import Numbers, Postings, Source
 from voicevault_retrievers.lexical.removed import Removed
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.selection import Selection
@@ -54,6 +54,9 @@ class Segment:
 
     def counts(self, chosen: Selection | None) -> Numbers:
         """Of every term, how many of the chosen chunks (None: of the live ones) have it."""
+        if chosen is None and isinstance(self.postings, Postings) and (self.rows.live is None or self.removed):
+            counts = self.postings.counts(np.arange(len(self.postings.term_ends)))
+            return counts - self.removed.counts(len(counts)) if self.removed and self.rows.live is not None else counts
         numbers, ordinals, _ = self.postings.triples()
         counting = self.rows.live if chosen is None else chosen.mask
         kept = numbers if counting is None else numbers[counting[ordinals]]

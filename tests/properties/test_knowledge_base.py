@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.store import KnowledgeBase, commit, merging
+from voicevault_retrievers.store import KnowledgeBase, commit
 from voicevault_retrievers.types import Chunk, Query
 
 WORDS = ("fox", "foxes", "dog", "cat", "Prüfung", "東京都", "the")
@@ -40,7 +41,7 @@ def test_a_knowledge_base_is_what_it_holds(
     held: dict[str, Chunk] = {}
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit, "SEAL_AT", 3)
-        patch.setattr(merging, "TIER", tier)
+        patch.setattr(tiers, "TIER", tier)
         kb = KnowledgeBase.create("kb", root=root, embedder=HashEmbedder())
         reader = KnowledgeBase.open("kb", root=root, embedder=HashEmbedder())
         for kind, argument in steps:

@@ -9,9 +9,10 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.errors import IndexDamagedError
+from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.store import KnowledgeBase, commit, files, merging
-from voicevault_retrievers.store.merging import plan
+from voicevault_retrievers.lexical.tiers import plan
+from voicevault_retrievers.store import KnowledgeBase, commit, files
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.types import Chunk
 
@@ -36,7 +37,7 @@ def answers(kb: KnowledgeBase) -> list[object]:
 def kb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnowledgeBase:
     """Seals at every fourth change; two segments of one size become one."""
     monkeypatch.setattr(commit, "SEAL_AT", 4)
-    monkeypatch.setattr(merging, "TIER", 2)
+    monkeypatch.setattr(tiers, "TIER", 2)
     return KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder())
 
 

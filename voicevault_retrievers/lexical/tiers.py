@@ -22,7 +22,7 @@ SEAL_AT = 1024
 """So many added chunks become a segment with postings of their own."""
 
 TIER = 8
-"""So many segments of about one size become one."""
+"""So many segments of about one size become one: there are few, and a chunk is written again a few times only."""
 
 
 def added(segments: Sequence[Segment], chunks: Sequence[Chunk], analyzed: Analyzed) -> tuple[Segment, ...]:
@@ -56,14 +56,33 @@ def tidied(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     """The segments, with those merged that are too many of one size; the waiting one stays last."""
     waiting = [segment for segment in segments if isinstance(segment.postings, Forward)]
     sealed = [segment for segment in segments if not isinstance(segment.postings, Forward)]
+    groups = plan([segment.rows.count for segment in sealed], SEAL_AT)
+    made = (sealed[group[0]] if len(group) == 1 else merge([sealed[place] for place in group]) for group in groups)
+    return (*made, *waiting)
+
+
+def plan(counts: Sequence[int], least: int) -> list[list[int]]:
+    """Segments in groups that become one each, by their places in a list of how many live chunks each has.
+
+    A segment without live chunks is in none. A tier is `TIER` times as large as the one before, the first one about
+    `least` chunks.
+    """
+    groups = [[place] for place, count in enumerate(counts) if count]
     while True:
-        by_tier: dict[int, list[Segment]] = {}
-        for segment in sealed:
-            by_tier.setdefault(_tier(segment.rows.count), []).append(segment)
-        alike = next((some for some in by_tier.values() if len(some) >= TIER), None)
+        tiers: dict[int, list[list[int]]] = {}
+        for group in groups:
+            tiers.setdefault(_tier(sum(counts[place] for place in group), least), []).append(group)
+        alike = next((some for some in tiers.values() if len(some) >= TIER), None)
         if alike is None:
-            return (*sealed, *waiting)
-        sealed = [segment for segment in sealed if segment not in alike] + [merge(alike)]
+            return groups
+        groups = [group for group in groups if group not in alike] + [[place for group in alike for place in group]]
+
+
+def _tier(count: int, least: int) -> int:
+    tier = 0
+    while count > least * TIER ** (tier + 0.5):
+        tier += 1
+    return tier
 
 
 def merge(segments: Sequence[Segment]) -> Segment:
@@ -83,10 +102,3 @@ def merge(segments: Sequence[Segment]) -> Segment:
 
 def _live(rows: Rows) -> Iterable[int]:
     return range(len(rows)) if rows.live is None else np.flatnonzero(rows.live).tolist()
-
-
-def _tier(count: int) -> int:
-    tier = 0
-    while count > SEAL_AT * TIER ** (tier + 0.5):
-        tier += 1
-    return tier

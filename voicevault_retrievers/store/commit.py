@@ -11,11 +11,12 @@ from pathlib import Path
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.tiers import plan
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store import files, log, manifest, segment
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
-from voicevault_retrievers.store.merging import Merged, plan
+from voicevault_retrievers.store.merging import Merged
 from voicevault_retrievers.store.snapshot import Part, Snapshot
 
 SEAL_AT = 4096

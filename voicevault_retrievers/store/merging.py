@@ -1,8 +1,4 @@
-"""Which segments become one, and what that one consists of.
-
-Log-structured, as in O'Neil et al. (1996), "The log-structured merge-tree": `TIER` segments of about one size become
-one, so that a base has few segments and a chunk is written again a few times only.
-"""
+"""What a segment consists of that is made of others; `lexical.tiers` says which."""
 
 from __future__ import annotations
 
@@ -21,35 +17,8 @@ from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.snapshot import Part
 from voicevault_retrievers.types import Chunk
 
-TIER = 8
-"""So many segments of about one size become one."""
-
 ROWS = 4096
 """Vectors that are copied at once."""
-
-
-def plan(counts: Sequence[int], least: int) -> list[list[int]]:
-    """Segments, by their place in a list of how many live chunks each has, in groups that become one segment.
-
-    One without live chunks is in none. A tier is `TIER` times as large as the one before, the first one about `least`
-    chunks.
-    """
-    groups = [[place] for place, count in enumerate(counts) if count]
-    while True:
-        tiers: dict[int, list[list[int]]] = {}
-        for group in groups:
-            tiers.setdefault(_tier(sum(counts[place] for place in group), least), []).append(group)
-        alike = next((some for some in tiers.values() if len(some) >= TIER), None)
-        if alike is None:
-            return groups
-        groups = [group for group in groups if group not in alike] + [[place for group in alike for place in group]]
-
-
-def _tier(count: int, least: int) -> int:
-    tier = 0
-    while count > least * TIER ** (tier + 0.5):
-        tier += 1
-    return tier
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,7 @@ matrix:  ## run the torch-free tests on every interpreter found
 wheel: install  ## build the wheel and use it in fresh environments
 	$(BIN)/python tests/packaging/check_wheel.py
 
-bench: bench-quality bench-sample bench-imports  ## run every benchmark; each writes tests/benchmarks/results/NAME.json
+bench: bench-lexical bench-quality bench-sample bench-imports  ## run every benchmark; each writes tests/benchmarks/results/NAME.json
 
 bench-%: install
 	$(BIN)/python -m tests.benchmarks.$* $(DATA)

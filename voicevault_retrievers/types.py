@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from enum import Enum
@@ -111,6 +112,8 @@ class Query:
         given: Any = self.vectors
         vectors = given if isinstance(given, Mapping) else {ANY_EMBEDDER: given}
         variants = (v if isinstance(v, Variant) else Variant(v) for v in self.variants)
+        object.__setattr__(self, "where", deepcopy(self.where))
+        object.__setattr__(self, "require", deepcopy(self.require))
         object.__setattr__(self, "text", self.text.encode("utf-8", "replace").decode())
         object.__setattr__(self, "vectors", FrozenDict({key: _vector(v) for key, v in vectors.items()}))
         object.__setattr__(self, "variants", tuple(variants))

@@ -395,6 +395,27 @@ def test_a_retriever_file_that_is_not_understood_is_refused(
         english().persist(tmp_path / "kept")
 
 
+def test_a_first_persist_that_was_killed_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("voicevault_retrievers.store.KnowledgeBase.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            english().persist(tmp_path / "kept")
+    assert BM25Retriever.from_persist_dir(tmp_path / "kept").invoke("pump") == []
+    english().persist(tmp_path / "kept")
+    assert ids(BM25Retriever.from_persist_dir(tmp_path / "kept").invoke("pump")) == ids(english().invoke("pump"))
+
+
+def test_rights_are_the_retrievers_own(tmp_path: Path) -> None:
+    parts: list[dict[str, Any]] = [{"page": -1}]
+    retriever = BM25Retriever.from_documents(documents(), require={"$and": parts})
+    assert retriever.invoke("pump") == []
+    parts.clear()
+    assert retriever.invoke("pump") == []
+
+
 # Of a vector store
 
 

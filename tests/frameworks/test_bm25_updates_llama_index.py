@@ -361,3 +361,23 @@ def test_a_hybrid_retriever_finds_what_its_bm25_retriever_was_given_since() -> N
     hybrid = HybridRetriever(channels={"words": retriever})
     retriever.add([NEW])
     assert ids(hybrid.retrieve("spare")) == ["spare"]
+
+
+def test_rights_are_the_retrievers_own() -> None:
+    rights = {"page": -1}
+    retriever = BM25Retriever.from_nodes(nodes(), require=rights)
+    assert retriever.retrieve("pump") == []
+    rights.clear()
+    assert retriever.retrieve("pump") == []
+
+
+@pytest.mark.parametrize("refusal", [ValueError, AssertionError, NotImplementedError])
+def test_a_store_that_lists_by_ids_or_filters_alone_says_what_to_do(refusal: type[Exception]) -> None:
+    class Refusing(SimpleVectorStore):
+        stores_text: bool = True
+
+        def get_nodes(self, node_ids: Any = None, filters: Any = None) -> Any:
+            raise refusal("ids or filters")
+
+    with pytest.raises(ConfigError, match="from_nodes"):
+        BM25Retriever.from_vector_store(Refusing())

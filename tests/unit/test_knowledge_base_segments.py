@@ -162,3 +162,23 @@ def test_a_reader_that_comes_while_another_merges_reads_again(
     assert answers(reader) == before
     assert reader.reload()
     assert answers(reader) == answers(kb)
+
+
+def test_replacing_all_chunks_is_one_commit(kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "SEAL_AT", 100)
+    kb.add(sample(0, 4))
+    reader, before = opened(tmp_path), kb.ids()
+    changes = kb.replace([*sample(2, 4), Chunk("new", "fox")])
+    assert (changes.added, changes.replaced, changes.unchanged) == (1, 0, 2)
+    assert (reader.ids(), kb.ids()) == (before, ["0002", "0003", "new"])
+    assert reader.reload()
+    assert reader.ids() == kb.ids()
+    assert (kb.replace([]), kb.ids()) == (commit.Changes(), [])
+
+
+def test_files_of_others_in_the_folder_stay(kb: KnowledgeBase) -> None:
+    theirs = [kb.path / "log-202401 notes.txt", kb.path / "seg-000001 backup.zip"]
+    for path in theirs:
+        path.write_text("mine")
+    kb.add(sample(0, 12))
+    assert all(path.read_text() == "mine" for path in theirs)

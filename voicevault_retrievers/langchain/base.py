@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +19,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import var_child_runnable_config
+from pydantic import field_validator
 
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import Call, Plan, adrive, value_of
@@ -49,6 +51,11 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     require: dict[str, Any] | None = None
     timeout: float | None = None
     on_error: Literal["skip", "raise"] = "skip"
+
+    @field_validator("where", "require")
+    @classmethod
+    def _own(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        return deepcopy(given)
 
     def _check(self) -> None:
         _k(self.k)

@@ -22,6 +22,7 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import persisted
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk
 
@@ -120,6 +121,7 @@ class BM25Retriever(PipelineRetriever):
         """
         given = list(documents)
         if ids is not None:
+            several(ids)
             if len(ids) != len(given):
                 raise ConfigError(f"{len(given)} documents and {len(ids)} ids: give one for each")
             given = [document.model_copy(update={"id": id_}) for document, id_ in zip(given, ids, strict=True)]

@@ -10,6 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.store.codec import several
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
     if not isinstance(store, VectorStore):
         raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
     if ids is not None:
-        return _checked(store, list(ids))
+        return _checked(store, list(several(ids)))
     if isinstance(store, InMemoryVectorStore):
         return store.get_by_ids(list(store.store))
     if any(base.__name__ == "Chroma" for base in type(store).__mro__):

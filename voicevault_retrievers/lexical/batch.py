@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.lexical.asked import Asked, Forms, Population, Term, ask
 from voicevault_retrievers.lexical.formulas import Floats, Formula
-from voicevault_retrievers.lexical.native import ALL, LIGHTEST, kernels, table
+from voicevault_retrievers.lexical.native import ALL, LIGHTEST, kernels, parts_of, table
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import spread
@@ -44,11 +45,16 @@ class Batch:
         queried, places = np.divmod(keys[order], size)
         return cls(asked, places, counts[order], np.cumsum(np.bincount(queried, minlength=len(queries))))
 
+    @cached_property
+    def forms_of(self) -> Numbers:
+        """In how many forms the segment has each term."""
+        return np.bincount(self.asked.segments[0].places, minlength=len(self.asked.terms))
+
     def forms(self) -> tuple[Numbers, Floats, Numbers]:
         """The segment's numbers of all terms in all forms, the weight of each, and where each query's end."""
         weighed = self.asked.segments[0]
         numbers = np.array(weighed.numbers, dtype=np.int64)
-        each = np.bincount(weighed.places, minlength=len(self.asked.terms))
+        each = self.forms_of
         starts = np.cumsum(each) - each
         repeated = each[self.places]
         ends = np.cumsum(repeated)
@@ -89,7 +95,7 @@ class Found(Sequence[Sequence[Scored]]):
         size = int(self.ends[query]) - start
         rows = self.frequencies[k * start :][: count * size].reshape(count, size).tolist()
         terms, asked = self.batch.terms(query), self.batch.asked
-        owners = [at for at, place in enumerate(terms) for other in asked.segments[0].places if other == place]
+        owners = [at for at, place in enumerate(terms) for _ in range(self.batch.forms_of[place])]
         forms = tuple(asked.terms[place] for place in terms)
         found = zip(self.ordinals[query, :count].tolist(), self.scores[query, :count].tolist(), rows, strict=True)
         return [Scored(self.segment.rows.chunks[o], s, spread(row, owners, len(terms)), forms) for o, s, row in found]
@@ -114,7 +120,8 @@ def search(
     counts, found = np.zeros(len(forms), dtype=np.int64), np.empty(k * len(numbers), dtype=np.int64)
     rows = segment.rows
     live = (ALL, 1.0) if rows.live is None else (rows.live, rows.count / len(rows))
-    query = (postings.arrays, *table(formula, asked.mean_length), numbers, weights, ends, np.zeros(len(forms)), *live)
+    parts = parts_of(postings, formula, asked.mean_length, weights, at_once=True)
+    query = (postings.arrays, parts, *table(formula, asked.mean_length), numbers, weights, ends, *live)
     run, step = kernels().top_many, -(-len(forms) // (4 * THREADS))
     with ThreadPoolExecutor(THREADS) as threads:
         starts = range(0, len(forms), max(1, step))

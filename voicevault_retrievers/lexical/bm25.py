@@ -115,49 +115,54 @@ class BM25(Leaf):
             return before - len(self.index)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [self._find(query, wording.text, k) for wording in wordings]
+        index = self.index
+        return [self._find(index, query, wording.text, k) for wording in wordings]
 
     def search_many(self, queries: Iterable[str], k: int) -> list[list[tuple[str, float]]]:
         """For each query the ids and scores of its best k chunks; on several cores, without votes."""
+        if isinstance(queries, str):
+            raise ConfigError(f"queries is a list of strings; a single one goes in a list: [{queries!r}]")
+        index = self.index
         if self.operators:  # each narrows the search in its own way
-            found: Iterable[Sequence[Scored]] = [self._search(Query(text), text, k)[1] for text in queries]
+            found: Iterable[Sequence[Scored]] = [self._search(index, Query(text), text, k)[1] for text in queries]
         else:
-            asked = [[term.forms for term in self._query(text)] for text in queries]
-            found = self.index.search_many(asked, k, self.formula)
+            tags = index.tags()
+            asked = [[term.forms for term in query_terms(self.analyzer, text, tags)] for text in queries]
+            found = index.search_many(asked, k, self.formula)
         return [[(hit.chunk.id, hit.score) for hit in hits] for hits in found]
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        wanted, best = list(ids), dict[str, float]()
+        index, wanted, best = self.index, list(ids), dict[str, float]()
         for wording in self._wordings(query):
-            asked, demands = self._read(query, wording.text)
-            left = demands.passing(self.index.segments, wanted) if demands else wanted
+            asked, demands = self._read(index, query, wording.text)
+            left = demands.passing(index.segments, wanted) if demands else wanted
             terms = [term.forms for term in asked]
-            for chunk_id, score in self.index.scores(terms, left, self.formula, **self._scope(query)).items():
+            for chunk_id, score in index.scores(terms, left, self.formula, **self._scope(query)).items():
                 best[chunk_id] = max(best.get(chunk_id, -math.inf), weighted(score, wording.weight))
         return best
 
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it."""
-        query = as_query(query)
-        asked, demands = self._read(query, query.text)
-        if demands and not demands.passing(self.index.segments, [chunk_id]):
+        query, index = as_query(query), self.index
+        asked, demands = self._read(index, query, query.text)
+        if demands and not demands.passing(index.segments, [chunk_id]):
             return []
-        parts = self.index.explain([term.forms for term in asked], chunk_id, self.formula, **self._scope(query))
+        parts = index.explain([term.forms for term in asked], chunk_id, self.formula, **self._scope(query))
         return [replace(part, term=untagged(part.term)) for part in parts]
 
     def _scope(self, query: Query) -> dict[str, Any]:
         """Which chunks are searched, and which count."""
         return {"where": query.where, "require": query.require, "filtered": self.statistics == "filtered"}
 
-    def _find(self, query: Query, text: str, k: int) -> list[Match]:
-        asked, found = self._search(query, text, k)
+    def _find(self, index: LexicalIndex, query: Query, text: str, k: int) -> list[Match]:
+        asked, found = self._search(index, query, text, k)
         words = {term.forms[0]: term.word for term in reversed(asked)}
         return [Match(hit.chunk, hit.score, tuple(words[term] for term in hit.terms)) for hit in found]
 
-    def _search(self, query: Query, text: str, k: int) -> tuple[list[QueryTerm], list[Scored]]:
+    def _search(self, index: LexicalIndex, query: Query, text: str, k: int) -> tuple[list[QueryTerm], list[Scored]]:
         """The terms of a wording, and what they find; asked for more, while too little of it meets the demands."""
-        asked, demands = self._read(query, text)
-        index, terms = self.index, [term.forms for term in asked]
+        asked, demands = self._read(index, query, text)
+        terms = [term.forms for term in asked]
         options = {"positive": self.exclude_nonpositive, **self._scope(query)}
         if demands is None:
             return asked, index.search(terms, k, self.formula, **options)
@@ -171,16 +176,14 @@ class BM25(Leaf):
                 return asked, kept[:k]
             seen, depth = depth, GROWTH * depth
 
-    def _read(self, query: Query, text: str) -> tuple[list[QueryTerm], Demands | None]:
+    def _read(self, index: LexicalIndex, query: Query, text: str) -> tuple[list[QueryTerm], Demands | None]:
         """The terms of a wording, and what its operators and the query's demand."""
+        tags = index.tags(**self._scope(query))
         if not self.operators:
-            return self._query(text), None
+            return query_terms(self.analyzer, text, tags), None
         own, parsed = Operators.parse(query.text), Operators.parse(text)
         demanding = parsed if text == query.text else parsed.under(own)
-        return self._query(parsed.text), demanding.demands(self.analyzer, self.index.tags)
-
-    def _query(self, text: str) -> list[QueryTerm]:
-        return query_terms(self.analyzer, text, self.index.tags)
+        return query_terms(self.analyzer, parsed.text, tags), demanding.demands(self.analyzer, tags)
 
     def _analyse(self, texts: Sequence[str]) -> Analyzed:
         return analyse(self.analyzer, texts)

@@ -65,14 +65,16 @@ def build(analyzed: Analyzed, *, compiled: bool = False) -> Postings:
     ranks = np.zeros(len(encoded), dtype=np.uint32)
     ranks[order] = np.arange(len(order), dtype=np.uint32)
     if compiled:
-        return _finish(vocabulary, _invert(analyzed, ranks, len(order)), analyzed.lengths, compiled=True)
+        return _finish(
+            vocabulary, _invert(analyzed, ranks, len(order)), analyzed.lengths, analyzed.languages, compiled=True
+        )
     documents = max(1, len(analyzed))
     pairs = ranks[analyzed.terms].astype(np.int64)
     pairs *= documents
     pairs += np.repeat(np.arange(len(analyzed)), analyzed.lengths)
     pairs.sort()
     unique, counts = _counted(pairs)
-    return _assemble(vocabulary, *np.divmod(unique, documents), counts, analyzed.lengths)
+    return _assemble(vocabulary, *np.divmod(unique, documents), counts, analyzed.lengths, analyzed.languages)
 
 
 def merge(sources: Sequence[Moved], total: int) -> Postings:
@@ -82,7 +84,7 @@ def merge(sources: Sequence[Moved], total: int) -> Postings:
     """
     union = sorted({term for source in sources for term in source.postings.vocabulary()})
     rank = {term: number for number, term in enumerate(union)}
-    lengths = np.zeros(total, dtype=np.int64)
+    lengths, languages = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.uint32)
     keys: list[Numbers] = []
     frequencies: list[Unsigned] = []
     for postings, places, live in sources:
@@ -93,10 +95,13 @@ def merge(sources: Sequence[Moved], total: int) -> Postings:
         frequencies.append(counts[kept])
         rows = slice(None) if live is None else live
         lengths[places[rows]] = postings.lengths[rows]
+        languages[places[rows]] = postings.languages[rows]
     key, frequency = _sorted(np.concatenate(keys), np.concatenate(frequencies))
     terms, ordinals = np.divmod(key, max(1, total))
     used = np.unique(terms)
-    return _assemble([union[number] for number in used], np.searchsorted(used, terms), ordinals, frequency, lengths)
+    return _assemble(
+        [union[number] for number in used], np.searchsorted(used, terms), ordinals, frequency, lengths, languages
+    )
 
 
 def _counted(pairs: Numbers) -> tuple[Numbers, Numbers]:
@@ -117,7 +122,12 @@ def _sorted(key: Numbers, frequency: Unsigned) -> tuple[Numbers, Unsigned]:
 
 
 def _assemble(
-    vocabulary: Sequence[bytes], terms: Numbers, ordinals: Numbers, frequencies: NDArray[Any], lengths: Numbers
+    vocabulary: Sequence[bytes],
+    terms: Numbers,
+    ordinals: Numbers,
+    frequencies: NDArray[Any],
+    lengths: Numbers,
+    languages: NDArray[Any],
 ) -> Postings:
     """Postings of sorted terms from triples in order of term, then ordinal; every term has at least one."""
     blocks = ordinals >> BLOCK_BITS
@@ -129,13 +139,14 @@ def _assemble(
         ordinals & ((1 << BLOCK_BITS) - 1),
         frequencies,
     )
-    return _finish(vocabulary, inverted, lengths)
+    return _finish(vocabulary, inverted, lengths, languages)
 
 
 def _finish(
     vocabulary: Sequence[bytes],
     inverted: Inverted,
     lengths: NDArray[Any],
+    languages: NDArray[Any],
     *,
     compiled: bool = False,
 ) -> Postings:
@@ -151,6 +162,7 @@ def _finish(
         low=low.astype(np.uint16, copy=False),
         frequencies=_smallest(frequencies, np.uint8),
         lengths=_smallest(lengths),
+        languages=_smallest(languages, np.uint8),
         bounded=np.empty(0, np.uint32),
         bounds=np.empty((0, len(CLASSES) + 1, 2), np.uint16),
     )

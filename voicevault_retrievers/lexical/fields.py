@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +28,11 @@ from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
 from voicevault_retrievers.lexical.postings import Postings, Unsigned
+from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Ordinals, Selection
 from voicevault_retrievers.text import Analyzer, QueryTerm, untagged
+from voicevault_retrievers.text.analyzed import tags_of
 from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
 TEXT = "text"
@@ -122,7 +126,7 @@ class BM25F(Leaf):
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = Lucene(k1)
         self.statistics = statistics
-        self.tags = "".join(sorted({tag for field in self.fields for tag in field.postings.tags}))
+        self._segments = [Segment(rows, field.postings) for field in self.fields]
 
     @classmethod
     def from_chunks(
@@ -196,7 +200,8 @@ class BM25F(Leaf):
         counting = both(query.require, query.where) if self.statistics == "filtered" else query.require
         chosen = self.rows.selection(counting)
         means = [_mean(field.postings, chosen) for field in self.fields]
-        asked = query_terms(self.analyzer, text, self.tags)
+        languages = reduce(or_, (segment.languages(chosen) for segment in self._segments), 0)
+        asked = query_terms(self.analyzer, text, tags_of(languages))
         counts = Counter(term.forms for term in asked)
         distinct = {term.forms: term for term in reversed(asked)}
         terms = (self._term(distinct[forms], count, chosen, means) for forms, count in counts.items())

@@ -136,6 +136,11 @@ class BM25L(Formula):
 
     delta: float = 0.5
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k1 + self.delta == 0:
+            raise ConfigError("BM25L needs k1 or delta above 0")
+
     def idf(self, n: int, total: int) -> float:
         return math.log((total + 1) / (n + 0.5))
 

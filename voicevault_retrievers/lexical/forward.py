@@ -7,14 +7,16 @@ list and the one made from it share arrays, which grow behind what either reads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import cached_property
-from threading import Lock
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.lexical.postings import Numbers, Unsigned
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.text.analyzed import language
 
 UTF8 = ("utf-8", "surrogatepass")
 
@@ -23,14 +25,15 @@ class _Shared:
     """The terms of all documents that ever came, with their frequencies, and which document has each."""
 
     def __init__(self) -> None:
-        self.lock = Lock()
+        self.lock = Mutex()
         self.numbers: dict[str, int] = {}
         self.lengths: list[int] = []
+        self.languages: list[int] = []
         self.used = 0
         self.terms, self.frequencies, self.owners = (np.empty(1024, dtype=np.uint32) for _ in range(3))
 
-    def append(self, document: Iterable[str]) -> None:
-        counts = Counter(document)
+    def append(self, counts: Mapping[str, int]) -> None:
+        """A document more: how often it has each of its terms."""
         stop = self.used + len(counts)
         if stop > len(self.terms):
             room = np.zeros(stop, dtype=np.uint32)  # as much again; readers keep the arrays that they have
@@ -41,6 +44,7 @@ class _Shared:
         self.frequencies[written] = list(counts.values())
         self.owners[written] = len(self.lengths)
         self.lengths.append(sum(counts.values()))
+        self.languages.append(reduce(or_, map(language, counts), 0))
         self.used = stop
 
 
@@ -58,6 +62,7 @@ class Forward:
         self._used = self._shared.used
         self._arrays = (self._shared.terms, self._shared.frequencies, self._shared.owners)
         self.lengths: Unsigned = np.array([self._shared.lengths[came] for came in order], dtype=np.uint32)
+        self.languages: Unsigned = np.array([self._shared.languages[came] for came in order], dtype=np.uint32)
         self._places = np.full(self.came, -1, dtype=np.int64)
         self._places[list(order)] = np.arange(len(order))
         self._found: dict[int, tuple[NDArray[np.uint32], Unsigned]] = {}
@@ -65,14 +70,25 @@ class Forward:
     def extended(self, documents: Iterable[Iterable[str]], order: Sequence[int]) -> Forward:
         """With documents more, numbered from `came` on, in another order."""
         with self._shared.lock:
-            shared = self._shared if self._shared.used == self._used else self._copied()
+            shared = self._shared if len(self._shared.lengths) == self.came else self._copied()
             for document in documents:
-                shared.append(document)
+                shared.append(Counter(document))
             return Forward(shared, order)
 
     def reordered(self, order: Sequence[int]) -> Forward:
         """The same documents, or some of them, in another order."""
         return self.extended((), order)
+
+    def compacted(self) -> Forward:
+        """The same documents, with nothing kept of those that are gone."""
+        numbers, ordinals, frequencies = (array.tolist() for array in self.triples())
+        documents: list[dict[str, int]] = [{} for _ in self.order]
+        for number, ordinal, frequency in zip(numbers, ordinals, frequencies, strict=True):
+            documents[ordinal][self._terms[number]] = frequency
+        shared = _Shared()
+        for counts in documents:
+            shared.append(counts)
+        return Forward(shared, range(len(documents)))
 
     def __len__(self) -> int:
         return len(self.order)
@@ -91,10 +107,6 @@ class Forward:
     def total_length(self) -> int:
         return int(self.lengths.sum(dtype=np.int64))
 
-    @cached_property
-    def tags(self) -> str:
-        return "".join(sorted({term[0] for term in self._terms if term < " "}))
-
     def look(self, terms: Sequence[str]) -> list[tuple[int, int]]:
         numbers = [self._shared.numbers.get(term, -1) for term in terms]
         counts = [len(self.find(number)[0]) for number in numbers]
@@ -111,9 +123,6 @@ class Forward:
             found = places[order].astype(np.uint32), frequencies[at[order]]
             self._found[number] = found
         return found
-
-    def term(self, number: int) -> str:
-        return self._terms[number]
 
     def terms_of(self, ordinal: int) -> Numbers:
         terms, _, owners = self._arrays
@@ -136,6 +145,7 @@ class Forward:
         copy = _Shared()
         copy.numbers = dict(self._shared.numbers)
         copy.lengths = self._shared.lengths[: self.came]
+        copy.languages = self._shared.languages[: self.came]
         copy.used = self._used
         copy.terms, copy.frequencies, copy.owners = (array.copy() for array in self._arrays)
         return copy

@@ -28,7 +28,7 @@ from voicevault_retrievers.lexical.searching import Searcher
 from voicevault_retrievers.lexical.segment import Analyse, Segment
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed import Analyzed, tags_of
 from voicevault_retrievers.types import Chunk
 
 BACKENDS = ("auto", "numpy", "numba")
@@ -101,10 +101,12 @@ class LexicalIndex:
         """The bytes of the postings, lengths and terms, in memory as on disk."""
         return sum(segment.postings.nbytes for segment in self.segments)
 
-    @cached_property
-    def tags(self) -> str:
-        """The control characters that terms begin with: the languages of an analyzer that detects them."""
-        return "".join(sorted({tag for segment in self.segments for tag in segment.postings.tags}))
+    def tags(self, *, where: Filter | None = None, require: Filter | None = None, filtered: bool = False) -> str:
+        """The control characters that terms of the chunks begin with that count: an analyzer's languages."""
+        counting, found = _counting(where, require, filtered), 0
+        for segment in self.segments:
+            found |= segment.languages(segment.rows.selection(counting) if counting else None)
+        return tags_of(found)
 
     def added(self, chunks: Iterable[Chunk], documents: Analyzed | Iterable[Sequence[str]]) -> LexicalIndex:
         """The index with chunks more; `documents` are their analysed texts. ConfigError for an id that is here.
@@ -115,9 +117,13 @@ class LexicalIndex:
         new = list(chunks)
         if len(analyzed) != len(new):
             raise ConfigError(f"{len(new)} chunks, and the terms of {len(analyzed)}")
+        if not new:
+            return self
         here = next((chunk.id for chunk in new if chunk.id in self), None)
         if here is not None:
             raise ConfigError(f"a chunk with the id {here!r} is in the index: remove it first")
+        if len({chunk.id for chunk in new}) < len(new):
+            raise ConfigError(f"of {len(new)} chunks some have the same id: give each once")
         if len(new) < tiers.SEAL_AT:
             return LexicalIndex(tiers.added(self.segments, new, analyzed), backend=self.backend)
         order = sorted(range(len(new)), key=lambda at: new[at].id)

@@ -31,6 +31,7 @@ from voicevault_retrievers.lexical.windows import (
     keep_live,
     lift,
     make_room,
+    next_risen,
     probe,
     risen,
 )
@@ -43,6 +44,8 @@ MARGIN = 1e-9
 """By how much two orders of summation may differ, relative to the sum; many times what float64 can lose."""
 SLACK = 1e-12
 """The same where parts cancel: relative to what goes into a sum."""
+MARGIN_HALF, LEAST_HALF, SEEN_HALF = 2.0**-22, 1e-20, 1e-35
+"""`MARGIN` for each term, `LEAST` and `SEEN`, where sums are in float32 and weights between 1e-15 and 1e15."""
 NONE = 1 << 62
 DENSE = 0.125
 """Postings per document from which all of a window's scores are looked at."""
@@ -301,11 +304,55 @@ def among(
 
 
 @compiled
+def weigh(held: Any, constants: Any, table: Any, parts: Any) -> None:
+    """Write what each posting adds, before its term's weight, in float32."""
+    for run in range(len(held.run_blocks)):
+        origin = np.int64(held.run_blocks[run]) << 16
+        for at in range(held.run_starts[run], held.run_starts[run + 1]):
+            part = part_of(table, constants, held.frequencies[at], held.lengths[origin + held.low[at]])
+            parts[at] = max(part, LEAST_HALF)
+
+
+@compiled
+def dense(
+    held: Any, parts: Any, constants: Any, numbers: Any, weights: Any, base: Any, threshold: Any, live: Any,
+    ordinals: Any, scores: Any, found: Any,
+) -> Any:  # fmt: skip
+    """As `top`, without pruning: all postings of all terms are added, by their `parts` (see `weigh`), in float32."""
+    k, sums = len(ordinals), np.zeros(len(held.lengths), np.float32)
+    for i in range(len(numbers)):
+        weight = np.float32(weights[i])
+        for run in range(held.term_runs[numbers[i]], held.term_runs[numbers[i] + 1]):
+            origin = np.uint64(held.run_blocks[run]) << np.uint64(16)
+            for at in range(held.run_starts[run], held.run_starts[run + 1]):
+                sums[origin + held.low[at]] += weight * parts[at]
+    heap, highest = np.empty(k), 0
+    near, near_scores, used = np.empty(2 * k + FEW, np.int64), np.empty(2 * k + FEW), 0
+    slack, margin = _slack(constants, weights, base), 1.0 - MARGIN_HALF * (len(numbers) + 5)
+    cut = np.float32(max(SEEN_HALF, (threshold - base) * margin - slack))
+    ordinal = next_risen(sums, cut, 0)
+    while ordinal < len(sums):
+        if len(live) == 0 or live[ordinal]:
+            if used == len(near):
+                near, near_scores, used = make_room(near, near_scores, used, cut, FEW)
+            near[used], near_scores[used] = ordinal, sums[ordinal]
+            used += 1
+            highest = lift(heap, highest, np.float64(sums[ordinal]))
+            if highest == k:
+                cut = np.float32(max(cut, heap[0] * margin - slack))
+        ordinal = next_risen(sums, cut, ordinal + 1)
+    near, near_scores, used = make_room(near, near_scores, used, cut, 0)
+    return _settle(held, constants, numbers, weights, base, threshold, near[:used], ordinals, scores, found)
+
+
+@compiled
 def top_many(
-    held: Any, constants: Any, table: Any, numbers: Any, weights: Any, ends: Any, bases: Any, live: Any, share: Any,
+    held: Any, parts: Any, constants: Any, table: Any, numbers: Any, weights: Any, ends: Any, live: Any, share: Any,
     first: Any, last: Any, ordinals: Any, scores: Any, found: Any, counts: Any,
 ) -> None:  # fmt: skip
-    """`top` for the queries from `first` to `last`; query q has the terms up to `ends[q]`, flat in `numbers`.
+    """`top` for the queries from `first` to `last`, or `dense` where there are `parts`.
+
+    Query q has the terms up to `ends[q]`, flat in `numbers`.
 
     `found` is flat as well: of each document found as many frequencies as its query has terms.
     """
@@ -313,8 +360,10 @@ def top_many(
     for q in range(first, last):
         start = ends[q - 1] if q else 0
         mine = found[k * start : k * ends[q]].reshape(k, ends[q] - start)
-        if start < ends[q]:
-            counts[q] = top(
-                held, constants, table, numbers[start : ends[q]], weights[start : ends[q]], bases[q], -np.inf, live,
-                share, ordinals[q], scores[q], mine,
-            )  # fmt: skip
+        if start == ends[q]:
+            continue
+        query = (numbers[start : ends[q]], weights[start : ends[q]], 0.0, -np.inf, live)
+        if len(parts) > 0:
+            counts[q] = dense(held, parts, constants, *query, ordinals[q], scores[q], mine)
+        else:
+            counts[q] = top(held, constants, table, *query, share, ordinals[q], scores[q], mine)

@@ -24,7 +24,7 @@ ReadArray: TypeAlias = Callable[[Path], NDArray[Any]]
 
 ARRAYS = (
     "terms", "term_ends", "term_keys", "term_runs", "run_blocks", "run_starts", "low", "frequencies", "lengths",
-    "bounded", "bounds",
+    "languages", "bounded", "bounds",
 )  # fmt: skip
 BLOCK_BITS = 16
 KEY_BYTES = 8
@@ -56,17 +56,14 @@ class Source(Protocol):
         """The terms of all documents, repeats included."""
 
     @property
-    def tags(self) -> str:
-        """The control characters that terms begin with: the languages of an analyzer that detects them."""
+    def languages(self) -> Unsigned:
+        """Of each document those of its terms: bit c where one begins with the control character c."""
 
     def look(self, terms: Sequence[str]) -> list[tuple[int, int]]:
         """Of each term its number and in how many documents it is; (-1, 0) for one that no document has."""
 
     def find(self, number: int) -> tuple[NDArray[np.uint32], Unsigned]:
         """The ordinals of a term's documents, ascending, and its frequency in each; empty for -1."""
-
-    def term(self, number: int) -> str:
-        """The term of this number."""
 
     def terms_of(self, ordinal: int) -> Numbers:
         """The numbers of a document's terms."""
@@ -114,6 +111,7 @@ class Postings:
     low: NDArray[np.uint16]
     frequencies: Unsigned
     lengths: Unsigned
+    languages: Unsigned
     bounded: NDArray[np.uint32]
     bounds: Unsigned
 
@@ -155,12 +153,6 @@ class Postings:
         """The terms of the longest document, repeats included."""
         return int(self.lengths.max(initial=0))
 
-    @cached_property
-    def tags(self) -> str:
-        """The control characters that terms begin with: the languages of an analyzer that detects them."""
-        edges = np.searchsorted(self.term_keys, np.arange(33, dtype=np.uint64) << np.uint64(8 * (KEY_BYTES - 1)))
-        return "".join(chr(code) for code in range(1, 32) if edges[code] < edges[code + 1])
-
     def numbers(self, terms: Sequence[str]) -> Numbers:
         """Where each term stands in sorted order; -1 for one that no document has."""
         encoded = [term.encode("utf-8", "surrogatepass") for term in terms]
@@ -192,10 +184,6 @@ class Postings:
         stop = int(np.searchsorted(self.term_keys, key, side="right"))
         at = bisect_left(range(stop), term, lo=start, key=self._bytes)
         return at if at < stop and self._bytes(at) == term else -1
-
-    def term(self, number: int) -> str:
-        """The term of this number, in sorted order."""
-        return self._bytes(number).decode("utf-8", "surrogatepass")
 
     def _bytes(self, number: int) -> bytes:
         start = int(self.term_ends[number - 1]) if number else 0

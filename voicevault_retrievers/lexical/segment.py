@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from voicevault_retrievers.lexical.postings import Numbers, Postings, Source
+from voicevault_retrievers.lexical.postings import Mask, Numbers, Postings, Source, Unsigned
 from voicevault_retrievers.lexical.removed import Removed
 from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.selection import FEW, Selection
+from voicevault_retrievers.text.analyzed import ROWS, Analyzed
 
 Analyse: TypeAlias = Callable[[Sequence[str]], Analyzed]
 
@@ -38,6 +38,18 @@ class Segment:
         if self.removed is not None:
             return self.postings.total_length - self.removed.length
         return int(self.postings.lengths.sum(where=self.rows.live, dtype=np.int64))
+
+    def languages(self, chosen: Selection | None) -> int:
+        """Those of the chosen chunks (None: of the live ones), a bit for each, as of `Source.languages`."""
+        if chosen is None:
+            return self._languages
+        if len(chosen) * FEW < chosen.size:
+            return _union(self.postings.languages[chosen.ordinals], None)
+        return _union(self.postings.languages, chosen.mask)
+
+    @cached_property
+    def _languages(self) -> int:
+        return _union(self.postings.languages, self.rows.live)
 
     def count(self, number: int, documents: int, chosen: Selection | None) -> int:
         """How many of the chosen chunks (None: of the live ones) have a term that so many `documents` have."""
@@ -90,3 +102,14 @@ class Segment:
             else:  # the postings were made of something else than this text
                 found.append(self.postings.terms_of(at))
         return found
+
+
+def _union(languages: Unsigned, mask: Mask | None) -> int:
+    """All bits of the documents of a mask (None for all); looks on only while there may be more."""
+    possible, found = int(np.bitwise_or.reduce(languages, initial=0)), 0
+    for first in range(0, len(languages), ROWS):
+        if found == possible:
+            break
+        own = languages[first : first + ROWS]
+        found |= int(np.bitwise_or.reduce(own if mask is None else own[mask[first : first + ROWS]], initial=0))
+    return found

@@ -34,7 +34,8 @@ def added(segments: Sequence[Segment], chunks: Sequence[Chunk], analyzed: Analyz
     merged = sorted(held + new, key=lambda entry: entry[0])
     rows = Rows([chunk for _, _, chunk in merged], [chunk_id for chunk_id, _, _ in merged])
     documents = (analyzed.document(number) for number in range(len(analyzed)))
-    last = Segment(rows, forward.extended(documents, [came for _, came, _ in merged]))
+    postings = forward.extended(documents, [came for _, came, _ in merged])
+    last = Segment(rows, postings.compacted() if postings.came > 2 * len(rows) + SEAL_AT else postings)
     before = tuple(segments if waiting is None else segments[:-1])
     return tidied((*before, merge([last]))) if len(rows) >= SEAL_AT else (*before, last)
 

@@ -9,6 +9,9 @@ import numpy as np
 from voicevault_retrievers.compiled import compiled
 from voicevault_retrievers.lexical.lists import first_at_least, part_of
 
+GROUP = 64
+"""Scores that are compared at once, which the processor does many at a time."""
+
 
 @compiled
 def lift(heap: Any, held: Any, score: Any) -> Any:
@@ -110,6 +113,21 @@ def risen(window: Any, span: Any, floor: Any, slots: Any) -> Any:
         slots[count] = slot
         count += window[slot] >= floor
     return count
+
+
+@compiled
+def next_risen(scores: Any, floor: Any, at: Any) -> Any:
+    """The first place from `at` on that is at the floor or above; the number of scores where there is none."""
+    while at + GROUP <= len(scores):
+        group, some = scores[at : at + GROUP], np.int32(0)
+        for place in range(GROUP):
+            some += np.int32(group[place] >= floor)
+        if some > 0:
+            break
+        at += GROUP
+    while at < len(scores) and not scores[at] >= floor:
+        at += 1
+    return at
 
 
 @compiled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from voicevault_retrievers.errors import FilterNotSupportedError
@@ -30,7 +32,7 @@ def filter_of(where: Filter | MetadataFilters | None) -> Filter | None:
     Nested filters and all conditions are kept; NOT holds where none of its filters does. Raises
     FilterNotSupportedError for an unknown operator or condition, ConfigError for a malformed filter.
     """
-    portable = _group(where) if isinstance(where, MetadataFilters) else where
+    portable = _group(where) if isinstance(where, MetadataFilters) else deepcopy(where)
     compile_filter(portable)
     return portable or None
 

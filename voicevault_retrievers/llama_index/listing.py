@@ -47,7 +47,7 @@ def _listed(store: BasePydanticVectorStore) -> list[BaseNode] | None:
         return None
     try:
         return store.get_nodes(None, None)
-    except NotImplementedError:
+    except (NotImplementedError, ValueError, AssertionError):  # what stores raise that list by ids or filters alone
         return None
 
 

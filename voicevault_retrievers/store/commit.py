@@ -22,7 +22,7 @@ from voicevault_retrievers.store.snapshot import Part, Snapshot
 SEAL_AT = 4096
 """A log that has touched this many chunks becomes a segment."""
 
-_OURS = re.compile(r"(log|seg)-\d{6}")
+_OURS = re.compile(r"log-\d{6,}|seg-\d{6,}(\.dead-\d{6,}(\.terms)?)?")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def written(folder: Path, number: int, merged: Merged) -> SegmentEntry:
 def sweep(folder: Path, present: Manifest) -> None:
     """Remove what the manifest does not refer to: what has been replaced, and what a killed writer left."""
     for path in folder.iterdir():
-        if _OURS.match(path.name) and path.name not in present.names:
+        if _OURS.fullmatch(path.name) and path.name not in present.names:
             if path.is_dir():
                 shutil.rmtree(path)
             else:

@@ -35,7 +35,7 @@ BLOCKS = "crc32.json"
 REMEDY = "restore the folder from a copy, or index the documents again"
 REBUILD = "it can be made again from the chunks: KnowledgeBase.repair(...), or `voicevault repair NAME`"
 
-_ORIGINAL = re.compile(r"manifest\.json|log-\d+|seg-\d+\.dead-\d+|chunks\.jsonl|vectors\.npy")
+_ORIGINAL = re.compile(r"(manifest|retriever)\.json|log-\d+|seg-\d+\.dead-\d+|chunks\.jsonl|vectors\.npy")
 """What nothing else on disk holds; all else is derived from it."""
 
 

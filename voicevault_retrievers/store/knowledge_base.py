@@ -186,20 +186,30 @@ class KnowledgeBase:
         chunk, saves embedding; `progress` is told (done, total) of the texts to embed. Raises ConfigError for chunks
         or vectors that do not fit, LockedError while another process writes.
         """
+        return self._put(chunks, vectors, progress, alone=False)
+
+    def replace(self, chunks: Iterable[Chunk], *, progress: Progress | None = None) -> Changes:
+        """Make these the chunks that are here: as `add`, and all others are deleted in the same commit."""
+        return self._put(chunks, None, progress, alone=True)
+
+    def _put(
+        self, chunks: Iterable[Chunk], vectors: ArrayLike | None, progress: Progress | None, *, alone: bool
+    ) -> Changes:
         given = codec.kept(chunks, self.name)
         entry = self.manifest.embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"knowledge base {self.name!r} was created without an embedder and keeps no vectors")
         rows = None if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
-        if not given:
+        if not given and not alone:
             return Changes()
         with self._writing():
             present = [self._snapshot.get(chunk.id) for chunk in given]
             changed = [at for at, (new, old) in enumerate(zip(given, present, strict=True)) if not codec.same(new, old)]
             picked = [given[at] for at in changed]
             rows = self._embed(picked, progress) if rows is None else rows[changed]
-            if picked:
-                self._snapshot = commit(self._snapshot, Record(tuple(picked), rows))
+            gone = tuple(sorted(set(self.ids()).difference(chunk.id for chunk in given))) if alone else ()
+            if picked or gone:
+                self._snapshot = commit(self._snapshot, Record(tuple(picked), rows, gone))
         replaced = sum(present[at] is not None for at in changed)
         return Changes(len(changed) - replaced, replaced, len(given) - len(changed))
 

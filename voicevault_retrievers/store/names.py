@@ -25,8 +25,8 @@ def check_name(name: str) -> str:
     composed = unicodedata.normalize("NFC", name)
     if not _NAME.fullmatch(composed) or ".." in composed or len(composed.encode()) > _LONGEST:
         raise ConfigError(
-            f"{name!r} is not the name of a knowledge base: a name begins with a letter, digit or underscore, goes on "
-            "with up to 127 of those, spaces, single dots and hyphens, and is no path; give a pathlib.Path for a folder"
+            f"{name!r} is not the name of a knowledge base (of a Path the last part is): a name begins with a letter, "
+            "digit or underscore, and goes on with up to 127 of those, spaces, single dots and hyphens"
         )
     return composed
 

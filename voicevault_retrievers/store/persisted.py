@@ -1,7 +1,7 @@
 """A keyword index in a folder: a knowledge base without vectors, and beside it, in `retriever.json`, how it scores.
 
 The file has the format, the BM25 formula with its constants, and the options of `BM25` that rankings depend on. It is
-written last, so that a folder without it is none of ours.
+written before any chunk, so that a folder that is not empty and has none is none of ours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer, named
 from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
-from voicevault_retrievers.store.names import vacant
+from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.types import Chunk
 
 FORMAT = 1
@@ -48,7 +48,8 @@ def save(bm25: BM25, folder: str | Path, stored: Callable[[Chunk], Chunk]) -> No
     Raises ConfigError where the folder holds something else, or where terms, formula or metadata cannot be kept;
     IncompatibleIndexError where the folder is of another analyzer; LockedError while another process writes to it.
     """
-    path, index, scoring = Path(folder).resolve(), bm25.index, _scoring_of(bm25)
+    path, index = locate(Path(folder).resolve()), bm25.index
+    scoring = json.dumps(_scoring_of(bm25), indent=1).encode()
     analyzer = named(bm25.analyzer)  # type: ignore[arg-type]  # it refuses functions
     ours = (path / NAME).exists()
     if ours:
@@ -56,12 +57,13 @@ def save(bm25: BM25, folder: str | Path, stored: Callable[[Chunk], Chunk]) -> No
     elif not vacant(path) and not (path / MANIFEST).is_file():
         raise _foreign(path)
     with KnowledgeBase.open_or_create(path, analyzer=analyzer) as base:
-        if len(base) and not ours:
-            raise _foreign(path)
-        chunks = [stored(chunk) for chunk in live_chunks(index)]
-        base.add(chunks)
-        base.delete(set(base.ids()).difference(chunk.id for chunk in chunks))
-        files.replace(path / NAME, json.dumps(scoring, indent=1).encode())
+        if not ours:
+            if len(base):
+                raise _foreign(path)
+            files.replace(path / NAME, scoring)
+        base.replace(stored(chunk) for chunk in live_chunks(index))
+        if ours:
+            files.replace(path / NAME, scoring)
 
 
 def load(folder: str | Path, analyzer: SavedAnalyzer | None, restored: Callable[[Chunk], Chunk]) -> BM25:
@@ -70,7 +72,7 @@ def load(folder: str | Path, analyzer: SavedAnalyzer | None, restored: Callable[
     Raises ConfigError where nothing was saved, IncompatibleIndexError for a newer format or another analyzer,
     IndexDamagedError where files are not as they were written.
     """
-    path = Path(folder).resolve()
+    path = locate(Path(folder).resolve())
     if not (path / NAME).is_file():
         raise ConfigError(
             f"{path} holds no persisted BM25Retriever ({NAME} is not there): give the folder that persist wrote; a "

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+ROWS = 1 << 16
+"""Documents that are looked at together."""
+
 
 @dataclass(frozen=True, eq=False)
 class Analyzed:
@@ -40,7 +43,31 @@ class Analyzed:
         """How many terms each document has."""
         return np.diff(self.ends, prepend=0)
 
+    @property
+    def languages(self) -> NDArray[np.uint32]:
+        """Of each document those of its terms: bit c where one begins with the control character c."""
+        bits = np.array([language(term) for term in self.vocabulary], dtype=np.uint32)
+        found = np.zeros(len(self), dtype=np.uint32)
+        lengths = self.lengths
+        for first in range(0, len(self) if bits.any() else 0, ROWS):
+            own = first + np.flatnonzero(lengths[first : first + ROWS])
+            starts = self.ends[own] - lengths[own]
+            if len(own):
+                stream = bits[self.terms[starts[0] : self.ends[own[-1]]]]
+                found[own] = np.bitwise_or.reduceat(stream, starts - starts[0])
+        return found
+
     def document(self, number: int) -> list[str]:
         """The terms of one document."""
         start = int(self.ends[number - 1]) if number else 0
         return [self.vocabulary[term] for term in self.terms[start : int(self.ends[number])].tolist()]
+
+
+def language(term: str) -> int:
+    """The bit of the control character that a term begins with; 0 where it begins with another one."""
+    return 1 << ord(term[0]) if "\x01" <= term[:1] < " " else 0
+
+
+def tags_of(languages: int) -> str:
+    """The control characters of some bits."""
+    return "".join(chr(code) for code in range(1, 32) if languages >> code & 1)

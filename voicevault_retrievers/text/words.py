@@ -115,7 +115,7 @@ def _patterns() -> _Patterns:
     mark = f"[{''.join(_marks())}]"
     atom = rf"(?:[^\W_{_UNSPACED}]{mark}*)+"
     compound = rf"{atom}(?:[._@'-]{atom})*(?:(?:\+\+|#)(?!\w))?"
-    token = rf"(?P<grams>[{_UNSPACED}]+)|§+\s*(?P<section>{atom})|{compound}"
+    token = rf"(?P<grams>[{_UNSPACED}]+)|(?<!§)§+\s*(?P<section>{atom})|{compound}"
     return _Patterns(re.compile(token), re.compile(rf".{mark}*"))
 
 

@@ -379,5 +379,5 @@ def test_a_store_that_lists_by_ids_or_filters_alone_says_what_to_do(refusal: typ
         def get_nodes(self, node_ids: Any = None, filters: Any = None) -> Any:
             raise refusal("ids or filters")
 
-    with pytest.raises(ConfigError, match="from_nodes"):
+    with pytest.raises(ConfigError, match="pass the docstore"):
         BM25Retriever.from_vector_store(Refusing())

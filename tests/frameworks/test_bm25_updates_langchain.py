@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import rank_bm25
-from chromadb import EphemeralClient
-from langchain_chroma import Chroma
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
@@ -445,10 +443,10 @@ class Docstored(Listless):
         self.held = held
 
 
-def chroma() -> Chroma:
-    client = EphemeralClient()
-    name = f"bm25-{len(client.list_collections())}"
-    store = Chroma(name, DeterministicFakeEmbedding(size=8), client=client)
+def chroma() -> VectorStore:
+    client = pytest.importorskip("chromadb").EphemeralClient()
+    name, embeddings = f"bm25-{len(client.list_collections())}", DeterministicFakeEmbedding(size=8)
+    store: VectorStore = pytest.importorskip("langchain_chroma").Chroma(name, embeddings, client=client)
     flat = [Document(d.page_content, id=d.id, metadata={"page": d.metadata["page"]}) for d in documents()]
     store.add_documents([*flat, Document("The bare one", id="bare")])
     return store

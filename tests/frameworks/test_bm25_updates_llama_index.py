@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromadb import EphemeralClient
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
@@ -27,7 +26,6 @@ from llama_index.core.schema import (
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import FilterOperator, MetadataFilter, MetadataFilters, SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
-from llama_index.vector_stores.chroma import ChromaVectorStore
 
 from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, nodes
 from tests.helpers import ListChannel
@@ -242,9 +240,11 @@ def test_a_custom_analyzer_is_given_again(tmp_path: Path) -> None:
 # Of a vector store
 
 
-def chroma() -> ChromaVectorStore:
-    client = EphemeralClient()
-    return ChromaVectorStore(client.create_collection(f"nodes-{len(client.list_collections())}"))
+def chroma() -> BasePydanticVectorStore:
+    client = pytest.importorskip("chromadb").EphemeralClient()
+    held = client.create_collection(f"nodes-{len(client.list_collections())}")
+    store: BasePydanticVectorStore = pytest.importorskip("llama_index.vector_stores.chroma").ChromaVectorStore(held)
+    return store
 
 
 def flat() -> list[BaseNode]:

@@ -14,6 +14,7 @@ from voicevault_retrievers.cli.render import metrics_table, show
 from voicevault_retrievers.context import header
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
+from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.evaluation import evaluate, load_judged
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.presets import Preset, load_preset
@@ -68,7 +69,12 @@ def indexed(console: Console, root: Path, preset: Preset) -> KnowledgeBase:
     """The knowledge base of the sample documents; only what has changed since the last run is embedded."""
     with bar(console, "reading") as progress:
         ingest = read([shipped("sample") / "documents"], progress=progress)
-    base = KnowledgeBase.open_or_create(KB, root=root, embedder=load_embedder(preset.model, preset.backend))
+    embedder = load_embedder(preset.model, preset.backend)
+    try:
+        base = KnowledgeBase.open_or_create(KB, root=root, embedder=embedder)
+    except IncompatibleIndexError as error:
+        console.print(f"repairing what other versions have made: {error}", highlight=False, markup=False)
+        base = KnowledgeBase.repair(KB, root=root, embedder=embedder)
     with bar(console, "indexing") as progress:
         changes = base.add(ingest.chunks, progress=progress)
     console.print(f"{ingest.files} documents, {len(base)} chunks in {base.path} ({changes.added} new)", highlight=False)

@@ -65,6 +65,11 @@ class Rows:
         """How many are live."""
         return len(self) if self.live is None else int(self.live.sum())
 
+    @property
+    def living(self) -> list[int]:
+        """The ordinals of the live chunks, ascending."""
+        return list(range(len(self))) if self.live is None else np.flatnonzero(self.live).tolist()
+
     def without(self, ordinals: Sequence[int]) -> Rows:
         """The rows without some of them."""
         live = np.ones(len(self), dtype=np.bool_) if self.live is None else self.live.copy()

@@ -27,6 +27,7 @@ from voicevault_retrievers.filters import both
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
+from voicevault_retrievers.lexical.index import counting_of
 from voicevault_retrievers.lexical.postings import Postings, Unsigned
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows, best
@@ -197,7 +198,7 @@ class BM25F(Leaf):
 
     def _look(self, query: Query, text: str) -> list[_Term]:
         """The distinct terms of a wording that some chunk has that counts, in their order."""
-        counting = both(query.require, query.where) if self.statistics == "filtered" else query.require
+        counting = counting_of(query.where, query.require, self.statistics == "filtered")
         chosen = self.rows.selection(counting)
         means = [_mean(field.postings, chosen) for field in self.fields]
         languages = reduce(or_, (segment.languages(chosen) for segment in self._segments), 0)

@@ -20,6 +20,9 @@ from voicevault_retrievers.errors import ConfigError
 
 Floats: TypeAlias = NDArray[np.float64]
 
+LEAST = 1e-200
+"""What a match adds at least, before its weight, so that a sum of 0 means "not seen"."""
+
 
 class Curve(NamedTuple):
     """`tf = (alpha * f + beta * norm) / (f + gamma * norm) + add`, the shape that every variant has.

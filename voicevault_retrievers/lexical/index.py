@@ -103,7 +103,7 @@ class LexicalIndex:
 
     def tags(self, *, where: Filter | None = None, require: Filter | None = None, filtered: bool = False) -> str:
         """The control characters that terms of the chunks begin with that count: an analyzer's languages."""
-        counting, found = _counting(where, require, filtered), 0
+        counting, found = counting_of(where, require, filtered), 0
         for segment in self.segments:
             found |= segment.languages(segment.rows.selection(counting) if counting else None)
         return tags_of(found)
@@ -159,7 +159,7 @@ class LexicalIndex:
         """
         if k <= 0:
             return []
-        asked = self._ask(terms, formula, _counting(where, require, filtered))
+        asked = self._ask(terms, formula, counting_of(where, require, filtered))
         passing = both(require, where)
         found: list[Scored] = []
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
@@ -198,7 +198,7 @@ class LexicalIndex:
         filtered: bool = False,
     ) -> dict[str, float]:
         """The score of each given chunk that a search could find: 0.0 where no term matches."""
-        asked = self._ask(terms, formula, _counting(where, require, filtered))
+        asked = self._ask(terms, formula, counting_of(where, require, filtered))
         wanted = list(ids)
         found: dict[str, float] = {}
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
@@ -219,7 +219,7 @@ class LexicalIndex:
         filtered: bool = False,
     ) -> list[TermScore]:
         """The parts of a chunk's score, in the order of the query's terms; empty where a search would not find it."""
-        asked = self._ask(terms, formula, _counting(where, require, filtered))
+        asked = self._ask(terms, formula, counting_of(where, require, filtered))
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
             for at in segment.rows.places([chunk_id], both(require, where)).values():
                 parts = list(_explained(segment, asked, self._searcher.frequencies(segment, asked, weighed, at), at))
@@ -267,7 +267,7 @@ class LexicalIndex:
         return list(zip(values.tolist(), numbers.tolist(), strict=True))
 
 
-def _counting(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:
+def counting_of(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:
     """Which chunks count in the statistics; None for all."""
     return both(require, where) if filtered else require
 

@@ -23,6 +23,9 @@ from voicevault_retrievers.lexical.lists import (
     part_of,
     tf_of,
 )
+from voicevault_retrievers.lexical.vectorised_scan import LEAST as LEAST_HALF
+from voicevault_retrievers.lexical.vectorised_scan import MARGIN as MARGIN_HALF
+from voicevault_retrievers.lexical.vectorised_scan import SEEN as SEEN_HALF
 from voicevault_retrievers.lexical.windows import (
     add,
     add_and_tell,
@@ -44,8 +47,6 @@ MARGIN = 1e-9
 """By how much two orders of summation may differ, relative to the sum; many times what float64 can lose."""
 SLACK = 1e-12
 """The same where parts cancel: relative to what goes into a sum."""
-MARGIN_HALF, LEAST_HALF, SEEN_HALF = 2.0**-22, 1e-20, 1e-35
-"""`MARGIN` for each term, `LEAST` and `SEEN`, where sums are in float32 and weights between 1e-15 and 1e15."""
 NONE = 1 << 62
 DENSE = 0.125
 """Postings per document from which all of a window's scores are looked at."""

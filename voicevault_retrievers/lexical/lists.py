@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from voicevault_retrievers.compiled import compiled
+from voicevault_retrievers.lexical.formulas import LEAST
 
-LEAST = 1e-200
-"""What a match adds at least, before its weight, so that a sum of 0 means "not seen"."""
 SEEN = 1e-300
 """Less than any match adds."""
 

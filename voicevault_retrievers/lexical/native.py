@@ -8,17 +8,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from voicevault_retrievers.lexical.formulas import Floats, Formula
+from voicevault_retrievers.lexical.formulas import LEAST, Floats, Formula
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.vectorised import Found
-from voicevault_retrievers.lexical.vectorised_scan import HELD, Sums, Wanted
+from voicevault_retrievers.lexical.vectorised_scan import Sums, Wanted, fits
 from voicevault_retrievers.selection import Selection
 
 FEW = 256
 """Where less than one document in so many is searched, each is looked at; else each list is read."""
 
-LEAST = 1e-200
-"""What a match adds at least, before its weight."""
 LIGHTEST = 1e-90
 """Weights from it on leave float64 room below what a match adds."""
 TABLE = (1024, 8)
@@ -85,7 +83,7 @@ def parts_of(
     are made when they are asked for again, unless `at_once`: an index that changes all the time would make them for
     nothing.
     """
-    if postings.count > ROOM or not _fits(formula, weights):
+    if postings.count > ROOM or not fits(formula, weights.tolist()):
         return NO_PARTS
     key = (formula, mean_length)
     held_key, held = _parts.get(postings, (None, NO_PARTS))
@@ -98,12 +96,6 @@ def parts_of(
             made = _weighed(postings, formula, mean_length)
     _parts[postings] = (key, made)
     return made
-
-
-def _fits(formula: Formula, weights: Floats) -> bool:
-    """Whether float32 has room for the sums."""
-    curve, values = formula.curve(), weights.tolist()
-    return curve is not None and min(values, default=0.0) > 1 / HELD and max(curve.alpha + curve.add, *values) < HELD
 
 
 def _weighed(postings: Postings, formula: Formula, mean_length: float) -> Sums:

@@ -44,12 +44,17 @@ class Segment:
         if chosen is None:
             return self._languages
         if len(chosen) * FEW < chosen.size:
-            return _union(self.postings.languages[chosen.ordinals], None)
-        return _union(self.postings.languages, chosen.mask)
+            return _union(self.postings.languages[chosen.ordinals], None, self._every_language)
+        return _union(self.postings.languages, chosen.mask, self._every_language)
+
+    @cached_property
+    def _every_language(self) -> int:
+        """Those of all documents, deleted ones too."""
+        return int(np.bitwise_or.reduce(self.postings.languages, initial=0))
 
     @cached_property
     def _languages(self) -> int:
-        return _union(self.postings.languages, self.rows.live)
+        return _union(self.postings.languages, self.rows.live, self._every_language)
 
     def count(self, number: int, documents: int, chosen: Selection | None) -> int:
         """How many of the chosen chunks (None: of the live ones) have a term that so many `documents` have."""
@@ -104,9 +109,9 @@ class Segment:
         return found
 
 
-def _union(languages: Unsigned, mask: Mask | None) -> int:
+def _union(languages: Unsigned, mask: Mask | None, possible: int) -> int:
     """All bits of the documents of a mask (None for all); looks on only while there may be more."""
-    possible, found = int(np.bitwise_or.reduce(languages, initial=0)), 0
+    found = 0
     for first in range(0, len(languages), ROWS):
         if found == possible:
             break

@@ -89,7 +89,7 @@ def _tier(count: int, least: int) -> int:
 def merge(segments: Sequence[Segment]) -> Segment:
     """One segment of all live chunks."""
     entries = sorted(
-        ((segment.rows.ids[at], number, at) for number, segment in enumerate(segments) for at in _live(segment.rows)),
+        ((segment.rows.ids[at], number, at) for number, segment in enumerate(segments) for at in segment.rows.living),
     )
     places = [np.zeros(len(segment.rows), dtype=np.int64) for segment in segments]
     for place, (_, number, at) in enumerate(entries):
@@ -99,7 +99,3 @@ def merge(segments: Sequence[Segment]) -> Segment:
     )
     moved = [Moved(s.postings, where, s.rows.live) for s, where in zip(segments, places, strict=True)]
     return Segment(rows, building.merge(moved, len(rows)))
-
-
-def _live(rows: Rows) -> Iterable[int]:
-    return range(len(rows)) if rows.live is None else np.flatnonzero(rows.live).tolist()

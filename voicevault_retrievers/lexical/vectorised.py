@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.lexical.formulas import Floats
 from voicevault_retrievers.lexical.postings import Numbers, Postings, Source
-from voicevault_retrievers.lexical.vectorised_scan import HELD, Runs, Scan, edges_of, parts, runs_of, seek
+from voicevault_retrievers.lexical.vectorised_scan import Runs, Scan, edges_of, fits, parts, runs_of, seek
 from voicevault_retrievers.lexical.vectorised_scan import Wanted as Wanted
 from voicevault_retrievers.rows import best
 from voicevault_retrievers.selection import Selection
@@ -45,11 +45,7 @@ def search(postings: Source, wanted: Wanted, selection: Selection | None) -> Fou
 
 def _prunable(wanted: Wanted, size: int) -> bool:
     """Whether every term lifts a score, by what float32 can hold, and few enough documents are wanted."""
-    curve = wanted.formula.curve()
-    if curve is None or not 0 < wanted.k * MANY < size or not len(wanted.weights):
-        return False
-    weights: list[float] = wanted.weights.tolist()
-    return min(weights) > 1 / HELD and max(curve.alpha + curve.add, *weights) < HELD
+    return 0 < wanted.k * MANY < size and fits(wanted.formula, wanted.weights.tolist())
 
 
 def _every(postings: Source, wanted: Wanted, selection: Selection | None) -> Found:

@@ -65,6 +65,12 @@ def parts(wanted: Wanted, lengths: NDArray[Any], frequencies: NDArray[Any]) -> F
     return tf - formula.absent()
 
 
+def fits(formula: Formula, weights: Sequence[float]) -> bool:
+    """Whether float32 has room for sums of what these weights make of a formula."""
+    curve = formula.curve()
+    return curve is not None and min(weights, default=0.0) > 1 / HELD and max(curve.alpha + curve.add, *weights) < HELD
+
+
 def runs_of(postings: Postings, numbers: Numbers) -> list[Runs]:
     """Of each term where its postings in each block are; none for -1."""
     blocks, starts = np.asarray(postings.run_blocks), np.asarray(postings.run_starts)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.building import Moved
 from voicevault_retrievers.lexical.postings import Numbers, Postings
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.snapshot import Part
 from voicevault_retrievers.types import Chunk
@@ -31,7 +30,7 @@ class Merged:
     def _order(self) -> tuple[Numbers, Numbers]:
         """Of each chunk the number of its part and its ordinal there."""
         entries = sorted(
-            (part.rows.ids[at], number, at) for number, part in enumerate(self.parts) for at in live(part.rows)
+            (part.rows.ids[at], number, at) for number, part in enumerate(self.parts) for at in part.rows.living
         )
         numbers, ordinals = (np.array([entry[place] for entry in entries], dtype=np.int64) for place in (1, 2))
         return numbers, ordinals
@@ -68,8 +67,3 @@ class Merged:
             for number, matrix in enumerate(matrices):
                 block[own == number] = matrix[at[own == number]]
             yield block
-
-
-def live(rows: Rows) -> list[int]:
-    """The ordinals of the live rows, ascending."""
-    return np.arange(len(rows)).tolist() if rows.live is None else np.flatnonzero(rows.live).tolist()

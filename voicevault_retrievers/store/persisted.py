@@ -34,12 +34,7 @@ _KEYS = {"format", "formula", *_OPTIONS}
 
 def live_chunks(index: LexicalIndex) -> list[Chunk]:
     """The chunks that a snapshot of an index holds."""
-    return [
-        rows.chunks[at]
-        for rows in (segment.rows for segment in index.segments)
-        for at in range(len(rows))
-        if rows.live is None or rows.live[at]
-    ]
+    return [segment.rows.chunks[at] for segment in index.segments for at in segment.rows.living]
 
 
 def save(bm25: BM25, folder: str | Path, stored: Callable[[Chunk], Chunk]) -> None:

@@ -25,6 +25,9 @@ from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.selection import FEW, Mask, Ordinals, Selection
 from voicevault_retrievers.types import Chunk
 
+PARENT = "\x00parent"
+"""The key under which the parents' ids have a column."""
+
 Span: TypeAlias = tuple[int, int]
 """Codes from the first up to but not including the second."""
 
@@ -263,7 +266,7 @@ class Columns:
             return column
         places, values = array("I"), []
         for at, chunk in enumerate(self._chunks):
-            value = chunk.metadata.get(key)
+            value = chunk.parent_id if key == PARENT else chunk.metadata.get(key)
             if value is not None:
                 places.append(at)
                 values.append(value)
@@ -271,10 +274,10 @@ class Columns:
 
 
 def columns_of(chunks: Sequence[Chunk]) -> Iterator[tuple[str, Column]]:
-    """Every key that a chunk has a value of, and its column."""
+    """Every key that a chunk has a value of, `PARENT` too, and its column."""
     found: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("I"), []))
     for at, chunk in enumerate(chunks):
-        for key, value in chunk.metadata.items():
+        for key, value in (*chunk.metadata.items(), (PARENT, chunk.parent_id)):
             if value is not None:
                 places, values = found[key]
                 places.append(at)

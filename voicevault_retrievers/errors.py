@@ -14,6 +14,7 @@ RetrievalError
 ├── DocumentError                  a file cannot be read as a document
 ├── IndexDamagedError              files on disk are not what the manifest says
 ├── IncompatibleIndexError         made by another analyzer, embedder or format
+├── StorageError                   a file cannot be read or written: permission, space (also an OSError)
 ├── LockedError                    another process is writing
 └── MissingExtraError              an optional dependency is not installed (also an ImportError)
 """
@@ -78,6 +79,10 @@ class IndexDamagedError(RetrievalError):
 
 class IncompatibleIndexError(RetrievalError):
     """An index was made with another format, analyzer or embedder."""
+
+
+class StorageError(RetrievalError, OSError):
+    """The file system refuses to read or write: permission, space, a folder that is gone."""
 
 
 class LockedError(RetrievalError):

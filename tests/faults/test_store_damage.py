@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, LockedError
-from voicevault_retrievers.store import Bases, KnowledgeBase, commit, files, log
+from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, LockedError, StorageError
+from voicevault_retrievers.store import Bases, KnowledgeBase, commit, disk, files, log
 from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.types import Chunk
 
@@ -163,11 +163,11 @@ def test_a_writer_that_fails_while_sealing_leaves_the_last_commit(
 ) -> None:
     before = answers(opened(logged))
     monkeypatch.setattr(commit, "SEAL_AT", 1)
-    for name in ("seal", "write", "replace", "flush_folder"):
+    for name in ("make_folder", "write", "rename", "flush_folder"):
         kb = opened(logged)
         with monkeypatch.context() as patch:
-            patch.setattr(files, name, _fail)
-            with pytest.raises(OSError, match="no space"):
+            patch.setattr(disk, name, _fail)
+            with pytest.raises(StorageError, match=r"'kb' cannot be written \(no space left\)"):
                 kb.add([Chunk("new", "new fox")])
         assert answers(kb) == answers(opened(logged)) == before
     with opened(logged) as kb:
@@ -188,7 +188,7 @@ def test_a_commit_whose_end_failed_is_read_again_before_the_next_write(
     assert kb.delete(["none"]) == 0  # takes the lock
     with monkeypatch.context() as patch:
         patch.setattr("voicevault_retrievers.store.commit.Snapshot.open", _fail)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(StorageError, match="no space"):
             kb.add([Chunk("new", "new fox")])
     assert kb.ids() == ["0000", "0002", "last"]
     with kb:

@@ -156,7 +156,7 @@ def test_the_command_repairs(tmp_path: Path) -> None:
 
     with KnowledgeBase.create("kb", root=tmp_path, analyzer=Analyzer("de")) as kb:
         kb.add(CHUNKS)
-        commit.seal(kb._snapshot)
+        kb.compact()
     (tmp_path / "kb" / "seg-000001" / "low.npy").unlink()
     done = testing.CliRunner().invoke(voicevault, ["repair", "kb", "--root", str(tmp_path)])
     assert (done.exit_code, done.stderr) == (0, "kb: 4 chunks indexed again\n")
@@ -168,7 +168,7 @@ def test_the_command_repairs(tmp_path: Path) -> None:
 def test_a_custom_analyzer_is_saved_by_name(tmp_path: Path) -> None:
     with KnowledgeBase.create("kb", root=tmp_path, analyzer=MINE) as kb:
         kb.add(CHUNKS)
-        commit.seal(kb._snapshot)
+        kb.compact()
     assert kb.manifest.analyzer == {"custom": "mine"}
     for opened in (
         kb,
@@ -206,7 +206,7 @@ def test_another_function_than_the_saved_one_is_refused(
 def test_a_custom_analyzer_that_changed_is_repaired_with_the_new_one(tmp_path: Path) -> None:
     with KnowledgeBase.create("kb", root=tmp_path, analyzer=MINE) as kb:
         kb.add(CHUNKS)
-        commit.seal(kb._snapshot)
+        kb.compact()
     changed = CustomAnalyzer(lambda text: text.lower().split(), name="mine")
     with pytest.raises(IncompatibleIndexError, match="and none is given"):
         KnowledgeBase.repair("kb", root=tmp_path)

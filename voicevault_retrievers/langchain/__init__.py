@@ -8,6 +8,7 @@ try:
     from voicevault_retrievers.langchain.compressors import CrossEncoderReranker, PageDiversityFilter
     from voicevault_retrievers.langchain.convert import chunk_of, document_of
     from voicevault_retrievers.langchain.embedder import LangChainEmbedder
+    from voicevault_retrievers.langchain.index import HybridIndex
     from voicevault_retrievers.langchain.retrievers import HybridRetriever, VectorRetriever
 except ModuleNotFoundError:
     require("langchain_core", extra="langchain")
@@ -16,6 +17,7 @@ except ModuleNotFoundError:
 __all__ = [
     "BM25Retriever",
     "CrossEncoderReranker",
+    "HybridIndex",
     "HybridRetriever",
     "LangChainEmbedder",
     "PageDiversityFilter",

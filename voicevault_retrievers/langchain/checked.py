@@ -47,7 +47,8 @@ class Checked(BaseModel, Generic[T]):
         """What `_build` makes; again after a change of options."""
         with self._mutex:
             if not self._is_built():
-                self._keep(self._build())
+                options = self._options()
+                self._kept = options, self._build()
             made: T = self._kept[1]  # type: ignore[index]  # just set
             return made
 

@@ -50,14 +50,23 @@ def document_of(hit: Hit, degraded: Sequence[str] = ()) -> Document:
     found (see `provenance`);
     `degraded` are the failures that may have cost hits or their order.
     """
-    chunk = hit.chunk
     told = provenance(hit)
     if degraded:
         told["degraded"] = list(degraded)
-    metadata = {**copy.deepcopy(dict(chunk.metadata)), PROVENANCE: told}
+    document = kept_document(hit.chunk)
+    document.page_content = hit.text
+    document.metadata[PROVENANCE] = told
     if hit.score is not None:
-        metadata[SCORE] = float(hit.score)
-    return Document(page_content=hit.text, id=chunk.id, metadata=metadata)
+        document.metadata[SCORE] = float(hit.score)
+    return document
+
+
+def kept_document(chunk: Chunk) -> Document:
+    """A new document of a chunk; what a search would say is a parent alone, where the metadata does not name it."""
+    metadata = copy.deepcopy(dict(chunk.metadata))
+    if chunk.parent_id and chunk.parent_id != metadata.get("parent_id"):
+        metadata[PROVENANCE] = {"parent_id": chunk.parent_id}
+    return Document(page_content=chunk.text, id=chunk.id, metadata=metadata)
 
 
 def told_of(document: Document) -> Mapping[str, Any]:

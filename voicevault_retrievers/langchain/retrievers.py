@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,23 +11,21 @@ from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.vectorstores import VectorStore
-from pydantic import Field, InstanceOf, PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.channels import as_channel
+from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import chunks_of
 from voicevault_retrievers.langchain.embedder import as_embedder, model_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.pipeline import Pipeline, compose
-from voicevault_retrievers.presets import Preset, load_preset
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.protocols import VectorIndex
-from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.store import Bases, KnowledgeBase
 
 V = TypeVar("V", bound="VectorRetriever")
@@ -81,27 +78,18 @@ class VectorRetriever(PipelineRetriever):
         return params
 
 
-class HybridRetriever(PipelineRetriever):
-    """Several channels fused, then reranked and capped by page where that is asked for.
+class HybridRetriever(ComposedRetriever):
+    """Hybrid search of knowledge bases, or of channels of any kind; how they are fused see `ComposedRetriever`.
 
     It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`;
     `embeddings` where theirs cannot be loaded by name), or `channels`, by name: each a Channel, a retriever, any
-    runnable that gives documents, or a vector store. `weights` and `depth` (hits asked of a channel) go by channel
-    name. `expansion` True adds wordings by rules. `rerank` is a stage, a scorer or the name of a cross-encoder. A
-    `preset` says all of this itself, and `k`, `timeout` and `on_error` unless they are given.
+    runnable that gives documents, or a vector store.
     """
 
     kb_names: Sequence[str | Path | KnowledgeBase] = Field(default_factory=list)
     root: str | Path | None = None
     embeddings: Any = None
     channels: dict[str, Any] = Field(default_factory=dict)
-    preset: str | Path | InstanceOf[Preset] | None = None
-    weights: dict[str, float] | None = None
-    depth: int | dict[str, int] = DEPTH
-    fusion: Any = None
-    expansion: Any = False
-    rerank: Any = None
-    max_chunks_per_page: int | None = None
     _bases: Bases | None = PrivateAttr(None)
 
     @classmethod
@@ -132,7 +120,7 @@ class HybridRetriever(PipelineRetriever):
         """See what was committed to the knowledge bases, or which were created, since; whether there was anything."""
         changed = self._bases is not None and self._bases.reload()
         if changed and self._bases is not None:
-            self._keep(self._over_bases(self._bases))
+            self._keep(self._over_base(self._bases))
         return changed
 
     @property
@@ -147,18 +135,6 @@ class HybridRetriever(PipelineRetriever):
             raise ConfigError("a HybridRetriever searches either kb_names or channels: give one of them")
         if self.channels and (self.embeddings is not None or self.root is not None):
             raise ConfigError("embeddings and root are for kb_names; with channels they would not be used")
-        if self.preset is not None:
-            fields = {name: type(self).model_fields[name].get_default() for name in _COMPOSED}
-            taken = [name for name, default in fields.items() if getattr(self, name) != default]
-            if taken:
-                raise ConfigError(
-                    f"the preset {self.preset!r} has its own {', '.join(taken)}: leave out one or the other"
-                )
-            if "k" not in self.model_fields_set:
-                self.k = self._preset().k
-        if self.rerank is not None and not isinstance(self.rerank, Stage):
-            # One stage for good: LangChain makes a retriever anew for each call with a configured field.
-            self.rerank = CrossEncoderRerank(self.rerank)
         if self.channels:
             self._built()
 
@@ -167,24 +143,4 @@ class HybridRetriever(PipelineRetriever):
             return self._over({name: as_channel(part) for name, part in self.channels.items()})
         embedder = None if self.embeddings is None else as_embedder(self.embeddings)
         self._bases = Bases(self.kb_names, root=self.root, embedder=embedder)
-        return self._over_bases(self._bases)
-
-    def _over_bases(self, bases: Bases) -> Pipeline:
-        if self.preset is not None:
-            return self._preset().over(bases)
-        return self._over({"bm25": bases.bm25(), "dense": bases.dense()}, notes=bases.notes)
-
-    def _preset(self) -> Preset:
-        """The preset, with this retriever's timeout and on_error where they are given."""
-        preset = self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
-        given = {name: getattr(self, name) for name in ("timeout", "on_error") if name in self.model_fields_set}
-        return replace(preset, **given)
-
-    def _over(self, channels: Mapping[str, Channel], **options: Any) -> Pipeline:
-        if self.preset is not None:
-            return self._preset().build(channels)
-        composed = {name: getattr(self, name) for name in _COMPOSED}
-        return compose(channels, **composed, timeout=self.timeout, on_error=self.on_error, **options)
-
-
-_COMPOSED = ("weights", "depth", "fusion", "expansion", "rerank", "max_chunks_per_page")
+        return self._over_base(self._bases)

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -20,7 +19,8 @@ Unsigned: TypeAlias = NDArray[np.unsignedinteger]
 Numbers: TypeAlias = NDArray[np.int64]
 Places: TypeAlias = NDArray[np.integer]
 Mask: TypeAlias = NDArray[np.bool_]
-ReadArray: TypeAlias = Callable[[Path], NDArray[Any]]
+ReadArray: TypeAlias = Callable[[str], NDArray[Any]]
+WriteArray: TypeAlias = Callable[[str, NDArray[Any]], None]
 
 ARRAYS = (
     "terms", "term_ends", "term_keys", "term_runs", "run_blocks", "run_starts", "low", "frequencies", "lengths",
@@ -115,15 +115,15 @@ class Postings:
     bounded: NDArray[np.uint32]
     bounds: Unsigned
 
-    def save(self, folder: Path) -> None:
-        """Write one .npy file per array."""
+    def save(self, write: WriteArray) -> None:
+        """Write every array, as a .npy file of its name."""
         for name in ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name))
+            write(f"{name}.npy", getattr(self, name))
 
     @classmethod
-    def open(cls, folder: Path, read: ReadArray) -> Postings:
-        """The arrays as `read` gives them, memory-mapped for instance."""
-        return cls(**{name: read(folder / f"{name}.npy") for name in ARRAYS})
+    def open(cls, read: ReadArray) -> Postings:
+        """The arrays as `read` gives them by file name, memory-mapped for instance."""
+        return cls(**{name: read(f"{name}.npy") for name in ARRAYS})
 
     def __len__(self) -> int:
         return len(self.lengths)

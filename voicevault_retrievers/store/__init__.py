@@ -3,6 +3,9 @@
 from voicevault_retrievers.store.bases import Bases
 from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import default_root
+from voicevault_retrievers.store.sources import Drift, Source
+from voicevault_retrievers.store.stats import Stats
 
-__all__ = ["Bases", "Changes", "KnowledgeBase", "default_root"]
+__all__ = ["Bases", "Changes", "Drift", "KnowledgeBase", "Limits", "Source", "Stats", "default_root"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar, overload
 
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.types import Chunk
 
 T = TypeVar("T")
@@ -32,18 +33,32 @@ def decode(line: bytes, kb: str) -> Chunk:
 
 def same(one: Chunk, other: Chunk | None) -> bool:
     """Whether two chunks are alike in all that is kept; `true` and `1` are not, as they are not for a filter."""
-    return other is not None and encode(one) == encode(other)
+    return other is not None and _sorted(one) == _sorted(other)
 
 
-def kept(chunks: Iterable[Chunk], kb: str) -> list[Chunk]:
+def _sorted(chunk: Chunk) -> str:
+    return json.dumps([chunk.id, chunk.text, chunk.parent_id, chunk.metadata], sort_keys=True)
+
+
+def _kept(chunk: Chunk, kb: str, limits: Limits) -> Chunk:
+    if not isinstance(chunk, Chunk):
+        raise ConfigError(f"a knowledge base keeps values of Chunk, not {type(chunk).__name__}")
+    limits.check(chunk)
+    found = decode(encode(chunk), kb)
+    limits.check_size(chunk, len(json.dumps(found.metadata)))
+    return found
+
+
+def kept(chunks: Iterable[Chunk], kb: str, limits: Limits) -> list[Chunk]:
     """Chunks as a knowledge base gives them back: tuples become lists, and keys strings, as JSON has it.
 
-    Raises ConfigError where two have one id.
+    Raises ConfigError for what is no chunk or beyond the limits, and where two have one id.
     """
-    found = [decode(encode(chunk), kb) for chunk in chunks]
+    found = [_kept(chunk, kb, limits) for chunk in chunks]
     ids = [chunk.id for chunk in found]
     if len(set(ids)) != len(ids):
-        twice = next(chunk_id for at, chunk_id in enumerate(ids) if chunk_id in ids[:at])
+        seen: set[str] = set()
+        twice = next(chunk_id for chunk_id in ids if chunk_id in seen or seen.add(chunk_id))  # type: ignore[func-returns-value]  # add gives None
         raise ConfigError(f"two chunks have the id {twice!r}; ids are unique")
     return found
 

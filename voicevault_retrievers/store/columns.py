@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,21 +45,20 @@ class _Place(NamedTuple):
         return accumulate((self.start, self.text, self.values * _WORD.itemsize, self.ordinals * _WORD.itemsize))
 
 
-def write(path: Path, chunks: Sequence[Chunk]) -> None:
-    """Write the columns of chunks, in their order; the chunks' metadata is JSON's."""
+def pieces(chunks: Sequence[Chunk]) -> Iterator[bytes]:
+    """What the file of the columns of chunks, in their order, consists of; the chunks' metadata is JSON's."""
     directory: dict[str, _Place | None] = {}
-    pieces: list[bytes] = []
+    parts: list[bytes] = []
     start = 0
     for key, column in columns_of(chunks):
         text = json.dumps(column.values).encode()
         directory[key] = None
         if len(text) <= max(SMALL_BYTES, ROW_BYTES * len(chunks)):
             directory[key] = _Place(start, len(text), len(column.values), len(column.ordinals), column.bounds)
-            pieces += [text, column.ends.astype(_WORD).tobytes(), column.ordinals.astype(_WORD).tobytes()]
-            start += sum(map(len, pieces[-3:]))
+            parts += [text, column.ends.astype(_WORD).tobytes(), column.ordinals.astype(_WORD).tobytes()]
+            start += sum(map(len, parts[-3:]))
     head = json.dumps(directory).encode()
-    with path.open("wb") as file:
-        file.writelines([np.array(len(head), _HEAD).tobytes(), head, *pieces])
+    yield from (np.array(len(head), _HEAD).tobytes(), head, *parts)
 
 
 class StoredColumns:

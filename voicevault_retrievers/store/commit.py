@@ -1,126 +1,224 @@
-"""Commits: a record in the log, or, when that is full, a segment with what the log held and a new log."""
+"""Commits: records in the log, or, when that is full, a segment with what the log held and a new log."""
 
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.building import build
+from voicevault_retrievers.lexical.postings import Numbers
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.lexical.tiers import plan
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.store import files, log, manifest, segment
+from voicevault_retrievers.rows import Mask, Rows
+from voicevault_retrievers.store import disk, log, manifest, segment, sources
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
 from voicevault_retrievers.store.merging import Merged
+from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.snapshot import Part, Snapshot
 
 SEAL_AT = 4096
-"""A log that has touched this many chunks becomes a segment."""
+"""A log that has done this much to chunks (added, replaced, deleted) becomes a segment."""
 
-_OURS = re.compile(r"log-\d{6,}|seg-\d{6,}(\.dead-\d{6,}(\.terms)?)?")
+LOG_BYTES = 64 * 1024 * 1024
+"""And so does one that would grow larger."""
+
+MERGE_AT_ONCE = 16 * SEAL_AT
+"""A commit itself merges up to so many chunks; what is more is left to the background (see `Writer`)."""
+
+_OURS = re.compile(r"(log|sources)-\d{6,}|seg-\d{6,}(\.dead-\d{6,}(\.terms|\.parents)?)?")
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What an add did, in chunks."""
+    """What an add did, in chunks; `removed` were those of its sources that are in them no more."""
 
     added: int = 0
     replaced: int = 0
     unchanged: int = 0
+    removed: int = 0
 
 
 def begin(folder: Path, first: Manifest) -> None:
     """Make an empty knowledge base elsewhere and move it into its place, so that there is never half of one."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     made = folder.with_name(f".{first.id}")
-    made.mkdir(parents=True)
+    disk.make_folder(made)
     log.create(made / first.log)
     manifest.write(made, first)
     try:
-        made.rename(folder)
+        disk.rename(made, folder)
     except OSError as error:
-        shutil.rmtree(made)
+        disk.remove(made)
         raise ConfigError(f"{folder} cannot be made ({error.strerror}): choose another name or root") from error
-    files.flush_folder(folder.parent)
+    disk.flush_folder(folder.parent)
 
 
-def commit(snapshot: Snapshot, record: Record) -> Snapshot:
-    """Write what a record changes; the snapshot that holds it. OSError leaves the last commit."""
-    after = snapshot.after([record])
-    if len(after.touched) >= SEAL_AT:
-        return seal(after)
-    return replace(after, end=log.append(after.folder / after.manifest.log, after.end, record))
+def commit(
+    before: Snapshot, after: Snapshot, records: Sequence[Record], number: int, busy: Collection[str]
+) -> Snapshot:
+    """Write the records that lead from one snapshot to another, flushed once; the snapshot that holds them.
+
+    Where the log would be too full it becomes a segment (see `seal`). An OSError leaves the last commit.
+    """
+    if after.written >= SEAL_AT:
+        return seal(after, number, busy)
+    framed = [log.framed(record) for record in records]
+    if before.end + sum(map(len, framed)) > LOG_BYTES:
+        return seal(after, number, busy)
+    return replace(after, end=log.append(after.folder / after.manifest.log, before.end, framed))
 
 
-def seal(snapshot: Snapshot) -> Snapshot:
+def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: bool = False) -> Snapshot:
     """Commit a snapshot as segments with an empty log; the snapshot read back from disk.
 
-    One replacement of the manifest commits the new segments, the tombstones of others and the new log. A segment
-    without live chunks is left out; segments of about one size become one, and one of which more than half is dead is
-    written again. Raises IndexDamagedError where what would be written again has changed on disk.
+    One replacement of the manifest commits the new segments, the tombstones of others and the new log. What is written
+    is numbered from `number` on. A segment without live chunks and parents is left out; small segments of about one
+    size become one, and one of which more than half is dead is written again, but for those that are `busy`; all
+    become one where that is asked for (`whole`). Raises IndexDamagedError where what would be written again has
+    changed on disk.
     """
     folder, present = snapshot.folder, snapshot.manifest
-    sweep(folder, present)
+    sweep(folder, present, busy)
     parts = [*snapshot.sealed, *_fresh(snapshot)]
-    groups = plan([part.rows.count for part in parts], SEAL_AT)
-    kept = [group[0] for group in groups if _stays(snapshot, group)]
+    groups = _whole(parts) if whole else _groups(snapshot, parts, busy)
+    kept = [group[0] for group in groups if _stays(snapshot, group, busy, whole=whole)]
     made = [group for group in groups if group[0] not in kept]
-    generation = present.generation + max(1, len(made))
-    segments = [_buried(snapshot, place, generation) for place in kept]
-    for number, group in enumerate(made, start=present.generation + 1):
-        for place in group:
-            if place < len(snapshot.segments):
-                snapshot.segments[place].check()
-        segments.append(written(folder, number, Merged([parts[place] for place in group])))
-    name = f"log-{generation:06d}"
+    last = number + max(1, len(made)) - 1
+    segments = [_buried(snapshot, place, last) for place in kept]
+    for at, group in enumerate(made, start=number):
+        checked(snapshot, group)
+        segments.append(written(folder, at, Merged([parts[place] for place in group])))
+    name = f"log-{last:06d}"
     log.create(folder / name)
-    files.flush_folder(folder)
-    following = replace(present, generation=generation, log=name, segments=tuple(segments))
+    listed = sources.write(folder, last, snapshot.sources)
+    disk.flush_folder(folder)
+    following = replace(present, generation=last, log=name, segments=tuple(segments), sources=listed)
     manifest.write(folder, following)
-    sweep(folder, following)
+    sweep(folder, following, busy)
     return Snapshot.open(folder, snapshot)
+
+
+def checked(snapshot: Snapshot, group: Sequence[int]) -> None:
+    """Raises IndexDamagedError where segments that are to be written again have changed on disk."""
+    for place in group:
+        if place < len(snapshot.segments):
+            snapshot.segments[place].check()
 
 
 def written(folder: Path, number: int, merged: Merged) -> SegmentEntry:
     """Write the segment of this number."""
-    return segment.write(folder, f"seg-{number:06d}", merged.chunks, merged.postings, merged.vectors)
+    name = f"seg-{number:06d}"
+    return segment.write(folder, name, merged.chunks, merged.postings, merged.vectors, merged.parents)
 
 
-def sweep(folder: Path, present: Manifest) -> None:
+def pending(snapshot: Snapshot) -> list[int]:
+    """The places of segments that should become one, or of one that should be written again; empty for none."""
+    groups = plan([_size(part) for part in snapshot.sealed], SEAL_AT)
+    return next((group for group in groups if not _stays(snapshot, group)), [])
+
+
+def replaced(snapshot: Snapshot, merged: Merged, names: Collection[str], entry: SegmentEntry) -> Snapshot:
+    """Commit a segment that was made of some others while commits went on; what they deleted is buried in it."""
+    folder, present = snapshot.folder, snapshot.manifest
+    places = [place for place, old in enumerate(present.segments) if old.name in names]
+    live = _still(merged.order, [snapshot.rows[place] for place in places])
+    live_parents = _still(merged.parent_order, [snapshot.parents[place] for place in places])
+    generation = max(present.generation, int(entry.name.removeprefix("seg-")))
+    opened = StoredSegment.open(folder, entry, folder.name, present.dimension)
+    lexical = Segment(Rows(*opened.table, live, opened.columns), opened.postings)
+    entry = _entry(folder, opened, entry, lexical, Rows(*opened.parents, live_parents), generation)
+    others = (old for old in present.segments if old.name not in names)
+    following = replace(present, generation=generation, segments=(*others, entry))
+    disk.flush_folder(folder)
+    manifest.write(folder, following)
+    return snapshot.renewed(following)
+
+
+def sweep(folder: Path, present: Manifest, besides: Collection[str] = ()) -> None:
     """Remove what the manifest does not refer to: what has been replaced, and what a killed writer left."""
     for path in folder.iterdir():
-        if _OURS.fullmatch(path.name) and path.name not in present.names:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        if _OURS.fullmatch(path.name) and path.name not in present.names and path.name not in besides:
+            disk.remove(path)
+
+
+def _whole(parts: Sequence[Part]) -> list[list[int]]:
+    """All that is live as one group, where anything is."""
+    filled = [place for place, part in enumerate(parts) if _size(part)]
+    return [filled] if filled else []
+
+
+def _groups(snapshot: Snapshot, parts: Sequence[Part], busy: Collection[str]) -> list[list[int]]:
+    """What becomes a segment each; large groups stay apart for now, and so do busy ones."""
+    found: list[list[int]] = []
+    for group in plan([_size(part) for part in parts], SEAL_AT):
+        large = sum(_size(parts[place]) for place in group) > MERGE_AT_ONCE
+        apart = large or any(_name(snapshot, place) in busy for place in group)
+        found += [[place] for place in group] if apart else [group]
+    return found
+
+
+def _name(snapshot: Snapshot, place: int) -> str | None:
+    """The name of a segment; None for what the log holds."""
+    return snapshot.segments[place].entry.name if place < len(snapshot.segments) else None
+
+
+def _size(part: Part) -> int:
+    """How many live chunks there are, or parents where those are more."""
+    return max(part.rows.count, part.parents.count if part.parents else 0)
 
 
 def _fresh(snapshot: Snapshot) -> Iterator[Part]:
-    """The chunks of the log, where there are any, with postings of their own."""
-    if snapshot.tail:
+    """The chunks and parents of the log, where there are any, with postings of their own."""
+    if snapshot.tail or snapshot.tail_parents:
         chunks = [logged.chunk for logged in snapshot.ordered]
         documents = snapshot.analyzer.analyse([chunk.text for chunk in chunks])
-        yield Part(Segment(Rows(chunks), build(documents)), snapshot.vectors)
+        parents = Rows.of(snapshot.tail_parents.values())
+        yield Part(Segment(Rows(chunks), build(documents)), snapshot.vectors, parents)
 
 
-def _stays(snapshot: Snapshot, group: Sequence[int]) -> bool:
-    """Whether a group is a segment that is on disk already, and half of it is live."""
-    if len(group) > 1 or group[0] >= len(snapshot.segments):
+def _stays(snapshot: Snapshot, group: Sequence[int], busy: Collection[str] = (), *, whole: bool = False) -> bool:
+    """Whether a group is one segment, on disk already, that is busy, or at least half live (all, if `whole`)."""
+    name = _name(snapshot, group[0])
+    if len(group) > 1 or name is None:
         return False
-    rows = snapshot.rows[group[0]]
-    return 2 * rows.count >= len(rows)
+    if name in busy:
+        return True
+    lexical, parents = snapshot.rows[group[0]], snapshot.parents[group[0]]
+    live, size = lexical.count + parents.count, len(lexical) + len(parents)
+    return live == size if whole else 2 * live >= size
 
 
 def _buried(snapshot: Snapshot, place: int, generation: int) -> SegmentEntry:
     """The entry of a segment, with tombstones for all that is not live."""
-    entry, lexical = snapshot.manifest.segments[place], snapshot.lexical[place]
-    if lexical.rows.live is None or len(lexical.rows) - lexical.rows.count == entry.deleted:
-        return entry
+    entry, stored = snapshot.manifest.segments[place], snapshot.segments[place]
+    return _entry(snapshot.folder, stored, entry, snapshot.lexical[place], snapshot.parents[place], generation)
+
+
+def _entry(
+    folder: Path, stored: StoredSegment, entry: SegmentEntry, lexical: Segment, parents: Rows, generation: int
+) -> SegmentEntry:
     name = f"{entry.name}.dead-{generation:06d}"
-    dead = snapshot.segments[place].bury(snapshot.folder, name, lexical, lexical.rows.live)
-    return replace(entry, tombstones=dead)
+    live, live_parents = lexical.rows.live, parents.live
+    if live is not None and len(live) - lexical.rows.count != entry.deleted:
+        entry = replace(entry, tombstones=stored.bury(folder, name, lexical, live))
+    if live_parents is not None and len(live_parents) - parents.count != entry.deleted_parents:
+        dead = segment.bury(folder, f"{name}.parents", live_parents)
+        entry = replace(entry, parent_tombstones=dead, deleted_parents=len(live_parents) - parents.count)
+    return entry
+
+
+def _still(order: tuple[Numbers, Numbers], tables: Sequence[Rows]) -> Mask:
+    """Which chunks of an order are live in some rows as they are now."""
+    numbers, ordinals = order
+    live = np.ones(len(numbers), dtype=np.bool_)
+    for number, rows in enumerate(tables):
+        if rows.live is not None:
+            own = numbers == number
+            live[own] = rows.live[ordinals[own]]
+    return live

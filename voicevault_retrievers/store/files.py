@@ -1,8 +1,8 @@
-"""The one file layer of the store: what is written is durable, what is read is checked.
+"""Files with checksums: what is written is durable (`disk`) and digested as it is written; what is read is checked.
 
-Written: a file, or a whole folder, is flushed to the disk before anything refers to it, and a manifest is replaced in
-one step. A file's size and sha256 stand in the manifest; a segment's folder also holds the crc32 of every 64 KiB
-block of its files (`BLOCKS`), itself under a sha256.
+A file, or a whole folder (`NewFolder`), is flushed before anything refers to it, and a manifest is replaced in one
+step. A file's size and sha256 stand in the manifest; a segment's folder also holds the crc32 of every 64 KiB block of
+its files (`BLOCKS`), itself under a sha256.
 
 Read: opening checks sizes, the sha256 of small companions (`read`), all blocks of files up to 1 MiB and the first
 block of larger ones, which holds an array's header. Text (`BlockFile.read`) is checked block by block when first
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -27,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.errors import IndexDamagedError
+from voicevault_retrievers.store import disk
+from voicevault_retrievers.store.disk import Data
 
 BLOCK = 64 * 1024
 SMALL = 1024 * 1024
@@ -35,7 +36,9 @@ BLOCKS = "crc32.json"
 REMEDY = "restore the folder from a copy, or index the documents again"
 REBUILD = "it can be made again from the chunks: KnowledgeBase.repair(...), or `voicevault repair NAME`"
 
-_ORIGINAL = re.compile(r"(manifest|retriever)\.json|log-\d+|seg-\d+\.dead-\d+|chunks\.jsonl|vectors\.npy")
+_ORIGINAL = re.compile(
+    r"(manifest|retriever)\.json|(log|sources)-\d+|seg-\d+\.dead-\d+(\.parents)?|(chunks|parents)\.jsonl|vectors\.npy"
+)
 """What nothing else on disk holds; all else is derived from it."""
 
 
@@ -47,69 +50,100 @@ class FileEntry:
     sha256: str
 
     @classmethod
-    def of(cls, data: bytes) -> FileEntry:
-        return cls(len(data), hashlib.sha256(data).hexdigest())
+    def of(cls, content: Data) -> FileEntry:
+        return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
-def write(path: Path, data: bytes) -> FileEntry:
-    """Write a file and flush it to the disk."""
-    with path.open("wb") as file:
-        file.write(data)
-        _flush(file)
-    return FileEntry.of(data)
+class Digest:
+    """The size, sha256 and crc32 per block of bytes that pass through."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._size = 0
+        self.crcs: list[int] = []
+
+    def over(self, pieces: Iterable[Data]) -> Iterator[Data]:
+        """The pieces, each counted before it goes on."""
+        for piece in pieces:
+            self._sha256.update(piece)
+            self._count(memoryview(piece))
+            yield piece
+
+    @property
+    def entry(self) -> FileEntry:
+        return FileEntry(self._size, self._sha256.hexdigest())
+
+    def _count(self, rest: memoryview) -> None:
+        while rest:
+            filled = self._size % BLOCK
+            own, rest = rest[: BLOCK - filled], rest[BLOCK - filled :]
+            if not filled:
+                self.crcs.append(0)
+            self.crcs[-1] = zlib.crc32(own, self.crcs[-1])
+            self._size += len(own)
 
 
-def replace(path: Path, data: bytes) -> None:
+class NewFolder:
+    """A folder that is being written: one file after the other, then `seal`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._digests: dict[str, Digest] = {}
+        disk.make_folder(path)
+
+    def write(self, name: str, pieces: Iterable[Data]) -> None:
+        """A file of these pieces."""
+        digest = self._digests[name] = Digest()
+        disk.write(self.path / name, digest.over(pieces))
+
+    def save(self, name: str, array: NDArray[Any]) -> None:
+        """An array as a .npy file."""
+        self.write(name, (header(array.dtype, array.shape), data(array)))
+
+    def seal(self) -> dict[str, FileEntry]:
+        """Write the checksums of all blocks; the files with their entries."""
+        blocks = {name: digest.crcs for name, digest in self._digests.items()}
+        self.write(BLOCKS, [json.dumps(blocks).encode()])
+        disk.flush_folder(self.path)
+        return {name: digest.entry for name, digest in self._digests.items()}
+
+
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """What a .npy file begins with."""
+    head = BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(head, described)
+    return head.getvalue()
+
+
+def data(array: NDArray[Any]) -> Data:
+    """The bytes of an array, row by row."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
+
+
+def write(path: Path, content: Data) -> FileEntry:
+    """Write a file."""
+    disk.write(path, [content])
+    return FileEntry.of(content)
+
+
+def replace(path: Path, content: Data) -> None:
     """Put a file in the place of another in one step: after a crash there is the old one or the new one."""
     new = path.with_name(f"{path.name}.new")
-    write(new, data)
-    new.replace(path)
-    flush_folder(path.parent)
-
-
-def append(path: Path, end: int, data: bytes) -> int:
-    """Cut a file at `end`, write behind it and flush; where it ends now."""
-    with path.open("r+b", buffering=0) as file:
-        file.truncate(end)
-        file.seek(end)
-        rest = memoryview(data)
-        while rest:
-            rest = rest[file.write(rest) or 0 :]
-        _flush(file)
-    return end + len(data)
-
-
-def flush_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def seal(folder: Path) -> dict[str, FileEntry]:
-    """Flush every file of a finished folder, write the checksums of its blocks; all files with their entries."""
-    entries: dict[str, FileEntry] = {}
-    blocks: dict[str, list[int]] = {}
-    for path in sorted(folder.iterdir()):
-        with path.open("r+b") as file:
-            _flush(file)
-        entries[path.name], blocks[path.name] = _digest(path)
-    entries[BLOCKS] = write(folder / BLOCKS, json.dumps(blocks).encode())
-    flush_folder(folder)
-    return entries
+    disk.write(new, [content])
+    disk.rename(new, path)
+    disk.flush_folder(path.parent)
 
 
 def read(path: Path, entry: FileEntry) -> bytes:
     """A whole file, checked; IndexDamagedError when it is missing or another."""
     try:
-        data = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         raise damaged(path, "is missing") from None
-    if FileEntry.of(data) != entry:
-        raise damaged(path, f"is not what was written ({len(data)} bytes, expected {entry.size})")
-    return data
+    if FileEntry.of(content) != entry:
+        raise damaged(path, f"is not what was written ({len(content)} bytes, expected {entry.size})")
+    return content
 
 
 def open_folder(folder: Path, entries: Mapping[str, FileEntry]) -> dict[str, BlockFile]:
@@ -122,11 +156,14 @@ def problems(folder: Path, entries: Mapping[str, FileEntry]) -> Iterator[str]:
     """What is wrong with the files of a sealed folder, read in full."""
     for name, entry in entries.items():
         path = folder / name
-        if not path.is_file():
+        try:
+            found = _digest(path)
+        except FileNotFoundError:
             yield f"{path} is missing"
-        elif path.stat().st_size != entry.size:
-            yield f"{path} has {path.stat().st_size} bytes, expected {entry.size}"
-        elif _digest(path)[0] != entry:
+            continue
+        if found.size != entry.size:
+            yield f"{path} has {found.size} bytes, expected {entry.size}"
+        elif found != entry:
             yield f"{path} has changed: its sha256 is not the manifest's"
 
 
@@ -183,16 +220,9 @@ def damaged(path: Path, what: str) -> IndexDamagedError:
     return IndexDamagedError(f"{path} {what}: {REMEDY if original(path.name) else REBUILD}")
 
 
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _digest(path: Path) -> tuple[FileEntry, list[int]]:
-    digest, size, crcs = hashlib.sha256(), 0, []
+def _digest(path: Path) -> FileEntry:
+    digest = Digest()
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            size += len(block)
-            crcs.append(zlib.crc32(block))
-    return FileEntry(size, digest.hexdigest()), crcs
+        for _ in digest.over(iter(lambda: file.read(BLOCK), b"")):
+            pass
+    return digest.entry

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from voicevault_retrievers.checks import number
 from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.documents import discover, name_below
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, codec, embedding, repairing
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.channels import keyword_channel, vector_channel
-from voicevault_retrievers.store.commit import Changes, begin, commit, sweep
+from voicevault_retrievers.store.commit import Changes, begin
+from voicevault_retrievers.store.edits import Drop, Put
 from voicevault_retrievers.store.embedding import Progress
-from voicevault_retrievers.store.lock import Lock
-from voicevault_retrievers.store.log import Record
-from voicevault_retrievers.store.manifest import Manifest
+from voicevault_retrievers.store.limits import Limits
+from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
 from voicevault_retrievers.store.snapshot import Part, Snapshot
+from voicevault_retrievers.store.sources import KEY, Drift, Source, by_name, drift
+from voicevault_retrievers.store.stats import Stats
 from voicevault_retrievers.store.verify import problems
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.store.writer import Writer, reporting
+from voicevault_retrievers.text import CustomAnalyzer
+from voicevault_retrievers.types import Chunk, Vector
+
+_VECTORS = ("exact", "int8", "chroma")
 
 
 class KnowledgeBase:
@@ -33,16 +43,27 @@ class KnowledgeBase:
 
     Made by `create`, `open` or `open_or_create`. A base is named (`base` is a name under `root`, which is
     `default_root()` unless given) or is a folder (`base` is a Path). Any number of processes read, each the last
-    commit when it opened or reloaded; one writes: the first `add` or `delete` takes the lock, and `close`, the end of
-    a `with` block or of the process gives it back. Chunks come back with `kb` set to the name.
+    commit when it opened or reloaded; one writes: the first change takes the lock, and `close`, the end of a `with`
+    block or of the process gives it back. Threads share one KnowledgeBase; changes of theirs that meet are flushed
+    together. Chunks come back with `kb` set to the name.
+
+    Of all that makes or opens one: `wait` is for how many seconds a change waits while another process writes, and
+    `limits` are those of a chunk.
     """
 
-    def __init__(self, snapshot: Snapshot, embedder: Embedder | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        embedder: Embedder | None = None,
+        *,
+        wait: float = 0.0,
+        limits: Limits | None = None,
+    ) -> None:
         if embedder is not None:
             embedding.check(snapshot.manifest.embedder, embedder, snapshot.folder.name)
-        self._snapshot = snapshot
+        self._writer = Writer(snapshot, number("wait", wait))
         self._embedder = embedder
-        self._lock: Lock | None = None
+        self._limits = limits or Limits()
         self._mutex = Mutex()
 
     @classmethod
@@ -53,17 +74,23 @@ class KnowledgeBase:
         root: Path | str | None = None,
         analyzer: SavedAnalyzer | None = None,
         embedder: Embedder | None = None,
+        vectors: VectorSearch = "exact",
+        wait: float = 0.0,
+        limits: Limits | None = None,
     ) -> KnowledgeBase:
         """An empty knowledge base; searched by keywords only when there is no embedder.
 
         Raises ConfigError for a name that is none, where there is something already, or for an analyzer without a name.
         """
+        if vectors not in _VECTORS:
+            raise unknown("vectors", vectors, _VECTORS)
         folder = locate(base, root)
         if not vacant(folder):
             raise ConfigError(f"{folder} is there already: open it, remove it, or choose another name")
         entry = None if embedder is None else embedding.describe(embedder)
-        begin(folder, Manifest.first(analyzers.named(analyzer), entry))
-        return cls(Snapshot.open(folder, analyzer=analyzer), embedder)
+        with reporting(folder, "made"):
+            begin(folder, Manifest.first(analyzers.named(analyzer), entry, vectors))
+        return cls.open(folder, analyzer=analyzer, embedder=embedder, wait=wait, limits=limits)
 
     @classmethod
     def open(
@@ -73,14 +100,20 @@ class KnowledgeBase:
         root: Path | str | None = None,
         analyzer: SavedAnalyzer | None = None,
         embedder: Embedder | None = None,
+        wait: float = 0.0,
+        limits: Limits | None = None,
     ) -> KnowledgeBase:
         """A knowledge base that exists; its embedder is loaded when it is needed, unless given.
 
         `analyzer` is needed where it is a `CustomAnalyzer`, whose name alone is on disk. Raises ConfigError where there
-        is no base, IndexDamagedError where files are not as they were written, and IncompatibleIndexError for a newer
-        format, another embedder, another analyzer, or one that gives other terms here (see `repair`).
+        is no base, IndexDamagedError where files are not as they were written, StorageError where they cannot be read,
+        and IncompatibleIndexError for a newer format, another embedder, another analyzer, or one that gives other terms
+        here (see `repair`).
         """
-        return cls(Snapshot.open(existing(base, root), analyzer=analyzer), embedder)
+        folder = existing(base, root)
+        with reporting(folder, "read"):
+            snapshot = Snapshot.open(folder, analyzer=analyzer)
+        return cls(snapshot, embedder, wait=wait, limits=limits)
 
     @classmethod
     def open_or_create(
@@ -90,10 +123,24 @@ class KnowledgeBase:
         root: Path | str | None = None,
         analyzer: SavedAnalyzer | None = None,
         embedder: Embedder | None = None,
+        vectors: VectorSearch | None = None,
+        wait: float = 0.0,
+        limits: Limits | None = None,
     ) -> KnowledgeBase:
-        """Open a knowledge base, or create it where there is none; errors as of both."""
-        made = cls.create if vacant(locate(base, root)) else cls.open
-        return made(base, root=root, analyzer=analyzer, embedder=embedder)
+        """Open a knowledge base, or create it where there is none; errors as of both.
+
+        Raises ConfigError where there is one whose `vectors` are searched in another way than is asked for.
+        """
+        options: dict[str, Any] = {"analyzer": analyzer, "embedder": embedder, "wait": wait, "limits": limits}
+        if vacant(locate(base, root)):
+            return cls.create(base, root=root, vectors=vectors or "exact", **options)
+        opened = cls.open(base, root=root, **options)
+        if vectors not in (None, opened.manifest.vectors):
+            raise ConfigError(
+                f"knowledge base {opened.name!r} was made with vectors={opened.manifest.vectors!r}, not {vectors!r}: "
+                "open it without, or index the documents into a new one"
+            )
+        return opened
 
     @classmethod
     def repair(
@@ -113,8 +160,9 @@ class KnowledgeBase:
         vectors, tombstones, the log or the manifest are damaged, and as `open` does.
         """
         folder = existing(base, root)
-        repairing.repair(folder, analyzer, progress)
-        return cls(Snapshot.open(folder, analyzer=analyzer), embedder)
+        with reporting(folder, "repaired"):
+            repairing.repair(folder, analyzer, progress)
+        return cls.open(folder, analyzer=analyzer, embedder=embedder)
 
     @property
     def name(self) -> str:
@@ -134,8 +182,10 @@ class KnowledgeBase:
 
         Raises ConfigError where it was not given and cannot be made, IncompatibleIndexError where it is another now.
         """
-        entry = self._snapshot.manifest.embedder
-        if self._embedder is None and entry is not None:
+        entry = self.manifest.embedder
+        if self._embedder is not None:
+            embedding.check(entry, self._embedder, self.name)  # another base may be in the place of the first
+        elif entry is not None:
             with self._mutex:
                 self._embedder = self._embedder or embedding.make(entry, self.name)
         return self._embedder
@@ -163,8 +213,42 @@ class KnowledgeBase:
 
     def get(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """Those of the given chunks that are here, by id."""
-        found = ((chunk_id, self._snapshot.get(chunk_id)) for chunk_id in codec.several(ids))
+        snapshot = self._snapshot
+        found = ((chunk_id, snapshot.get(chunk_id)) for chunk_id in codec.several(ids))
         return {chunk_id: chunk for chunk_id, chunk in found if chunk is not None}
+
+    def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        """Those of the given parents that are here, by id."""
+        snapshot = self._snapshot
+        found = ((chunk_id, snapshot.parent(chunk_id)) for chunk_id in codec.several(ids))
+        return {chunk_id: parent for chunk_id, parent in found if parent is not None}
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """The files that chunks were read from, where `add` was told them, by name."""
+        return dict(self._snapshot.sources)
+
+    def drift(self, paths: Iterable[str | Path] | str | Path, *, recipe: str = "") -> Drift:
+        """How files, and the files in folders, differ now from what was read of them; contents are compared.
+
+        A file that was read with another `recipe`, if one is given, has changed too. Raises DocumentError for a path
+        that does not exist and was not read.
+        """
+        given = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+        known = self._snapshot.sources
+        read = [Path(source.path) for source in known.values()]
+        missing = [path for path in given if not path.exists() and any(r.is_relative_to(path.absolute()) for r in read)]
+        found = discover(path for path in given if path not in missing)
+        present = (Source.of(file, name_below(file, root), recipe) for root, file in found)
+        return drift(known, present, given)
+
+    def needs_rebuild(self, paths: Iterable[str | Path] | str | Path, *, recipe: str = "") -> bool:
+        """Whether files, or files in folders, are new, changed or gone since they were read; see `drift`."""
+        return bool(self.drift(paths, recipe=recipe))
+
+    def stats(self) -> Stats:
+        """What is here, in numbers."""
+        return Stats.of(self._snapshot)
 
     def bm25(self, **options: Any) -> BM25:
         """The keyword channel over the present chunks; `options` are those of `BM25`."""
@@ -178,58 +262,120 @@ class KnowledgeBase:
         return vector_channel(self.parts, self.embedder, self.name, **options)
 
     def add(
-        self, chunks: Iterable[Chunk], vectors: ArrayLike | None = None, *, progress: Progress | None = None
+        self,
+        chunks: Iterable[Chunk],
+        vectors: ArrayLike | None = None,
+        *,
+        parents: Iterable[Chunk] = (),
+        sources: Iterable[Source] = (),
+        progress: Progress | None = None,
     ) -> Changes:
         """Add chunks, all in one commit; those whose id is here already take the other's place.
 
-        Chunks whose content is here already are left as they are, and not embedded. `vectors`, a row of length 1 per
-        chunk, saves embedding; `progress` is told (done, total) of the texts to embed. Raises ConfigError for chunks
-        or vectors that do not fit, LockedError while another process writes.
+        Chunks whose content is here already are left as they are, and a text that is here already is not embedded.
+        `vectors`, a row of length 1 per chunk, saves embedding; `progress` is told (done, total) of the texts to embed.
+        `parents` are kept and not searched; one goes when its last chunk does. The `sources` are files that these
+        chunks are all there is of: what the base holds of them besides goes. Raises ConfigError for chunks or vectors
+        that do not fit, LockedError while another process writes, StorageError where the disk refuses.
         """
-        return self._put(chunks, vectors, progress, alone=False)
+        return self._put(chunks, vectors, parents, sources, progress, alone=False)
 
-    def replace(self, chunks: Iterable[Chunk], *, progress: Progress | None = None) -> Changes:
-        """Make these the chunks that are here: as `add`, and all others are deleted in the same commit."""
-        return self._put(chunks, None, progress, alone=True)
+    def replace(
+        self,
+        chunks: Iterable[Chunk],
+        vectors: ArrayLike | None = None,
+        *,
+        parents: Iterable[Chunk] = (),
+        sources: Iterable[Source] = (),
+        progress: Progress | None = None,
+    ) -> Changes:
+        """Make these the chunks, parents and sources that are here: as `add`, and all else goes in the same commit."""
+        return self._put(chunks, vectors, parents, sources, progress, alone=True)
 
     def _put(
-        self, chunks: Iterable[Chunk], vectors: ArrayLike | None, progress: Progress | None, *, alone: bool
+        self,
+        chunks: Iterable[Chunk],
+        vectors: ArrayLike | None,
+        parents: Iterable[Chunk],
+        sources: Iterable[Source],
+        progress: Progress | None,
+        *,
+        alone: bool,
     ) -> Changes:
-        given = codec.kept(chunks, self.name)
+        given = codec.kept(chunks, self.name, self._limits)
+        kept = codec.kept(parents, self.name, self._limits)
+        named = by_name(sources)
         entry = self.manifest.embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"knowledge base {self.name!r} was created without an embedder and keeps no vectors")
-        rows = None if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
-        if not given and not alone:
+        rows = () if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
+        if not given and not kept and not named and not alone:
             return Changes()
-        with self._writing():
-            present = [self._snapshot.get(chunk.id) for chunk in given]
-            changed = [at for at, (new, old) in enumerate(zip(given, present, strict=True)) if not codec.same(new, old)]
-            picked = [given[at] for at in changed]
-            rows = self._embed(picked, progress) if rows is None else rows[changed]
-            gone = tuple(sorted(set(self.ids()).difference(chunk.id for chunk in given))) if alone else ()
-            if picked or gone:
-                self._snapshot = commit(self._snapshot, Record(tuple(picked), rows, gone))
-        replaced = sum(present[at] is not None for at in changed)
-        return Changes(len(changed) - replaced, replaced, len(given) - len(changed))
+        prepared = {chunk.id: row for chunk, row in zip(given, rows, strict=False)}
+        with self._writer.holding() as snapshot:
+            new = [chunk for chunk in given if chunk.id not in prepared]
+            changed = [chunk for chunk in new if not codec.same(chunk, snapshot.get(chunk.id))]
+            self._prepare(prepared, snapshot, changed, progress)
 
-    def delete(self, ids: Iterable[str]) -> int:
-        """Delete chunks, all in one commit; how many were here. Raises LockedError while another process writes."""
-        wanted = tuple(dict.fromkeys(codec.several(ids)))
-        with self._writing():
-            gone = tuple(chunk_id for chunk_id in wanted if self._snapshot.get(chunk_id) is not None)
-            if gone:
-                self._snapshot = commit(self._snapshot, Record(deleted=gone))
-        return len(gone)
+        def matrix(now: Snapshot, picked: Sequence[Chunk]) -> embedding.Rows | None:
+            self._prepare(prepared, now, [chunk for chunk in picked if chunk.id not in prepared], None)
+            dimension = now.manifest.dimension
+            if dimension is None:
+                return None
+            return np.array([prepared[chunk.id] for chunk in picked], dtype=np.float32).reshape(-1, dimension)
+
+        return self._writer.commit(Put(given, matrix, kept, named, alone))
+
+    def _prepare(
+        self, prepared: dict[str, Vector], snapshot: Snapshot, chunks: Sequence[Chunk], progress: Progress | None
+    ) -> None:
+        """Put the vectors of chunks beside those that are there; a text that was here under the same id has one."""
+        if snapshot.manifest.embedder is None or not chunks:
+            return
+        old = {chunk.id: snapshot.get(chunk.id) for chunk in chunks}
+        new: list[Chunk] = []
+        for chunk in chunks:
+            was = old[chunk.id]
+            if was is not None and was.text == chunk.text:
+                prepared[chunk.id] = snapshot.vector(chunk.id)
+            else:
+                new.append(chunk)
+        embedder = self.embedder
+        if new and embedder is not None:
+            rows = embedding.embed(embedder, [chunk.text for chunk in new], progress)
+            prepared.update(zip((chunk.id for chunk in new), rows, strict=True))
+
+    def delete(
+        self, ids: Iterable[str] | None = None, *, source: str | None = None, where: Filter | None = None
+    ) -> int:
+        """Delete chunks, all in one commit; how many were here.
+
+        They are named by their ids, by the source file that they were read from, or by a filter. Parents go with their
+        last chunk. Raises ConfigError where not one of the three is given, and for a filter that says nothing (see
+        `clear`); LockedError while another process writes.
+        """
+        if sum(given is not None for given in (ids, source, where)) != 1:
+            raise ConfigError("say which chunks to delete by one of ids, source=... and where=...")
+        if where is not None:
+            compile_filter(where)
+            if not where:
+                raise ConfigError("where={} would delete everything: name what is to go, or use clear()")
+            return self._writer.commit(Drop(where=where))
+        if source is not None:
+            return self._writer.commit(Drop(where={KEY: source}, source=source))
+        return self._writer.commit(Drop(tuple(codec.several(ids or ()))))
+
+    def clear(self) -> int:
+        """Delete everything, in one commit; how many chunks were here."""
+        return self.replace(()).removed
+
+    def compact(self) -> None:
+        """Write all that is here into one segment, and nothing of what is gone. LockedError while another writes."""
+        self._writer.compact()
 
     def reload(self) -> bool:
         """See what others have committed since; whether there was anything. Channels made before stay as they are."""
-        if self._lock is not None:  # all commits are this one's, and a long add does not keep readers waiting
-            return False
-        with self._mutex:
-            before = self._snapshot
-            self._snapshot = Snapshot.open(self.path, before)
-            return self._snapshot is not before
+        return self._writer.reload()
 
     def verify(self) -> list[str]:
         """What is wrong on disk, every file read in full; empty when all is sound."""
@@ -237,10 +383,7 @@ class KnowledgeBase:
 
     def close(self) -> None:
         """Let others write. Reading goes on, and a further write takes the lock again."""
-        with self._mutex:
-            if self._lock is not None:
-                self._lock.release()
-                self._lock = None
+        self._writer.close()
 
     def __enter__(self) -> KnowledgeBase:
         return self
@@ -251,20 +394,12 @@ class KnowledgeBase:
     def __repr__(self) -> str:
         return f"KnowledgeBase.open({str(self.path)!r})"
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Holds the lock, on the last commit; a write that fails gives it back, so that the next one reads again."""
-        with self._mutex:
-            try:
-                if self._lock is None:
-                    self._lock = Lock(self.path / "lock")
-                    self._snapshot = Snapshot.open(self.path, self._snapshot)
-                    sweep(self.path, self.manifest)
-                yield
-            except BaseException:
-                self.close()
-                raise
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also in another process, is opened anew: it reads the last commit, and holds no lock."""
+        custom = self.analyzer if isinstance(self.analyzer, CustomAnalyzer) else None
+        given = {"analyzer": custom, "embedder": self._embedder, "wait": self._writer.wait, "limits": self._limits}
+        return partial(type(self).open, **given), (self.path,)
 
-    def _embed(self, chunks: list[Chunk], progress: Progress | None) -> embedding.Rows | None:
-        embedder = self.embedder
-        return None if embedder is None else embedding.embed(embedder, [chunk.text for chunk in chunks], progress)
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self._writer.snapshot

@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from voicevault_retrievers.errors import ConfigError, LockedError
+
+_PAUSE = 0.02
+"""Seconds between two tries while waiting."""
 
 
 class Lock:
     """An exclusive lock on a file, held until `release`. The file stays, and holds the last writer's process id.
 
-    Raises LockedError, naming the process, when it is held elsewhere, in this process too.
+    Where it is held elsewhere, in this process too, it is waited for as many seconds as `wait` says; then LockedError,
+    naming the process. A process forked from this one does not hold it, nor keep it alive; nor is it held any more
+    once its file is gone (see `held`).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, wait: float = 0.0) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._pid = os.getpid()
+        self.release = weakref.finalize(self, _let_go, self._descriptor, self._pid)
+        deadline = time.monotonic() + wait
+        try:
+            while not self._taken():
+                if time.monotonic() >= deadline:
+                    raise self._refusal(path.parent, wait)
+                time.sleep(_PAUSE)
+        except BaseException:
+            self.release()
+            raise
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{self._pid}\n".encode(), 0)
+        _held.add(self)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process still holds it, on the file that is in its place now."""
+        if self._pid != os.getpid() or not self.release.alive:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def _taken(self) -> bool:
         try:
             import fcntl
         except ImportError as error:
@@ -23,16 +58,39 @@ class Lock:
                 "writing to a knowledge base needs the file locks of a POSIX system (the fcntl module), which is not "
                 "here: write on Linux or macOS; reading works everywhere"
             ) from error
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(descriptor)
-            raise LockedError(
-                f"{path.parent} is open for writing in process {holder}: close it there (KnowledgeBase.close), or "
-                "wait; the lock ends with that process"
-            ) from error
-        self.release = weakref.finalize(self, os.close, descriptor)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _refusal(self, folder: Path, wait: float) -> LockedError:
+        holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        waited = f", and {wait:g} s were not enough" if wait else ""
+        return LockedError(
+            f"{folder} is open for writing in process {holder}{waited}: close it there (KnowledgeBase.close), or wait "
+            "longer (wait=seconds); the lock ends with that process"
+        )
+
+
+def _let_go(descriptor: int, pid: int) -> None:
+    """Unlock, for the children too that share the descriptor, unless this is one of them; and close."""
+    if pid == os.getpid():
+        with suppress(ImportError):
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """A child shares the kernel's lock with its parent: it lets go of its share, which leaves the parent's alone."""
+    for lock in list(_held):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,25 +1,32 @@
 """The log: each small change, appended as one record. A record that is whole is a commit.
 
 A file is `MAGIC` and records. A record is a header (mark, length and crc32 of the payload, crc32 of the header so
-far) and the payload: a line of JSON that counts what follows, a line per chunk, the chunks' vectors as little-endian
-float32. What follows the last whole record is a write that was cut off, and goes when the next one is made; a whole
-record further on means damage.
+far) and the payload: a line of JSON with what goes and with counts of what follows, a line per chunk and per parent,
+the chunks' vectors as little-endian float32. What follows the last whole record is a write that was cut off, and goes
+when the next one is made; a whole record further on means damage. A last record that is all there and yet has changed
+may be either, so the writer puts it aside (`set_aside`) before it goes.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import struct
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.store import codec, files
+from voicevault_retrievers.store import codec, disk, files
+from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.types import Chunk
+
+_logger = logging.getLogger(__name__)
 
 MAGIC = b"voicevault log 1\n"
 _MARK = b"\x00vvr"
@@ -32,12 +39,20 @@ _HEAD = _HEADER.size + _CRC.size
 class Record:
     """One commit: ids that go, then chunks that come (in the place of those of their ids), with their vectors.
 
-    `vectors` has a row per chunk; None in a knowledge base without an embedder.
+    `vectors` has a row per chunk; None in a knowledge base without an embedder. `parents` come and `orphans` go
+    likewise; `sources` are those that come by name, None for one that goes.
     """
 
     chunks: tuple[Chunk, ...] = ()
     vectors: NDArray[np.float32] | None = None
     deleted: tuple[str, ...] = ()
+    parents: tuple[Chunk, ...] = ()
+    orphans: tuple[str, ...] = ()
+    sources: Mapping[str, Source | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether it changes anything."""
+        return bool(self.chunks or self.deleted or self.parents or self.orphans or self.sources)
 
 
 def create(path: Path) -> int:
@@ -45,11 +60,42 @@ def create(path: Path) -> int:
     return files.write(path, MAGIC).size
 
 
-def append(path: Path, end: int, record: Record) -> int:
-    """Write a record behind the last whole one, and flush; where it ends. OSError leaves the last commit."""
+def framed(record: Record) -> bytes:
+    """A record as it stands in the file."""
     payload = _payload(record)
     header = _HEADER.pack(_MARK, len(payload), zlib.crc32(payload))
-    return files.append(path, end, header + _CRC.pack(zlib.crc32(header)) + payload)
+    return header + _CRC.pack(zlib.crc32(header)) + payload
+
+
+def append(path: Path, end: int, records: Sequence[bytes]) -> int:
+    """Write framed records behind the last whole one, and flush once; where they end.
+
+    After an OSError the file is cut at `end` again, so that the last commit stands; where not even that can be done,
+    the error says so.
+    """
+    content = b"".join(records)
+    try:
+        disk.append(path, end, content)
+    except OSError as error:
+        try:
+            disk.cut(path, end)
+        except OSError as second:
+            raise OSError(
+                error.errno, f"{error.strerror}; nor could it be taken back ({second.strerror}), so it may stand", path
+            ) from error
+        raise
+    return end + len(content)
+
+
+def set_aside(path: Path, end: int) -> Path | None:
+    """Keep what follows the last whole record, where it is not plainly a write that was cut off, in a file beside."""
+    if broken_end(path, end) is None:
+        return None
+    aside = path.with_name(f"{path.name}.set-aside-{end}")
+    disk.write(aside, [path.read_bytes()[end:]])
+    disk.flush_folder(path.parent)
+    _logger.warning("%s was damaged behind byte %d; what stood there was put into %s", path, end, aside)
+    return aside
 
 
 def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int]:
@@ -80,9 +126,10 @@ def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int]:
 
 def broken_end(path: Path, end: int) -> str | None:
     """What is wrong after the last whole record, where it is not the beginning of one: a write that was cut off."""
-    data = path.read_bytes()
-    length = _length(data, end)
-    if len(data) < end + _HEAD + (length or 0):
+    with path.open("rb") as file:
+        file.seek(end)
+        data = file.read()
+    if _whole(data, 0) is not None or len(data) < _HEAD + (_length(data, 0) or 0):
         return None
     return f"{path} has changed in its last record, at byte {end}, which is not read"
 
@@ -109,19 +156,33 @@ def _length(data: bytes, at: int) -> int | None:
 
 def _payload(record: Record) -> bytes:
     matrix = record.vectors
-    dimension = None if matrix is None else matrix.shape[1]
-    counts = {"chunks": len(record.chunks), "dimension": dimension, "deleted": record.deleted}
-    lines = [json.dumps(counts).encode() + b"\n", *map(codec.encode, record.chunks)]
+    first: dict[str, Any] = {
+        "chunks": len(record.chunks),
+        "dimension": None if matrix is None else matrix.shape[1],
+        "deleted": record.deleted,
+        "parents": len(record.parents),
+        "orphans": record.orphans,
+        "sources": {name: asdict(source) if source else None for name, source in record.sources.items()},
+    }
+    lines = [json.dumps(first).encode() + b"\n", *map(codec.encode, (*record.chunks, *record.parents))]
     return b"".join([*lines, b"" if matrix is None else matrix.astype("<f4").tobytes()])
 
 
 def _record(payload: bytes, kb: str) -> Record:
     line, _, rest = payload.partition(b"\n")
-    counts = json.loads(line)
-    count, dimension = counts["chunks"], counts["dimension"]
+    first = json.loads(line)
+    count, dimension = first["chunks"], first["dimension"]
     cut = len(rest) - 4 * count * (dimension or 0)
     chunks = tuple(codec.decode(line, kb) for line in rest[:cut].splitlines())
     vectors = None
     if dimension is not None:
         vectors = np.frombuffer(rest[cut:], dtype="<f4").reshape(count, dimension).astype(np.float32)
-    return Record(chunks, vectors, tuple(counts["deleted"]))
+    sources = {name: Source(**source) if source else None for name, source in first.get("sources", {}).items()}
+    return Record(
+        chunks[:count],
+        vectors,
+        tuple(first["deleted"]),
+        chunks[count:],
+        tuple(first.get("orphans", ())),
+        sources,
+    )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.store import files
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.files import FileEntry
+
+VectorSearch: TypeAlias = Literal["exact", "int8", "chroma"]
+"""How vectors are searched: all of them; all of them by their int8 codes first; by a Chroma index."""
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -34,7 +37,7 @@ class TombstoneEntry:
     """A segment's deleted chunks, a bit for each ordinal: their file, how many they are, what they take with them.
 
     That is the number of terms that they have, repeats included, and `terms`, a second file, in how many of them each
-    term is (see `segment.write_tombstones`).
+    term is (see `StoredSegment.bury`).
     """
 
     name: str
@@ -49,22 +52,48 @@ class TombstoneEntry:
 
 
 @dataclass(frozen=True)
+class NamedFile:
+    """A file of its own beside the segments."""
+
+    name: str
+    file: FileEntry
+
+
+@dataclass(frozen=True)
 class SegmentEntry:
-    """An immutable folder of `count` chunks, its files, and which of its chunks are no more."""
+    """An immutable folder of `count` chunks and `parents` parents, its files, and which of them are no more.
+
+    `parent_tombstones` is a file as `TombstoneEntry.file`, with `deleted_parents` bits set.
+    """
 
     name: str
     count: int
     files: Mapping[str, FileEntry]
     tombstones: TombstoneEntry | None = None
+    parents: int = 0
+    parent_tombstones: NamedFile | None = None
+    deleted_parents: int = 0
 
     @property
     def deleted(self) -> int:
         return self.tombstones.count if self.tombstones else 0
 
+    @property
+    def names(self) -> Iterator[str]:
+        """Its folder, and the files of its own beside it."""
+        yield self.name
+        if self.tombstones:
+            yield from (self.tombstones.name, self.tombstones.terms_name)
+        if self.parent_tombstones:
+            yield self.parent_tombstones.name
+
 
 @dataclass(frozen=True)
 class Manifest:
-    """`id` tells a knowledge base from another that took its place; `generation` numbers what is written."""
+    """`id` tells a knowledge base from another that took its place; `generation` numbers what is written.
+
+    `vectors` says how they are searched. `sources` are those that the log's changes start from.
+    """
 
     id: str
     analyzer: Mapping[str, Any]
@@ -73,18 +102,24 @@ class Manifest:
     generation: int = 0
     log: str = "log-000000"
     segments: tuple[SegmentEntry, ...] = ()
+    vectors: VectorSearch = "exact"
+    sources: NamedFile | None = None
 
     @classmethod
-    def first(cls, analyzer: SavedAnalyzer, embedder: EmbedderEntry | None) -> Manifest:
+    def first(cls, analyzer: SavedAnalyzer, embedder: EmbedderEntry | None, vectors: VectorSearch) -> Manifest:
         """That of a new, empty knowledge base."""
-        return cls(uuid.uuid4().hex, analyzer.recipe(), analyzer.fingerprint, embedder)
+        return cls(uuid.uuid4().hex, analyzer.recipe(), analyzer.fingerprint, embedder, vectors=vectors)
+
+    @property
+    def dimension(self) -> int | None:
+        """The length of its vectors; None where there are none."""
+        return self.embedder.dimension if self.embedder else None
 
     @property
     def names(self) -> set[str]:
         """The files and folders that it refers to."""
-        dead = [entry.tombstones for entry in self.segments if entry.tombstones]
-        names = {name for entry in dead for name in (entry.name, entry.terms_name)}
-        return {self.log, *names, *(entry.name for entry in self.segments)}
+        sources = [self.sources.name] if self.sources else []
+        return {self.log, *sources, *(name for entry in self.segments for name in entry.names)}
 
 
 def write(folder: Path, manifest: Manifest) -> None:
@@ -119,7 +154,10 @@ def read(folder: Path) -> Manifest:
 def _manifest(body: dict[str, Any]) -> Manifest:
     embedder = body.pop("embedder")
     segments = tuple(_segment(entry) for entry in body.pop("segments"))
-    return Manifest(**body, embedder=EmbedderEntry(**embedder) if embedder else None, segments=segments)
+    sources = _named(body.pop("sources", None))
+    return Manifest(
+        **body, embedder=EmbedderEntry(**embedder) if embedder else None, segments=segments, sources=sources
+    )
 
 
 def _segment(entry: dict[str, Any]) -> SegmentEntry:
@@ -129,7 +167,14 @@ def _segment(entry: dict[str, Any]) -> SegmentEntry:
         entry["count"],
         {name: FileEntry(**file) for name, file in entry["files"].items()},
         TombstoneEntry(**{**dead, **{key: FileEntry(**dead[key]) for key in ("file", "terms")}}) if dead else None,
+        entry.get("parents", 0),
+        _named(entry.get("parent_tombstones")),
+        entry.get("deleted_parents", 0),
     )
+
+
+def _named(entry: dict[str, Any] | None) -> NamedFile | None:
+    return NamedFile(entry["name"], FileEntry(**entry["file"])) if entry else None
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

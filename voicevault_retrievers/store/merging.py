@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.building import Moved
 from voicevault_retrievers.lexical.postings import Numbers, Postings
+from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.snapshot import Part
 from voicevault_retrievers.types import Chunk
@@ -27,28 +28,35 @@ class Merged:
     parts: Sequence[Part]
 
     @cached_property
-    def _order(self) -> tuple[Numbers, Numbers]:
+    def order(self) -> tuple[Numbers, Numbers]:
         """Of each chunk the number of its part and its ordinal there."""
-        entries = sorted(
-            (part.rows.ids[at], number, at) for number, part in enumerate(self.parts) for at in part.rows.living
-        )
-        numbers, ordinals = (np.array([entry[place] for entry in entries], dtype=np.int64) for place in (1, 2))
-        return numbers, ordinals
+        return _order([part.rows for part in self.parts])
+
+    @cached_property
+    def parent_order(self) -> tuple[Numbers, Numbers]:
+        """Of each parent the same."""
+        return _order([part.parents or Rows(()) for part in self.parts])
 
     def __len__(self) -> int:
-        return len(self._order[0])
+        return len(self.order[0])
 
     @property
     def chunks(self) -> Sequence[Chunk]:
-        numbers, ordinals = self._order
+        numbers, ordinals = self.order
         return Lazy(len(self), lambda at: self.parts[numbers[at]].rows.chunks[ordinals[at]])
+
+    @property
+    def parents(self) -> Sequence[Chunk]:
+        tables = [part.parents or Rows(()) for part in self.parts]
+        numbers, ordinals = self.parent_order
+        return Lazy(len(numbers), lambda at: tables[numbers[at]].chunks[ordinals[at]])
 
     @property
     def postings(self) -> Postings:
         only = self.parts[0].lexical if len(self.parts) == 1 else None
         if only is not None and only.rows.live is None and isinstance(only.postings, Postings):
             return only.postings
-        numbers, ordinals = self._order
+        numbers, ordinals = self.order
         moved: list[Moved] = []
         for number, part in enumerate(self.parts):
             places = np.zeros(len(part.rows), dtype=np.int64)
@@ -60,10 +68,17 @@ class Merged:
     def vectors(self) -> Iterator[NDArray[np.float32]]:
         """In blocks of rows; none where there is no embedder."""
         matrices = [part.vectors for part in self.parts if part.vectors is not None]
-        numbers, ordinals = self._order
-        for start in range(0, len(self) if matrices else 0, ROWS):
+        numbers, ordinals = self.order
+        for start in (range(0, len(self), ROWS) or [0]) if matrices else ():
             own, at = numbers[start : start + ROWS], ordinals[start : start + ROWS]
             block = np.empty((len(own), matrices[0].shape[1]), dtype=np.float32)
             for number, matrix in enumerate(matrices):
                 block[own == number] = matrix[at[own == number]]
             yield block
+
+
+def _order(tables: Sequence[Rows]) -> tuple[Numbers, Numbers]:
+    """The live chunks of all in ascending order of id: of each, the number of its rows and its ordinal there."""
+    entries = sorted((rows.ids[at], number, at) for number, rows in enumerate(tables) for at in rows.living)
+    numbers, ordinals = (np.array([entry[place] for entry in entries], dtype=np.int64) for place in (1, 2))
+    return numbers, ordinals

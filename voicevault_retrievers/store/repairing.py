@@ -11,7 +11,7 @@ from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.store import analyzers, codec, files, log, manifest, segment
+from voicevault_retrievers.store import analyzers, codec, disk, files, log, manifest, segment, sources
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.commit import sweep, written
@@ -26,15 +26,18 @@ from voicevault_retrievers.types import Chunk
 def repair(folder: Path, given: SavedAnalyzer | None, progress: Progress | None = None) -> None:
     """Write every segment again from its chunks and vectors, under the lock; one manifest commits all.
 
-    Deleted chunks are left out. Raises as `KnowledgeBase.repair` does, before anything is written.
+    Deleted chunks are left out, and a damaged end of the log is set aside. Raises as `KnowledgeBase.repair` does,
+    before anything is written.
     """
     lock = Lock(folder / "lock")
     try:
         present = manifest.read(folder)
         analyzer = analyzers.make(present.analyzer, given, folder.name)
-        log.read(folder / present.log, folder.name)
+        _, end = log.read(folder / present.log, folder.name)
+        sources.read(folder, present.sources)
         for entry in present.segments:
             _check(folder, entry)
+        log.set_aside(folder / present.log, end)
         sweep(folder, present)
         total = sum(entry.count for entry in present.segments)
         segments: list[SegmentEntry] = []
@@ -44,7 +47,7 @@ def repair(folder: Path, given: SavedAnalyzer | None, progress: Progress | None 
             done += entry.count
             if progress:
                 progress(done, total)
-        files.flush_folder(folder)
+        disk.flush_folder(folder)
         following = replace(
             present,
             analyzer_fingerprint=analyzer.fingerprint,
@@ -64,6 +67,7 @@ def _check(folder: Path, entry: SegmentEntry) -> None:
     if wrong:
         raise IndexDamagedError(f"{wrong}, and cannot be made again: {files.REMEDY}")
     segment.read_live(folder, entry)
+    segment.read_live_parents(folder, entry)
 
 
 def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> Part:
@@ -71,7 +75,10 @@ def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> Part:
     chunks = _chunks(own / "chunks.jsonl", folder.name)
     postings = build(analyzer.analyse(Lazy(len(chunks), lambda at: chunks[at].text)))
     vectors = np.load(own / "vectors.npy", mmap_mode="r") if "vectors.npy" in entry.files else None
-    return Part(Segment(Rows(chunks, live=segment.read_live(folder, entry)), postings), vectors)
+    parents = None
+    if entry.parents:
+        parents = Rows(_chunks(own / "parents.jsonl", folder.name), live=segment.read_live_parents(folder, entry))
+    return Part(Segment(Rows(chunks, live=segment.read_live(folder, entry)), postings), vectors, parents)
 
 
 def _chunks(path: Path, kb: str) -> Lazy[Chunk]:

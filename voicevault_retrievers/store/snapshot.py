@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import merge
+from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -13,26 +14,30 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.columns import PARENT
 from voicevault_retrievers.dense.exact import VectorPart
 from voicevault_retrievers.errors import IndexDamagedError
+from voicevault_retrievers.filters import Condition, Filter, compile_filter
 from voicevault_retrievers.lexical.forward import Forward
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.store import analyzers, files, log, manifest
+from voicevault_retrievers.store import analyzers, files, log, manifest, sources
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.segment import StoredSegment
+from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.types import Chunk, Vector
 
 T = TypeVar("T")
 
 
 class Part(NamedTuple):
-    """Chunks with what is searched of them: ordinal i is the same chunk in both."""
+    """Chunks with what is searched of them: ordinal i is the same chunk in both; and parents, which are not."""
 
     lexical: Segment
     vectors: NDArray[np.float32] | None
+    parents: Rows | None = None
 
     @property
     def rows(self) -> Rows:
@@ -66,9 +71,10 @@ class Waiting(NamedTuple):
 class Snapshot:
     """What channels search; it never changes.
 
-    `lexical` has the live chunks of `segments`, one for one. `tail` holds the chunks of the log, `touched` the ids that
-    the log has added or deleted: what segments hold of them is no more. `end` is where the log was read to, `before`
-    what an earlier snapshot has read of its terms.
+    `lexical` has the live chunks of `segments`, one for one, `parents` their live parents. `tail` and `tail_parents`
+    hold those of the log, `touched` the ids of chunks that the log has added or deleted: what segments hold of them is
+    no more. `written` counts what the log did to chunks, `end` is where it was read to, `before` what an earlier
+    snapshot has read of its terms.
     """
 
     folder: Path
@@ -76,8 +82,12 @@ class Snapshot:
     analyzer: SavedAnalyzer
     segments: tuple[StoredSegment, ...] = ()
     lexical: tuple[Segment, ...] = ()
+    parents: tuple[Rows, ...] = ()
+    sources: Mapping[str, Source] = field(default_factory=dict)
     tail: Mapping[str, LoggedChunk] = field(default_factory=dict)
+    tail_parents: Mapping[str, Chunk] = field(default_factory=dict)
     touched: frozenset[str] = frozenset()
+    written: int = 0
     end: int = 0
     before: Waiting = field(default_factory=lambda: Waiting(Forward(), {}))
 
@@ -105,18 +115,27 @@ class Snapshot:
         if before is not None and before.manifest.analyzer_fingerprint == present.analyzer_fingerprint:
             analyzer = before.analyzer
         else:
+            if before is not None and before.manifest.analyzer == present.analyzer:
+                analyzer = analyzer or before.analyzer
             analyzer = analyzers.make(present.analyzer, analyzer, folder.name)
             analyzers.check(analyzer, present.analyzer_fingerprint, folder.name)
         opened = before.segments if before else ()
         known = {(segment.entry.name, segment.entry.files[files.BLOCKS]): segment for segment in opened}
-        dimension = present.embedder.dimension if present.embedder else None
         segments = tuple(
             known.get((entry.name, entry.files[files.BLOCKS]))
-            or StoredSegment.open(folder, entry, folder.name, dimension)
+            or StoredSegment.open(folder, entry, folder.name, present.dimension)
             for entry in present.segments
         )
-        lexical = (segment.live(folder, entry) for segment, entry in zip(segments, present.segments, strict=True))
-        return cls(folder, present, analyzer, segments, tuple(lexical))
+        both = list(zip(segments, present.segments, strict=True))
+        return cls(
+            folder,
+            present,
+            analyzer,
+            segments,
+            tuple(segment.live(folder, entry) for segment, entry in both),
+            tuple(segment.live_parents(folder, entry) for segment, entry in both),
+            sources.read(folder, present.sources),
+        )
 
     def _caught_up(self) -> Snapshot:
         records, end = log.read(self.folder / self.manifest.log, self.folder.name, self.end)
@@ -124,23 +143,55 @@ class Snapshot:
 
     def after(self, records: Iterable[Record]) -> Snapshot:
         """The snapshot with these commits more."""
-        tail = dict(self.tail)
+        tail, tail_parents, known = dict(self.tail), dict(self.tail_parents), dict(self.sources)
         touched: set[str] = set()
+        moved: set[str] = set()
+        written = self.written
         for record in records:
             for chunk_id in record.deleted:
                 tail.pop(chunk_id, None)
-            vectors: Iterable[Vector | None] = (
-                record.vectors if record.vectors is not None else [None] * len(record.chunks)
-            )
-            tail |= {c.id: LoggedChunk(c, v) for c, v in zip(record.chunks, vectors, strict=True)}
+            for chunk_id in record.orphans:
+                tail_parents.pop(chunk_id, None)
+            rows: Iterable[Vector | None] = record.vectors if record.vectors is not None else repeat(None)
+            tail |= {chunk.id: LoggedChunk(chunk, row) for chunk, row in zip(record.chunks, rows, strict=False)}
+            tail_parents |= {parent.id: parent for parent in record.parents}
+            known |= record.sources
             touched |= {*record.deleted, *(chunk.id for chunk in record.chunks)}
-        lexical = tuple(segment.without(touched, self.analyzer.analyse) for segment in self.lexical)
-        before = vars(self).get("waiting", self.before)
-        return replace(self, lexical=lexical, tail=tail, touched=self.touched | touched, before=before)
+            moved |= {*record.orphans, *(parent.id for parent in record.parents)}
+            written += len(record.deleted) + len(record.chunks) + len(record.orphans) + len(record.parents)
+        return replace(
+            self,
+            lexical=tuple(segment.without(touched, self.analyzer.analyse) for segment in self.lexical),
+            parents=tuple(_without(rows, moved) for rows in self.parents) if moved else self.parents,
+            sources={name: source for name, source in known.items() if source is not None},
+            tail=tail,
+            tail_parents=tail_parents,
+            touched=self.touched | touched,
+            written=written,
+            before=vars(self).get("waiting", self.before),
+        )
+
+    def renewed(self, following: Manifest) -> Snapshot:
+        """The same chunks, after a commit that put them into other segments and left the log alone."""
+        opened = Snapshot._sealed(self.folder, following, self, None)
+        names = (segment.entry.name for segment in self.segments)
+        known = dict(zip(names, zip(self.lexical, self.parents, strict=True), strict=True))
+        now = [
+            known.get(segment.entry.name, (lexical, parents))
+            for segment, lexical, parents in zip(opened.segments, opened.lexical, opened.parents, strict=True)
+        ]
+        return replace(
+            self,
+            manifest=following,
+            segments=opened.segments,
+            lexical=tuple(lexical for lexical, _ in now),
+            parents=tuple(parents for _, parents in now),
+            before=vars(self).get("waiting", self.before),
+        )
 
     @property
     def rows(self) -> tuple[Rows, ...]:
-        """Those of the segments."""
+        """Those of the segments' chunks."""
         return tuple(segment.rows for segment in self.lexical)
 
     def __len__(self) -> int:
@@ -162,6 +213,46 @@ class Snapshot:
         found = ((rows, rows.ordinal(chunk_id)) for rows in self.rows)
         return next((rows.chunks[at] for rows, at in found if at is not None), None)
 
+    def vector(self, chunk_id: str) -> Vector:
+        """The vector of a live chunk."""
+        logged = self.tail.get(chunk_id)
+        if logged is not None and logged.vector is not None:
+            return logged.vector
+        both = zip(self.segments, self.rows, strict=True)
+        found = ((stored.vectors, rows.ordinal(chunk_id)) for stored, rows in both)
+        return next(vectors[at] for vectors, at in found if vectors is not None and at is not None)
+
+    def parent(self, chunk_id: str) -> Chunk | None:
+        """The live parent of this id."""
+        if chunk_id in self.tail_parents:
+            return self.tail_parents[chunk_id]
+        found = ((rows, rows.ordinal(chunk_id)) for rows in self.parents)
+        return next((rows.chunks[at] for rows, at in found if at is not None), None)
+
+    def parent_ids(self) -> Iterator[str]:
+        """The ids of the live parents, ascending."""
+        return merge(*(_live(rows, rows.ids) for rows in self.parents), sorted(self.tail_parents))
+
+    def matching(self, where: Filter) -> Iterator[str]:
+        """The ids of the live chunks that pass a filter."""
+        for rows in self.rows:
+            chosen = rows.selection(where)
+            places = rows.living if chosen is None else chosen.ordinals.tolist()
+            yield from (rows.ids[at] for at in places)
+        passes = compile_filter(where)
+        yield from (chunk_id for chunk_id, logged in self.tail.items() if passes(logged.chunk.metadata))
+
+    def used(self, key: str, values: Iterable[str]) -> set[str]:
+        """Those of some values that a live chunk has under a key of its metadata, or, for `PARENT`, as its parent."""
+        wanted = set(values)
+        logged = (entry.chunk for entry in self.tail.values()) if wanted else ()
+        found = {chunk.parent_id if key == PARENT else chunk.metadata.get(key) for chunk in logged}
+        found = {value for value in found if isinstance(value, str)} & wanted
+        for value in wanted - found:
+            if any(_has(rows, Condition(key, "$eq", value)) for rows in self.rows):
+                found.add(value)
+        return found
+
     @cached_property
     def ordered(self) -> Sequence[LoggedChunk]:
         """The chunks of the log, by ascending id."""
@@ -170,8 +261,10 @@ class Snapshot:
     @property
     def vectors(self) -> NDArray[np.float32] | None:
         """Those of `ordered`."""
-        rows = [logged.vector for logged in self.ordered if logged.vector is not None]
-        return np.stack(rows) if rows else None
+        dimension = self.manifest.dimension
+        if dimension is None:
+            return None
+        return np.array([logged.vector for logged in self.ordered], dtype=np.float32).reshape(-1, dimension)
 
     @cached_property
     def waiting(self) -> Waiting:
@@ -187,7 +280,8 @@ class Snapshot:
     @property
     def sealed(self) -> list[Part]:
         """The segments."""
-        return [Part(segment, s.vectors) for segment, s in zip(self.lexical, self.segments, strict=True)]
+        every = zip(self.lexical, self.segments, self.parents, strict=True)
+        return [Part(segment, stored.vectors, parents) for segment, stored, parents in every]
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -203,3 +297,14 @@ class Snapshot:
 def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:
     """Those of a segment's items that are live."""
     return (items[at] for at in range(len(rows)) if rows.live is None or rows.live[at])
+
+
+def _without(rows: Rows, ids: Iterable[str]) -> Rows:
+    gone = [at for chunk_id in ids if (at := rows.ordinal(chunk_id)) is not None]
+    return rows.without(gone) if gone else rows
+
+
+def _has(rows: Rows, condition: Condition) -> bool:
+    """Whether a live row meets a condition."""
+    found = rows.columns[condition.key].select(condition)
+    return bool(found.count if rows.live is None else rows.live[found.ordinals].any())

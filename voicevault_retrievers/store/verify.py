@@ -19,20 +19,29 @@ def problems(folder: Path, analyzer: SavedAnalyzer | None = None) -> list[str]:
     """What is wrong in a knowledge base's folder, a line each; empty when all is sound.
 
     Sizes, sha256 and crc32 of every file; that chunks, ids, postings and vectors join; that no chunk is live twice;
-    what deleted chunks take from the counts; that the log is whole. What is seen while another process seals is looked
-    at again. A custom analyzer has to be given.
+    what deleted chunks take from the counts; that the log is whole, and whether some of it was set aside. What is seen
+    while another process seals is looked at again. A custom analyzer has to be given.
     """
     try:
         present = manifest.read(folder)
-        found = list(_problems(folder, present, analyzer))
-        return problems(folder, analyzer) if found and manifest.read(folder) != present else found
-    except (IndexDamagedError, IncompatibleIndexError) as error:
+    except (IndexDamagedError, IncompatibleIndexError, OSError) as error:
         return [str(error)]
+    try:
+        found = list(_problems(folder, present, analyzer))
+    except (IndexDamagedError, IncompatibleIndexError, OSError) as error:
+        found = [str(error)]
+    return problems(folder, analyzer) if found and _moved_on(folder, present) else found
+
+
+def _moved_on(folder: Path, present: Manifest) -> bool:
+    try:
+        return manifest.read(folder) != present
+    except (IndexDamagedError, IncompatibleIndexError, OSError):
+        return False
 
 
 def _problems(folder: Path, present: Manifest, analyzer: SavedAnalyzer | None) -> Iterator[str]:
-    dimension = present.embedder.dimension if present.embedder else None
-    found = [line for entry in present.segments for line in segment.problems(folder, entry, dimension)]
+    found = [line for entry in present.segments for line in segment.problems(folder, entry, present.dimension)]
     yield from found
     if found:
         return
@@ -40,8 +49,12 @@ def _problems(folder: Path, present: Manifest, analyzer: SavedAnalyzer | None) -
     broken = log.broken_end(folder / present.log, snapshot.end)
     if broken:
         yield broken
+    for path in sorted(folder.glob("log-*.set-aside-*")):
+        yield f"{path} holds a damaged end of a log; what was committed there may be lost: index again, then remove it"
     twice = [chunk_id for chunk_id, n in Counter(snapshot.ids()).items() if n > 1]
     yield from (f"chunk {chunk_id!r} is live in two places" for chunk_id in twice)
+    twice = [chunk_id for chunk_id, n in Counter(snapshot.parent_ids()).items() if n > 1]
+    yield from (f"parent {chunk_id!r} is live in two places" for chunk_id in twice)
     yield from _miscounted(snapshot)
 
 
@@ -49,5 +62,6 @@ def _miscounted(snapshot: Snapshot) -> Iterator[str]:
     for stored, found in zip(snapshot.segments, snapshot.lexical, strict=True):
         if found.rows.live is not None and found.removed is not None:
             taken = stored.taken(found.rows.live)
-            if not np.array_equal(taken, found.removed.counts(len(taken))):
+            length = int(stored.postings.lengths.sum(where=~found.rows.live, dtype=np.int64))
+            if not np.array_equal(taken, found.removed.counts(len(taken))) or found.removed.length != length:
                 yield f"{stored.entry.name}: what its deleted chunks take from the counts is not what they have"

@@ -1,0 +1,350 @@
+"""Writers: one fsync a commit, many threads, waiting, forks, merges in the background, limits."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from threading import Barrier, Event, Thread
+from typing import Any
+
+import pytest
+
+from tests.helpers import HashEmbedder
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
+from voicevault_retrievers.lexical import tiers
+from voicevault_retrievers.store import Changes, KnowledgeBase, Limits, commit, disk, embedding, writer
+from voicevault_retrievers.types import Chunk
+
+
+def opened(path: Path, **options: Any) -> KnowledgeBase:
+    return KnowledgeBase.open(path, embedder=HashEmbedder(), **options)
+
+
+@pytest.fixture
+def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
+    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as made:
+        yield made
+
+
+@pytest.fixture
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    seen: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(disk.os, "fsync", lambda descriptor: (seen.append(descriptor), fsync(descriptor)))
+    return seen
+
+
+def chunks(first: int, last: int) -> list[Chunk]:
+    return [Chunk(f"{i:05}", f"fox number{i}", f"p{i}", {"source_file": "a.md"}) for i in range(first, last)]
+
+
+def test_an_add_a_batch_and_a_delete_are_flushed_once_each(kb: KnowledgeBase, flushes: list[int]) -> None:
+    changes: list[Callable[[], object]] = [
+        lambda: kb.add(chunks(0, 1)),
+        lambda: kb.add(chunks(1, 1000), parents=[Chunk("p1", "parent")]),
+        lambda: kb.delete(["00000"]),
+        lambda: kb.delete(source="a.md"),
+        lambda: kb.replace(chunks(5, 9)),
+    ]
+    for change in changes:
+        before = len(flushes)
+        change()
+        assert len(flushes) == before + 1
+    kb.add(chunks(5, 9))
+    kb.delete(["none"])
+    assert len(flushes) == len(changes)
+
+
+def test_adds_of_many_threads_are_flushed_together(
+    kb: KnowledgeBase, flushes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, first = Event(), []
+    kb.add(chunks(100, 101))
+    append = disk.append
+
+    def slow(*arguments: Any) -> None:
+        if not first:
+            first.append(True)
+            assert waiting.wait(30)
+        append(*arguments)
+
+    monkeypatch.setattr(disk, "append", slow)
+    before = len(flushes)
+    threads = [Thread(target=kb.add, args=(chunks(i, i + 1),)) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    while len(kb._writer._queue) < len(threads) - 1:  # all but the one that writes
+        pass
+    waiting.set()
+    for thread in threads:
+        thread.join()
+    assert len(flushes) == before + 2
+    assert kb.ids() == opened(kb.path).ids() == [f"{i:05}" for i in [*range(20), 100]]
+
+
+def test_threads_add_and_delete_at_once_and_all_is_told_right(
+    kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "SEAL_AT", 16)
+    barrier, counts = Barrier(8), list[int]()
+
+    def run(number: int) -> None:
+        barrier.wait()
+        for at in range(10):
+            assert kb.add([Chunk(f"{number}-{at}", f"fox {at}")]) == Changes(added=1)
+            counts.append(kb.add([Chunk(f"shared-{at}", "dog")]).added)
+        assert kb.delete([f"{number}-{at}" for at in range(5)]) == 5
+
+    threads = [Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(counts) == 10
+    kb.close()
+    expected = sorted([f"{n}-{at}" for n in range(8) for at in range(5, 10)] + [f"shared-{at}" for at in range(10)])
+    assert kb.ids() == opened(kb.path).ids() == expected
+    assert kb.verify() == []
+
+
+def test_what_one_edit_raises_the_others_do_not_feel(kb: KnowledgeBase) -> None:
+    kb.add(chunks(0, 1))
+    tickets = [writer._Ticket(edit) for edit in (lambda s: 1 / 0, lambda s: (writer.Record(deleted=("00000",)), 7))]
+    kb._writer._commit(tickets)
+    assert isinstance(tickets[0].error, ZeroDivisionError)
+    assert (tickets[1].error, tickets[1].value, kb.ids()) == (None, 7, [])
+
+
+def test_a_second_writer_waits_as_long_as_it_is_told(kb: KnowledgeBase) -> None:
+    kb.add(chunks(0, 1))
+    with pytest.raises(LockedError, match=r"and 0\.05 s were not enough"):
+        opened(kb.path, wait=0.05).add(chunks(1, 2))
+    other = opened(kb.path, wait=60)
+    thread = Thread(target=other.add, args=(chunks(1, 2),))
+    thread.start()
+    kb.close()
+    thread.join()
+    assert opened(kb.path).ids() == ["00000", "00001"]
+    with pytest.raises(ConfigError, match="wait is a number"):
+        opened(kb.path, wait=-1)
+
+
+def test_a_forked_child_does_not_hold_its_parents_lock(kb: KnowledgeBase) -> None:
+    kb.add(chunks(0, 1))
+
+    def child() -> int:
+        try:
+            kb.add(chunks(1, 2))
+        except LockedError:
+            return 7
+        return 1
+
+    assert _forked(child) == 7
+    kb.add(chunks(2, 3))
+    kb.close()
+    assert _forked(lambda: kb.add(chunks(3, 4)).added) == 1
+    assert kb.reload()
+    assert kb.ids() == opened(kb.path).ids() == ["00000", "00002", "00003"]
+
+
+def test_a_child_that_lives_on_does_not_keep_its_parents_lock(kb: KnowledgeBase) -> None:
+    kb.add(chunks(0, 1))
+    read, write = os.pipe()
+    ready, began = os.pipe()
+    if not (child := _fork()):
+        os.close(write)
+        os.write(began, b"x")
+        os.read(read, 1)  # until the parent lets go
+        os._exit(0)
+    os.close(read)
+    os.read(ready, 1)
+    os.close(kb._writer._lock._descriptor)  # type: ignore[union-attr]  # as the end of this process would
+    opened(kb.path).add(chunks(1, 2))
+    kb._writer._lock.release.detach()  # type: ignore[union-attr]  # it is closed already
+    os.close(write)
+    os.waitpid(child, 0)
+
+
+def test_large_merges_are_made_behind_the_commits(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "SEAL_AT", 4)
+    monkeypatch.setattr(commit, "MERGE_AT_ONCE", 0)
+    monkeypatch.setattr(tiers, "TIER", 2)
+    go, merging = Event(), Event()
+    written = writer.written
+
+    def slow(*arguments: Any) -> Any:
+        merging.set()
+        assert go.wait(30)
+        return written(*arguments)
+
+    monkeypatch.setattr(writer, "written", slow)
+    kb.add(chunks(0, 4), parents=[Chunk("p1", "parent"), Chunk("p2", "parent")])
+    kb.add(chunks(4, 8))
+    assert merging.wait(30)
+    reader = opened(kb.path)
+    assert [entry.count for entry in kb.manifest.segments] == [4, 4]
+    kb.delete(["00001", "00004"])
+    kb.add(chunks(20, 23))
+    kb.add([Chunk("00005", "the dog")])
+    assert "seg-000003" in {path.name for path in kb.path.iterdir()} or len(kb.manifest.segments) >= 3
+    go.set()
+    kb.close()
+    expected = ["00000", "00002", "00003", "00005", "00006", "00007", "00020", "00021", "00022"]
+    for base in (kb, opened(kb.path)):
+        assert base.ids() == expected
+        assert base.bm25().search("dog").ids == ("00005",)
+        assert base.parents(["p1", "p2"]).keys() == {"p2"}
+        assert base.verify() == []
+    assert reader.ids() == [f"{i:05}" for i in range(8)]
+    assert len(kb.manifest.segments) < 4
+    assert {path.name for path in kb.path.iterdir()} == {*kb.manifest.names, "manifest.json", "lock"}
+
+
+def test_a_merge_that_the_disk_refuses_is_told_and_loses_nothing(
+    kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(commit, "SEAL_AT", 4)
+    monkeypatch.setattr(commit, "MERGE_AT_ONCE", 0)
+    monkeypatch.setattr(tiers, "TIER", 2)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writer, "written", refuse)
+    kb.add(chunks(0, 4))
+    kb.add(chunks(4, 8))
+    kb.close()
+    assert "could not be merged" in caplog.text
+    assert "No space left" in caplog.text
+    monkeypatch.undo()
+    assert (len(opened(kb.path)), kb.verify()) == (8, [])
+
+
+def test_compacting_leaves_one_segment_and_nothing_of_what_is_gone(
+    kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "SEAL_AT", 3)
+        kb.add(chunks(0, 10))
+        kb.add(chunks(10, 15))
+        kb.delete(["00001"])
+    kb.add(chunks(20, 21))
+    before = kb.bm25().search("fox number20", 20)
+    kb.compact()
+    assert [(entry.count, entry.deleted) for entry in kb.manifest.segments] == [(15, 0)]
+    assert kb.bm25().search("fox number20", 20) == before
+    name = kb.manifest.segments[0].name
+    kb.compact()
+    assert kb.manifest.segments[0].name == name
+    kb.clear()
+    kb.compact()
+    assert (kb.manifest.segments, kb.verify()) == ((), [])
+
+
+def test_the_same_chunk_written_again_and_again_does_not_fill_the_log(
+    kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "SEAL_AT", 20)
+    for at in range(50):
+        kb.add([Chunk("same", f"fox {at}")])
+    assert kb.manifest.generation >= 2
+    monkeypatch.setattr(commit, "SEAL_AT", 4096)
+    monkeypatch.setattr(commit, "LOG_BYTES", 5000)
+    sizes = []
+    for at in range(50):
+        kb.add([Chunk("same", "fox " * 100 + str(at))])
+        sizes.append((kb.path / kb.manifest.log).stat().st_size)
+    assert 2000 < max(sizes) <= 5000
+
+
+def test_a_text_that_is_here_is_not_embedded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kb = KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder())
+    for seal in (4096, 1):
+        monkeypatch.setattr(commit, "SEAL_AT", seal)
+        kb.add([Chunk("a", "the fox", metadata={"page": seal})])
+        with monkeypatch.context() as patch:
+            patch.setattr(embedding, "embed", None)
+            assert kb.add([Chunk("a", "the fox", metadata={"page": -seal})]) == Changes(replaced=1)
+        assert kb.dense().search("the fox").hits[0].score == pytest.approx(1.0)
+
+
+def test_a_base_that_is_gone_or_another_is_told(kb: KnowledgeBase, tmp_path: Path) -> None:
+    kb.add(chunks(0, 1))
+    shutil.rmtree(kb.path)
+    with pytest.raises(IndexDamagedError, match=r"manifest\.json is missing"):
+        kb.add(chunks(1, 2))
+    KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder(8))
+    with pytest.raises(IncompatibleIndexError, match="hash/8"):
+        kb.add(chunks(1, 2))
+
+
+def test_a_copy_is_opened_anew_and_does_not_write_beside_the_first(kb: KnowledgeBase) -> None:
+    kb.add(chunks(0, 2))
+    kb.compact()
+    kb.add(chunks(2, 3))
+    for copy in (deepcopy(kb), pickle.loads(pickle.dumps(kb))):
+        assert (copy.ids(), copy.path) == (kb.ids(), kb.path)
+        with pytest.raises(LockedError):
+            copy.add(chunks(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("chunk", "said"),
+    [
+        (Chunk("i" * 1025), "the id .* has 1025 bytes, more than 1024"),
+        (Chunk("a", parent_id="é" * 513), "the parent_id .* has 1026 bytes"),
+        (Chunk("a", "x" * 1_000_001), "1000001 characters, more than 1000000: split it"),
+        (Chunk("a", metadata={"x": "y" * 65536}), "has 65545 bytes as JSON, more than 65536"),
+        (Chunk("a", metadata={"a\x00b": 1}), "characters that do not print"),
+        (Chunk("a", metadata={"x": set()}), "cannot be kept as JSON"),
+    ],
+)
+def test_a_chunk_beyond_the_limits_is_refused(kb: KnowledgeBase, chunk: Chunk, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        kb.add([Chunk("fine", "fox"), chunk])
+    with pytest.raises(ConfigError, match=said):
+        kb.add([], parents=[chunk])
+    assert len(kb) == 0
+
+
+def test_nesting_has_a_limit_and_limits_are_the_callers(kb: KnowledgeBase, tmp_path: Path) -> None:
+    def nested(depth: int) -> Chunk:
+        value: Any = 1
+        for _ in range(depth):
+            value = [value]
+        return Chunk("a", metadata={"x": value})
+
+    kb.add([nested(16)])
+    for depth in (17, 5000):
+        with pytest.raises(ConfigError, match="nests deeper than 16"):
+            kb.add([nested(depth)])
+    kb.close()
+    wide = opened(kb.path, limits=Limits(text=2_000_000))
+    assert wide.add([Chunk("b", "x " * 900_000)]) == Changes(added=1)
+    with pytest.raises(ConfigError, match=r"Limits\(text=\.\.\.\) is a whole number"):
+        Limits(text=0)
+
+
+def _fork() -> int:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: threads of earlier tests may live
+        return os.fork()
+
+
+def _forked(child: Callable[[], int]) -> int:
+    """What a child process returns."""
+    if not (pid := _fork()):
+        try:
+            code = child()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is one
+            code = 1
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

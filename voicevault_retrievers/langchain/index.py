@@ -1,0 +1,193 @@
+"""A knowledge base as LangChain's document index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
+
+from langchain_core.documents import Document
+from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.drive import Plan, adrive
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.langchain.base import in_thread
+from voicevault_retrievers.langchain.bm25 import analyzer_of
+from voicevault_retrievers.langchain.checked import STRICT
+from voicevault_retrievers.langchain.composed import ComposedRetriever
+from voicevault_retrievers.langchain.convert import chunk_of, kept_document
+from voicevault_retrievers.langchain.embedder import as_embedder
+from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.channels import keyword_channel, vector_channel
+from voicevault_retrievers.store.manifest import VectorSearch
+from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.snapshot import Part
+from voicevault_retrievers.types import Chunk, Query, Ranking
+
+D = TypeVar("D", bound="HybridIndex")
+
+
+class HybridIndex(ComposedRetriever, DocumentIndex):
+    """Documents on disk that are searched as soon as they are there: a destination of LangChain's `index` and `aindex`.
+
+    `kb` is an open knowledge base; without vectors it is searched by keywords alone (`bm25`), else by both (`bm25` and
+    `dense`). Each change is one commit, in full or not at all. A search is over the last commit made through `kb`, by
+    this index or another one; those of other processes are seen after `reload`. `where` and `require` are those of
+    searches: `get` and `delete` reach all documents.
+
+    The first change takes the base's lock; `close`, or the end of a `with` block, gives it back. Changes raise
+    LockedError while another has it, and ConfigError for metadata that is not JSON's; tuples come back as lists.
+    """
+
+    model_config = STRICT
+    kb: KnowledgeBase
+
+    @classmethod
+    def open(
+        cls: type[D],
+        base: str | Path,
+        *,
+        root: str | Path | None = None,
+        embeddings: Any = None,
+        language: str | None = "auto",
+        analyzer: SavedAnalyzer | None = None,
+        vectors: VectorSearch | None = None,
+        wait: float = 0.0,
+        **options: Any,
+    ) -> D:
+        """Open the knowledge base that a name under `root` or a Path stands for, or create it where there is none.
+
+        `embeddings` are LangChain Embeddings, an Embedder, False for keywords alone, or None: all-MiniLM-L6-v2 in a new
+        base, and its own in one that is there. `language` is that of the stemmer and stopwords ("auto" finds each
+        document's, None is for neither); `analyzer` makes the terms in its place. A base that is there keeps its own,
+        which need not be said again. `vectors`, `wait` and errors are as of `KnowledgeBase.open_or_create`; `options`
+        are this class's fields.
+        """
+        own = embeddings is None and not vacant(locate(base, root))
+        kb = KnowledgeBase.open_or_create(
+            base,
+            root=root,
+            analyzer=analyzer if language == "auto" else analyzer_of(language, analyzer),  # type: ignore[arg-type]  # it refuses functions
+            embedder=None if own or embeddings is False else as_embedder(embeddings),
+            vectors=vectors,
+            wait=wait,
+        )
+        if embeddings is False and kb.manifest.embedder is not None:
+            raise ConfigError(f"knowledge base {kb.name!r} holds vectors: open it without embeddings=False")
+        return cls(kb=kb, **options)
+
+    def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
+        """Add documents, in one commit; one whose id is here already takes the other's place.
+
+        The response has the id of each, in their order; a document without one is given a new one. Those that are here
+        as they are given are not embedded again. What cannot be kept raises, and nothing is changed: `failed` is always
+        empty. `kwargs` are those of `KnowledgeBase.add`, such as `progress`, told (done, total) of the texts to embed.
+        """
+        chunks = [_named(item) for item in items]
+        self.kb.add(dict.fromkeys(chunks), **kwargs)
+        return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
+
+    async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
+        """`upsert` in a worker thread."""
+        return await adrive(in_thread("upsert", partial(self.upsert, items, **kwargs)))
+
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
+        """Delete documents, in one commit; `num_deleted` are those that were here.
+
+        By id, or in `kwargs` by a filter, `where`, or all of a file, `source`, which is their
+        `metadata["source_file"]`. Raises ConfigError unless it is one of the three.
+        """
+        return DeleteResponse(num_deleted=self.kb.delete(ids, **kwargs), num_failed=0, failed=[])
+
+    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
+        """`delete` in a worker thread."""
+        return await adrive(in_thread("delete", partial(self.delete, ids, **kwargs)))
+
+    def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
+        """Those of the given documents that are here, as they were upserted."""
+        return [kept_document(chunk) for chunk in self.kb.get(ids, **kwargs).values()]
+
+    async def aget(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
+        """`get` in a worker thread."""
+        return await adrive(in_thread("get", partial(self.get, ids, **kwargs)))
+
+    def reload(self) -> bool:
+        """See what other processes have committed since; whether there was anything."""
+        return self.kb.reload()
+
+    def close(self) -> None:
+        """Let others write. Searches go on, and a further change takes the lock again."""
+        self.kb.close()
+
+    def __enter__(self: D) -> D:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def channel(self) -> Channel:
+        """What is searched, under this index's filters: a channel for another pipeline, which follows the commits."""
+        return _Live(self)
+
+    def _build(self) -> Pipeline:
+        commit = _Commit(self.kb, self.kb.parts)
+        if self.preset is None and self.kb.manifest.embedder is None:
+            return self._over({"bm25": commit.bm25()})
+        return self._over_base(commit)
+
+    def _options(self) -> list[Any]:
+        return [*super()._options(), self.kb.parts]
+
+    def _opened(self) -> Plan[Pipeline]:
+        """The first search after a commit reads what is new, which an event loop must not wait for."""
+        return in_thread("open", lambda: self.pipeline)
+
+
+def _named(document: Document) -> Chunk:
+    chunk = chunk_of(document)
+    return chunk if document.id else replace(chunk, id=str(uuid4()))
+
+
+class _Commit(NamedTuple):
+    """A knowledge base at one commit: both channels are over the same, whatever is written meanwhile."""
+
+    kb: KnowledgeBase
+    parts: tuple[Part, ...]
+
+    def bm25(self, **options: Any) -> BM25:
+        return keyword_channel(self.parts, self.kb.analyzer, **options)
+
+    def dense(self, **options: Any) -> VectorChannel:
+        return vector_channel(self.parts, self.kb.embedder, self.kb.name, **options)
+
+
+class _Live(Channel):
+    """An index as a channel: each search is over the last commit; `below` is what the search before was over."""
+
+    def __init__(self, index: HybridIndex) -> None:
+        self.index = index
+        self.below = self._now()
+        self.name, self.kind = self.below.name, self.below.kind
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        below = self.below = yield from in_thread("open", self._now)
+        return (yield from below.plan(query, k))
+
+    def leaves(self) -> Iterator[Channel]:
+        return self.below.leaves()
+
+    def _now(self) -> Channel:
+        return self.index.pipeline.narrowed(self.index.where, self.index.require)
+
+    def __repr__(self) -> str:
+        return repr(self.index)

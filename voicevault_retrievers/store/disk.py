@@ -1,0 +1,87 @@
+"""The only module that changes anything on disk, one system call after the other, so that a test may stand between.
+
+A function that writes has flushed what it wrote when it returns. A new, moved or removed name is durable after
+`flush_folder`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+Data: TypeAlias = bytes | bytearray | memoryview
+
+_AT_ONCE = 1024 * 1024
+
+
+def write(path: Path, pieces: Iterable[Data]) -> None:
+    """Make a file, or empty the one that is there, and write pieces one behind the other."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        waiting = bytearray()
+        for piece in pieces:
+            if len(waiting) + len(piece) > _AT_ONCE:
+                _write(descriptor, waiting)
+                waiting = bytearray()
+            if len(piece) > _AT_ONCE:
+                _write(descriptor, piece)
+            else:
+                waiting += piece
+        _write(descriptor, waiting)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append(path: Path, end: int, data: Data) -> None:
+    """Cut a file at `end` and write behind it."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.ftruncate(descriptor, end)
+        os.lseek(descriptor, end, os.SEEK_SET)
+        _write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cut(path: Path, end: int) -> None:
+    """Cut a file at `end`."""
+    append(path, end, b"")
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """A new folder; FileExistsError where there is something of that name."""
+    os.mkdir(folder)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Give a file another name, in one step, in the place of what has that name; a folder where nothing has it."""
+    os.replace(old, new)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it; a link to a folder is removed as a file."""
+    if path.is_dir() and not path.is_symlink():
+        for inner in path.iterdir():
+            remove(inner)
+        os.rmdir(path)
+    else:
+        os.unlink(path)
+
+
+def _write(descriptor: int, data: Data) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

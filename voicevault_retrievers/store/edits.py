@@ -1,0 +1,99 @@
+"""What is to change in a knowledge base, worked out against the snapshot that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from voicevault_retrievers.columns import PARENT
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.store import codec
+from voicevault_retrievers.store.commit import Changes
+from voicevault_retrievers.store.embedding import Rows
+from voicevault_retrievers.store.log import Record
+from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.store.sources import KEY, Source
+from voicevault_retrievers.types import Chunk
+
+
+@dataclass(frozen=True)
+class Put:
+    """Chunks and parents come, each in the place of the one of its id, and so do sources.
+
+    What a source held before and is not among the chunks goes; `alone`, all else goes. `vectors` gives the rows of
+    those chunks that are not in the snapshot already.
+    """
+
+    chunks: Sequence[Chunk]
+    vectors: Callable[[Snapshot, Sequence[Chunk]], Rows | None]
+    parents: Sequence[Chunk] = ()
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    alone: bool = False
+
+    def __call__(self, snapshot: Snapshot) -> tuple[Record, Changes]:
+        present = [snapshot.get(chunk.id) for chunk in self.chunks]
+        changed = [at for at, chunk in enumerate(self.chunks) if not codec.same(chunk, present[at])]
+        picked = tuple(self.chunks[at] for at in changed)
+        gone = self._gone(snapshot)
+        record = Record(
+            picked,
+            self.vectors(snapshot, picked),
+            tuple(chunk.id for chunk in gone),
+            tuple(parent for parent in self.parents if not codec.same(parent, snapshot.parent(parent.id))),
+            sources={name: source for name, source in self.sources.items() if snapshot.sources.get(name) != source},
+        )
+        former = [chunk for at in changed if (chunk := present[at]) is not None]
+        changes = Changes(len(changed) - len(former), len(former), len(self.chunks) - len(changed), len(gone))
+        return self._without_rest(snapshot, record, [*former, *gone]), changes
+
+    def _gone(self, snapshot: Snapshot) -> list[Chunk]:
+        if not self.alone and not self.sources:
+            return []
+        before = snapshot.ids() if self.alone else snapshot.matching({KEY: {"$in": list(self.sources)}})
+        return _chunks(snapshot, sorted(set(before).difference(chunk.id for chunk in self.chunks)))
+
+    def _without_rest(self, snapshot: Snapshot, record: Record, former: Sequence[Chunk]) -> Record:
+        if not self.alone:
+            return tidied(snapshot, record, former, kept=[parent.id for parent in self.parents])
+        used = {parent.id for parent in self.parents} | {chunk.parent_id for chunk in self.chunks}
+        orphans = (parent_id for parent_id in snapshot.parent_ids() if parent_id not in used)
+        none = {name: None for name in snapshot.sources.keys() - self.sources.keys()}
+        return replace(record, orphans=tuple(orphans), sources={**record.sources, **none})
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Chunks go: those of some ids, or those that pass a filter; and a source, if it is named."""
+
+    ids: Iterable[str] = ()
+    where: Filter | None = None
+    source: str | None = None
+
+    def __call__(self, snapshot: Snapshot) -> tuple[Record, int]:
+        wanted = self.ids if self.where is None else snapshot.matching(self.where)
+        gone = _chunks(snapshot, sorted(set(wanted)))
+        sources = {self.source: None} if self.source is not None and self.source in snapshot.sources else {}
+        record = Record(deleted=tuple(chunk.id for chunk in gone), sources=sources)
+        return tidied(snapshot, record, gone), len(gone)
+
+
+def tidied(snapshot: Snapshot, record: Record, former: Iterable[Chunk], kept: Iterable[str] = ()) -> Record:
+    """The record, with the parents and sources that lose their last chunk by it, `former` being what it takes away."""
+    parents, names = set[str](), set[str]()
+    for chunk in former:
+        parents.update([chunk.parent_id] if chunk.parent_id else [])
+        name = chunk.metadata.get(KEY)
+        names.update([name] if isinstance(name, str) else [])
+    parents = {parent for parent in parents.difference(kept) if snapshot.parent(parent) is not None}
+    names = names & snapshot.sources.keys() - record.sources.keys()
+    if not parents and not names:
+        return record
+    after = snapshot.after([record])
+    orphans = parents - after.used(PARENT, parents)
+    lost = names - after.used(KEY, names)
+    return replace(record, orphans=tuple(sorted(orphans)), sources={**record.sources, **dict.fromkeys(sorted(lost))})
+
+
+def _chunks(snapshot: Snapshot, ids: Iterable[str]) -> list[Chunk]:
+    """Those of some chunks that are here."""
+    return [chunk for chunk_id in ids if (chunk := snapshot.get(chunk_id)) is not None]

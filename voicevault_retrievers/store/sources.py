@@ -1,0 +1,102 @@
+"""The files that a knowledge base was made of: what each of them held when it was read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.store import files
+from voicevault_retrievers.store.manifest import NamedFile
+
+KEY = "source_file"
+"""The metadata key of a chunk that names its source."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that chunks were read from.
+
+    `name` is what their metadata calls it (`source_file`); `sha256` is the digest of its bytes; `recipe` is how it was
+    read and split, so that another recipe means another reading; `path` is where it was.
+    """
+
+    name: str
+    sha256: str
+    recipe: str = ""
+    path: str = ""
+
+    @classmethod
+    def of(cls, path: Path | str, name: str | None = None, recipe: str = "") -> Source:
+        """A file as it is now; `name` is its own unless given. OSError where it cannot be read."""
+        digest = hashlib.sha256()
+        with Path(path).open("rb") as file:
+            while block := file.read(1024 * 1024):
+                digest.update(block)
+        return cls(name or Path(path).name, digest.hexdigest(), recipe, str(Path(path).absolute()))
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How files differ from what was read of them, by name; true where they do."""
+
+    new: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.new or self.changed or self.gone)
+
+
+def drift(known: Mapping[str, Source], present: Iterable[Source], below: Iterable[Path]) -> Drift:
+    """Compare what was read with files as they are; those known that were read `below` some paths must be there.
+
+    Recipes count where `present` has them.
+    """
+    found = {source.name: source for source in present}
+    folders = [folder.absolute() for folder in below]
+    return Drift(
+        tuple(sorted(found.keys() - known.keys())),
+        tuple(sorted(name for name in found.keys() & known.keys() if not _alike(found[name], known[name]))),
+        tuple(
+            sorted(
+                name
+                for name in known.keys() - found.keys()
+                if any(Path(known[name].path).is_relative_to(folder) for folder in folders)
+            )
+        ),
+    )
+
+
+def write(folder: Path, number: int, sources: Mapping[str, Source]) -> NamedFile | None:
+    """Write all of them; None where there are none."""
+    if not sources:
+        return None
+    name = f"sources-{number:06d}"
+    lines = (json.dumps(asdict(sources[key])).encode() + b"\n" for key in sorted(sources))
+    return NamedFile(name, files.write(folder / name, b"".join(lines)))
+
+
+def read(folder: Path, entry: NamedFile | None) -> dict[str, Source]:
+    """Those of a file, by name; IndexDamagedError where it is not as it was written."""
+    lines = [] if entry is None else files.read(folder / entry.name, entry.file).splitlines()
+    return {source.name: source for source in (Source(**json.loads(line)) for line in lines)}
+
+
+def by_name(sources: Iterable[Source]) -> dict[str, Source]:
+    """Sources by name; ConfigError for what is none, and for two of one name."""
+    found: dict[str, Source] = {}
+    for source in sources:
+        if not isinstance(source, Source):
+            raise ConfigError(f"sources are values of Source (Source.of(path)), not {source!r}")
+        if source.name in found:
+            raise ConfigError(f"two sources have the name {source.name!r}")
+        found[source.name] = source
+    return found
+
+
+def _alike(present: Source, known: Source) -> bool:
+    return present.sha256 == known.sha256 and present.recipe in ("", known.recipe)

@@ -1,0 +1,49 @@
+"""A knowledge base in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from voicevault_retrievers.store.manifest import VectorSearch
+from voicevault_retrievers.store.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Stats:
+    """`deleted` chunks still take room in segments; `logged` ones are in the log alone; `size` is in bytes, on disk.
+
+    `vectors` says how they are searched, `embedder` what made them; None where there are none.
+    """
+
+    name: str
+    chunks: int
+    parents: int
+    sources: int
+    segments: int
+    deleted: int
+    logged: int
+    size: int
+    analyzer: str
+    vectors: VectorSearch | None
+    embedder: str | None
+    dimension: int | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Stats:
+        """Those of a snapshot; `size` is of the folder as it is now."""
+        present = snapshot.manifest
+        embedder = present.embedder
+        return cls(
+            snapshot.folder.name,
+            len(snapshot),
+            sum(1 for _ in snapshot.parent_ids()),
+            len(snapshot.sources),
+            len(snapshot.segments),
+            sum(len(rows) - rows.count for rows in snapshot.rows),
+            len(snapshot.tail),
+            sum(path.stat().st_size for path in snapshot.folder.rglob("*") if path.is_file()),
+            repr(snapshot.analyzer),
+            present.vectors if embedder else None,
+            embedder.fingerprint if embedder else None,
+            present.dimension,
+        )

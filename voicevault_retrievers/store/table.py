@@ -1,0 +1,79 @@
+"""Chunks in a segment's folder, in ascending order of id: a table of those that are searched, and one of parents.
+
+A table is four files: a line of JSON per chunk, where each line ends, the ids as UTF-8, where each id ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.store import codec
+from voicevault_retrievers.store.codec import Lazy
+from voicevault_retrievers.store.files import BlockFile, NewFolder
+from voicevault_retrievers.types import Chunk
+
+_UTF8 = ("utf-8", "surrogatepass")
+
+
+class Names(NamedTuple):
+    """The names of a table's files."""
+
+    lines: str
+    ends: str
+    ids: str
+    id_ends: str
+
+
+CHUNKS = Names("chunks.jsonl", "chunk_ends.npy", "ids.npy", "id_ends.npy")
+PARENTS = Names("parents.jsonl", "parent_ends.npy", "parent_ids.npy", "parent_id_ends.npy")
+
+
+class Table(NamedTuple):
+    """An open table; chunks and ids are decoded when they are asked for."""
+
+    chunks: Sequence[Chunk] = ()
+    ids: Sequence[str] = ()
+
+    @classmethod
+    def open(cls, names: Names, opened: Mapping[str, BlockFile], kb: str) -> Table:
+        """The table of these files; of unequal lengths where they do not join."""
+        lines, ids = opened[names.lines], opened[names.ids].array()
+        ends, id_ends = opened[names.ends].array(), opened[names.id_ends].array()
+        return cls(
+            Lazy(len(ends), lambda at: codec.decode(lines.read(*_span(ends, at)), kb)),
+            Lazy(len(id_ends), lambda at: ids[slice(*_span(id_ends, at))].tobytes().decode(*_UTF8)),
+        )
+
+    def problems(self, where: str) -> Iterator[str]:
+        """What does not join, or is out of order."""
+        for at, (chunk, chunk_id) in enumerate(zip(self.chunks, self.ids, strict=True)):
+            if chunk.id != chunk_id:
+                yield f"{where}: chunk {at} is {chunk.id!r}, its id {chunk_id!r}"
+        yield from (f"{where}: the id {b!r} follows {a!r}" for a, b in pairwise(self.ids) if not a < b)
+
+
+def write(folder: NewFolder, names: Names, chunks: Iterable[Chunk]) -> None:
+    """Write the table of chunks that come in ascending order of id."""
+    sizes: list[int] = []
+    ids: list[bytes] = []
+
+    def lines() -> Iterator[bytes]:
+        for chunk in chunks:
+            line = codec.encode(chunk)
+            sizes.append(len(line))
+            ids.append(chunk.id.encode(*_UTF8))
+            yield line
+
+    folder.write(names.lines, lines())
+    folder.save(names.ends, np.cumsum(sizes, dtype=np.int64))
+    folder.save(names.ids, np.frombuffer(b"".join(ids), dtype=np.uint8))
+    folder.save(names.id_ends, np.cumsum([len(encoded) for encoded in ids], dtype=np.int64))
+
+
+def _span(ends: NDArray[np.int64], at: int) -> tuple[int, int]:
+    return (int(ends[at - 1]) if at else 0), int(ends[at])

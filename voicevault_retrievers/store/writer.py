@@ -1,0 +1,247 @@
+"""What one process writes to a knowledge base: it takes the lock, commits edits in groups, merges in the background."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeAlias, TypeVar
+
+from voicevault_retrievers.errors import RetrievalError, StorageError
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.store.commit import checked, commit, pending, replaced, seal, sweep, written
+from voicevault_retrievers.store.lock import Lock
+from voicevault_retrievers.store.log import Record, set_aside
+from voicevault_retrievers.store.merging import Merged
+from voicevault_retrievers.store.snapshot import Snapshot
+
+R = TypeVar("R")
+Edit: TypeAlias = Callable[[Snapshot], tuple[Record, R]]
+"""What is to change, said of the snapshot that it will change: the record, and what the caller gets back."""
+
+_logger = logging.getLogger(__name__)
+
+
+class _Ticket:
+    """An edit that waits for its commit."""
+
+    def __init__(self, edit: Edit[Any]) -> None:
+        self.edit = edit
+        self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class Writer:
+    """Holds the last snapshot of a knowledge base, and changes it.
+
+    Threads share it. Edits that come while a commit goes on are committed together by the next thread that may, with
+    one flush. The first edit takes the lock and reads what others have committed; one that the disk refuses gives the
+    lock back, so that the next one reads again. Segments too large to be merged within a commit are merged by a
+    background thread, one merge at a time; `close` waits for it.
+    """
+
+    def __init__(self, snapshot: Snapshot, wait: float) -> None:
+        self.snapshot = snapshot
+        self.wait = wait
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock: Lock | None = None
+        self._mutex = Mutex()
+        self._queue_mutex = Mutex()
+        self._queue: list[_Ticket] = []
+        self._merging: Thread | None = None
+        self._busy: frozenset[str] = frozenset()
+        self._number = 0
+
+    def commit(self, edit: Edit[R]) -> R:
+        """Carry out an edit, and return when it is on disk.
+
+        Raises LockedError while another process writes, StorageError where the disk refuses, and what the edit raises.
+        """
+        self._check_fork()
+        ticket = _Ticket(edit)
+        with self._queue_mutex:
+            self._queue.append(ticket)
+        with self._mutex:
+            if not ticket.done:
+                self._carry_out()
+        if ticket.error is not None:
+            raise ticket.error
+        value: R = ticket.value
+        return value
+
+    @contextmanager
+    def holding(self) -> Iterator[Snapshot]:
+        """Takes the lock, where it is not held, before long work; gives the snapshot that is to be changed.
+
+        What fails in the block gives the lock back.
+        """
+        self._check_fork()
+        if not self._holds:  # otherwise not even a commit that goes on is waited for
+            with self._mutex, self._writing():
+                pass
+        try:
+            yield self.snapshot
+        except BaseException:
+            with self._mutex:
+                self._release()
+            raise
+
+    def reload(self) -> bool:
+        """See what others have committed; whether there was anything."""
+        self._check_fork()
+        with self._mutex:
+            before = self.snapshot
+            if not self._holds:  # otherwise all commits are this one's
+                with reporting(before.folder, "read"):
+                    self.snapshot = Snapshot.open(before.folder, before)
+            return self.snapshot is not before
+
+    def compact(self) -> None:
+        """Make one segment of all; nothing is kept of what is gone."""
+        self.settle()
+        with self._mutex, self._writing():
+            self.snapshot = seal(self.snapshot, self._next, whole=True)
+
+    def close(self) -> None:
+        """Let others write, when the merge that goes on has ended."""
+        self._check_fork()
+        self.settle()
+        with self._mutex:
+            self._release()
+
+    def settle(self) -> None:
+        """Wait for the merges in the background."""
+        merging = self._merging
+        if merging is not None:
+            merging.join()
+
+    def merge(self) -> bool:
+        """Make one segment of some, if that is due; whether it was. Commits go on meanwhile."""
+        with self._mutex:
+            lock = self._lock
+            group = pending(self.snapshot) if self._holds else []
+            if not group:
+                return False
+            snapshot, number = self.snapshot, self._next
+            self._number = number
+            names = [snapshot.segments[place].entry.name for place in group]
+            self._busy = frozenset((*names, f"seg-{number:06d}"))
+        try:
+            with reporting(snapshot.folder, "written"):
+                checked(snapshot, group)
+                merged = Merged([snapshot.sealed[place] for place in group])
+                entry = written(snapshot.folder, number, merged)
+                with self._mutex:
+                    if self._lock is not lock or not self._holds:  # what another has written since is not known here
+                        return False
+                    self.snapshot = replaced(self.snapshot, merged, names, entry)
+        finally:
+            with self._mutex:
+                self._busy = frozenset()
+                if self._lock is lock and self._holds:
+                    sweep(snapshot.folder, self.snapshot.manifest)
+        return True
+
+    def _carry_out(self) -> None:
+        with self._queue_mutex:
+            tickets, self._queue = self._queue, []
+        try:
+            with self._writing():
+                self._commit(tickets)
+        except BaseException as error:
+            said = error if isinstance(error, Exception) else RuntimeError(f"the thread that wrote ended: {error!r}")
+            for ticket in tickets:
+                ticket.error = ticket.error or said
+            raise
+        finally:
+            for ticket in tickets:
+                ticket.done = True
+
+    def _commit(self, tickets: list[_Ticket]) -> None:
+        before = after = self.snapshot
+        records: list[Record] = []
+        for ticket in tickets:
+            try:
+                record, ticket.value = ticket.edit(after)
+            except Exception as error:  # noqa: BLE001  # it is raised where the edit came from, and the others go on
+                ticket.error = error
+                continue
+            if record:
+                records.append(record)
+                after = after.after([record])
+        if records:
+            self.snapshot = commit(before, after, records, self._next, self._busy)
+            self._merge_soon()
+
+    @property
+    def _holds(self) -> bool:
+        lock = self._lock
+        return lock is not None and lock.held
+
+    @property
+    def _next(self) -> int:
+        """A number for what is written that nothing has yet; `_number` is the last one of a merge."""
+        return max(self._number, self.snapshot.manifest.generation) + 1
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        folder = self.snapshot.folder
+        try:
+            with reporting(folder, "written"):
+                if not self._holds:
+                    self._take(folder)
+                yield
+        except BaseException:
+            self._release()
+            raise
+
+    def _take(self, folder: Path) -> None:
+        self._release()
+        self.snapshot = Snapshot.open(folder, self.snapshot)  # no lock file where there is no knowledge base any more
+        self._lock = Lock(folder / "lock", self.wait)
+        self.snapshot = Snapshot.open(folder, self.snapshot)
+        set_aside(folder / self.snapshot.manifest.log, self.snapshot.end)
+        sweep(folder, self.snapshot.manifest)
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _merge_soon(self) -> None:
+        if (self._merging is None or not self._merging.is_alive()) and pending(self.snapshot):
+            self._merging = Thread(target=self._merge_all, name="voicevault-merge", daemon=True)
+            self._merging.start()
+
+    def _merge_all(self) -> None:
+        try:
+            while self.merge():
+                pass
+        except (RetrievalError, OSError) as error:  # nothing is lost: the segments stay as they are
+            _logger.warning("segments of %s could not be merged: %s", self.snapshot.folder, error)
+
+    def _check_fork(self) -> None:
+        """A forked child has neither the lock, nor the threads that may hold a mutex."""
+        if self._pid != os.getpid():
+            self._begin()
+
+
+@contextmanager
+def reporting(folder: Path, done: str) -> Iterator[None]:
+    """What the file system refuses, as a StorageError that says what to do."""
+    try:
+        yield
+    except RetrievalError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"knowledge base {folder.name!r} cannot be {done} ({error}): see to space and permissions in "
+            f"{folder.parent}, and try again; what was committed before stands"
+        ) from error

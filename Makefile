@@ -8,7 +8,7 @@ DATA ?= ../shared/data
 export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
 
-.PHONY: help install install-demo demo test check format matrix wheel bench docs clean
+.PHONY: help install install-demo demo test check format matrix wheel bench soak docs clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -63,6 +63,9 @@ bench: bench-lexical bench-quality bench-sample bench-imports  ## run every benc
 
 bench-%: install
 	$(BIN)/python -m tests.benchmarks.$* $(DATA)
+
+soak: install  ## eight processes read a knowledge base while one writes it, for five minutes
+	$(BIN)/python -m tests.benchmarks.soak
 
 docs: install  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

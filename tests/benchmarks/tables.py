@@ -1,4 +1,4 @@
-"""Writes the README's tables from the benchmarks' results: `python -m tests.benchmarks.tables`.
+"""Writes the tables of the documents from the benchmarks' results: `python -m tests.benchmarks.tables`.
 
 A table stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->`, where NAME is that of a file in results/. It stays
 as it is where that benchmark has not been run.
@@ -8,19 +8,36 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.results import FOLDER
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "knowledge-bases.md")
 COLUMNS = {
     "lexical": [
         *((size, metric) for size in ("10k", "100k", "1M") for metric in ("p50 ms", "batch q/s")),
         ("100k text", "build s"),
         ("100k text", "bytes per posting"),
     ],
+    "store": [
+        *(("100k", f"batches of 1,000: chunks/s{beside}") for beside in ("", " / Chroma", " / index() into Chroma")),
+        ("100k", "largest batches: chunks/s"),
+        ("100k", "largest batches: chunks/s / Chroma"),
+        ("100k", "again, unchanged: s"),
+        ("100k", "bytes per chunk"),
+        ("100k", "open ms"),
+        ("100k", "first vector search ms"),
+        ("100k", "peak MB after a vector search"),
+        *(("100k", f"{change} {part} ms") for change in ("add", "delete") for part in ("p50", "p99")),
+        ("100k", "adds/s of 8 threads"),
+    ],
 }
 """Cases and metrics of the tables that do not show all that was measured."""
+
+ACROSS = ("store",)
+"""Tables that have the systems across, for they show more of each than there are systems."""
 
 
 def table(name: str) -> str | None:
@@ -31,11 +48,11 @@ def table(name: str) -> str | None:
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     columns = COLUMNS.get(name) or list(dict.fromkeys((row["case"], row["metric"]) for row in rows))
     values = {(row["system"], row["case"], row["metric"]): row["value"] for row in rows}
-    lines = ["| system | " + " | ".join(f"{case}, {metric}" for case, metric in columns) + " |"]
-    lines.append("|---" * (len(columns) + 1) + "|")
-    for system in dict.fromkeys(row["system"] for row in rows if (row["case"], row["metric"]) in columns):
-        lines.append(f"| {system} | " + " | ".join(_cell(values.get((system, *column))) for column in columns) + " |")
-    return "\n".join(lines)
+    systems = list(dict.fromkeys(row["system"] for row in rows if (row["case"], row["metric"]) in columns))
+    lines = [(system, *(_cell(values.get((system, *column))) for column in columns)) for system in systems]
+    lines.insert(0, ("system", *(f"{case}, {metric}" for case, metric in columns)))
+    head, *body = zip(*lines, strict=True) if name in ACROSS else lines
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
 
 
 def with_tables(text: str) -> str:
@@ -49,6 +66,10 @@ def _made_anew(place: re.Match[str]) -> str:
     return place[0] if made is None else place[1] + made + place[3]
 
 
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def _cell(value: float | None) -> str:
     if value is None:
         return "—"
@@ -56,4 +77,6 @@ def _cell(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        if page.is_file():
+            page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

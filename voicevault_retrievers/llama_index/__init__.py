@@ -11,6 +11,7 @@ try:
     from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
     from voicevault_retrievers.llama_index.postprocessors import CrossEncoderRerank, PageDiversityPostprocessor
     from voicevault_retrievers.llama_index.retrievers import VectorRetriever
+    from voicevault_retrievers.llama_index.vector_store import HybridVectorStore
 except ModuleNotFoundError:
     require("llama_index.core", extra="llama-index")
     raise
@@ -19,6 +20,7 @@ __all__ = [
     "BM25Retriever",
     "CrossEncoderRerank",
     "HybridRetriever",
+    "HybridVectorStore",
     "LlamaIndexEmbedder",
     "NodeWithProvenance",
     "PageDiversityPostprocessor",

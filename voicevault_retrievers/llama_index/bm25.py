@@ -18,7 +18,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
-from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, restored, stored
+from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
 from voicevault_retrievers.llama_index.listing import nodes_of
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import persisted
@@ -26,6 +26,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk
 
+A = TypeVar("A")
 K = TypeVar("K", bound="BM25Retriever")
 
 
@@ -135,7 +136,7 @@ class BM25Retriever(PipelineRetriever):
         return channel
 
 
-def analyzer_of(language: str | None, analyzer: AnyAnalyzer | None) -> AnyAnalyzer:
+def analyzer_of(language: str | None, analyzer: A | None) -> A | Analyzer:
     """The analyzer that is given, else that of a language; ConfigError where both say what the terms are."""
     if analyzer is not None and language != "auto":
         raise ConfigError("language and analyzer both say what the terms are: give one of them")
@@ -145,4 +146,4 @@ def analyzer_of(language: str | None, analyzer: AnyAnalyzer | None) -> AnyAnalyz
 def _ref_doc_id(chunk: Chunk) -> str | None:
     """The document of a node; the parent of a chunk that was not made from one."""
     node = chunk.node if isinstance(chunk, NodeChunk) else None
-    return chunk.parent_id if node is None else node.ref_doc_id
+    return chunk.parent_id if node is None else document_of(node)

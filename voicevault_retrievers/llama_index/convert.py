@@ -1,7 +1,8 @@
 """Between LlamaIndex's nodes and query bundles, and chunks and queries.
 
-A node that is kept on disk is a chunk with what a chunk has no field for under one more key of its metadata, the one
-that LlamaIndex's vector stores have for it, as JSON.
+A node that is kept on disk is a chunk with two more keys in its metadata: `_node_content`, as LlamaIndex's vector
+stores call it, has what a chunk has no field for, as JSON; `_ref_doc_id` has the document's id, for filters. Where the
+node's own metadata has such a key, its value is kept in the JSON.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, as_query
 
 KEPT = "_node_content"
+REF_DOC = "_ref_doc_id"
+_MARKS = (KEPT, REF_DOC)
 _NODES: Mapping[str, type[BaseNode]] = {
     cls.class_name(): cls for cls in (Document, ImageDocument, ImageNode, IndexNode, Node, TextNode)
 }
@@ -66,9 +69,10 @@ def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:
 
     `context` replaces its text, where a model is to read more than was searched.
     """
-    found = restored(chunk) if KEPT in chunk.metadata else chunk
-    original = found.node if isinstance(found, NodeChunk) else None
-    node = _rebuilt(chunk) if original is None else _copied(original)
+    if isinstance(chunk, NodeChunk):
+        node = _rebuilt(chunk) if chunk.node is None else _copied(chunk.node)
+    else:
+        node = restored(chunk).node or _rebuilt(chunk)
     if context is not None:
         node.set_content(context)
     return node
@@ -79,23 +83,33 @@ def stored(chunk: Chunk) -> Chunk:
     node = chunk.node if isinstance(chunk, NodeChunk) else None
     if node is None:
         return chunk
-    target = getattr(node, "obj", None)
-    if type(node) is not _NODES.get(node.class_name()) or not isinstance(target, BaseNode | None):
-        raise ConfigError(
-            f"node {node.node_id!r} is a {type(node).__name__}{f' for a {type(target).__name__}' if target else ''}: "
-            f"what can be kept is {', '.join(sorted(_NODES))}, an IndexNode with a node or nothing as its obj"
-        )
-    dropped = {"metadata", "embedding", *(("text",) if isinstance(node, TextNode) else ())}
-    body = json.dumps(node.to_dict(mode="json", exclude=dropped))
-    return Chunk(chunk.id, chunk.text, chunk.parent_id, {**chunk.metadata, KEPT: body})
+    _check_kept(node)
+    body = node.to_dict(mode="json", exclude={"metadata", "embedding", "text"})
+    if chunk.text and isinstance(node, Node):
+        body["text_resource"]["text"] = None
+    if own := {key: chunk.metadata[key] for key in _MARKS if key in chunk.metadata}:
+        body["metadata"] = own
+    marked = {**chunk.metadata, KEPT: json.dumps(body), REF_DOC: document_of(node)}
+    return Chunk(chunk.id, chunk.text, chunk.parent_id, marked)
 
 
-def restored(chunk: Chunk) -> Chunk:
-    """The chunk that was `stored`, without the name of the knowledge base."""
-    metadata = dict(chunk.metadata)
-    body = metadata.pop(KEPT, None)
-    node = None if body is None else node_from({"text": chunk.text, **json.loads(body), "metadata": metadata})
+def restored(chunk: Chunk) -> NodeChunk:
+    """The chunk that was `stored`, with metadata and a node of its own, without the name of the knowledge base."""
+    body = _body(chunk.metadata.get(KEPT))
+    if body is None:
+        return NodeChunk(chunk.id, chunk.text, chunk.parent_id, chunk.metadata)
+    own = body.pop("metadata", {})
+    kept = {key: own.get(key, value) for key, value in chunk.metadata.items() if key in own or key not in _MARKS}
+    metadata = copy.deepcopy(kept)
+    if chunk.text and body.get("text_resource"):
+        body["text_resource"]["text"] = chunk.text
+    node = node_from({"text": chunk.text, **body, "metadata": metadata})
     return NodeChunk(chunk.id, chunk.text, chunk.parent_id, metadata, node=node)
+
+
+def document_of(node: BaseNode) -> str:
+    """The id of the document that a node is of; as LlamaIndex's pipelines have it, a node without one is its own."""
+    return node.ref_doc_id or node.node_id
 
 
 def node_from(data: Mapping[str, Any]) -> BaseNode:
@@ -116,6 +130,30 @@ def query_of(asked: str | QueryBundle | Query) -> Query:
         variants=tuple(Variant(text, channels=semantic) for text in asked.custom_embedding_strs or ()),
         vectors={ANY_EMBEDDER: np.array(asked.embedding, dtype=np.float32)} if asked.embedding else {},
     )
+
+
+def _check_kept(node: BaseNode) -> None:
+    target = getattr(node, "obj", None)
+    if type(node) is not _NODES.get(node.class_name()) or not isinstance(target, BaseNode | None):
+        raise ConfigError(
+            f"node {node.node_id!r} is a {type(node).__name__}{f' for a {type(target).__name__}' if target else ''}: "
+            f"what can be kept is {', '.join(sorted(_NODES))}, an IndexNode with a node or nothing as its obj"
+        )
+    if isinstance(node, Node):
+        resources = (node.text_resource, node.image_resource, node.audio_resource, node.video_resource)
+        if any(resource is not None and resource.data is not None for resource in resources):
+            raise ConfigError(
+                f"node {node.node_id!r} holds bytes, which cannot be kept: give it a path or a url instead"
+            )
+
+
+def _body(kept: Any) -> dict[str, Any] | None:
+    """What is kept of a node; None where there is nothing, or the key is somebody else's."""
+    try:
+        body = json.loads(kept)
+    except (TypeError, ValueError):
+        return None
+    return body if isinstance(body, dict) and body.get("class_name") in _NODES else None
 
 
 def _parent_id(node: BaseNode) -> str | None:

@@ -1,17 +1,21 @@
-"""LlamaIndex's embedding models as embedders."""
+"""LlamaIndex's embedding models as embedders, and the embeddings that its nodes come with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
 from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from numpy.typing import ArrayLike
+from llama_index.core.schema import BaseNode
+from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.store import embedding
+from voicevault_retrievers.store.manifest import EmbedderEntry
 
 
 class LlamaIndexEmbedder(BaseEmbedder):
@@ -46,6 +50,41 @@ class LlamaIndexEmbedder(BaseEmbedder):
         return f"LlamaIndexEmbedder({self.model.class_name()}, {self.model.model_name!r})"
 
 
+class NamedEmbedder:
+    """The model that made a knowledge base's vectors, known by the base's entry for it.
+
+    Nothing is asked of the `model` but to embed a text; None is loaded by its name then, and raises as
+    `KnowledgeBase.embedder` does where it cannot be.
+    """
+
+    def __init__(self, entry: EmbedderEntry, kb: str, model: Embedder | None = None) -> None:
+        self.entry = entry
+        self.kb = kb
+        self._model = model
+
+    @property
+    def fingerprint(self) -> str:
+        return self.entry.fingerprint
+
+    @property
+    def dimension(self) -> int:
+        return self.entry.dimension
+
+    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self._loaded().embed_documents(texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self._loaded().embed_queries(texts)
+
+    def _loaded(self) -> Embedder:
+        if self._model is None:
+            self._model = embedding.make(self.entry, self.kb)
+        return self._model
+
+    def __repr__(self) -> str:
+        return f"NamedEmbedder({self.fingerprint!r})"
+
+
 def as_embedder(model: object = None) -> Embedder:
     """An embedder from LlamaIndex's, one of ours, or the name of a model.
 
@@ -63,3 +102,27 @@ def as_embedder(model: object = None) -> Embedder:
     if isinstance(model, Embedder):
         return model
     raise ConfigError(f"embed_model is a BaseEmbedding, an Embedder or a model's name, not a {type(model).__name__}")
+
+
+def embeddings_of(nodes: Sequence[BaseNode], entry: EmbedderEntry, kb: str) -> NDArray[np.float32]:
+    """The embeddings that nodes come with, brought to length 1, as rows of shape (len(nodes), entry.dimension).
+
+    Raises ConfigError, naming the node, where one is missing, of another dimension, zero or not finite.
+    """
+    for node in nodes:
+        if node.embedding is None:
+            raise ConfigError(
+                f"node {node.node_id!r} has no embedding: add nodes through an index, or an ingestion pipeline whose "
+                "last transformation is the embed_model"
+            )
+        if len(node.embedding) != entry.dimension:
+            raise ConfigError(
+                f"node {node.node_id!r} has an embedding of dimension {len(node.embedding)}; knowledge base {kb!r} "
+                f"keeps those of {entry.fingerprint!r}, which have {entry.dimension}"
+            )
+    rows = np.array([node.embedding for node in nodes], dtype=np.float64).reshape(len(nodes), entry.dimension)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    wrong = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    if wrong.size:
+        raise ConfigError(f"node {nodes[wrong[0]].node_id!r} has an embedding that is zero or not finite")
+    return np.asarray(rows / lengths, dtype=np.float32)

@@ -1,0 +1,80 @@
+"""A knowledge base's folder, copied to and from wherever fsspec reaches."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from fsspec import AbstractFileSystem  # type: ignore[import-untyped]  # it has no types
+from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.store import manifest
+
+FileSystem: TypeAlias = AbstractFileSystem
+
+
+def resolved(path: str | Path, fs: FileSystem | None) -> tuple[FileSystem, str]:
+    """A file system and a path on it; without one the path's own (`s3://...`), else the local one."""
+    found: tuple[FileSystem, str] = (fs, str(path)) if fs is not None else url_to_fs(str(path))
+    return found
+
+
+def local(fs: FileSystem, path: str) -> Path | None:
+    """The path on this machine's disk; None where it is elsewhere."""
+    return Path(path).resolve() if isinstance(fs, LocalFileSystem) else None
+
+
+def put(folder: Path, fs: FileSystem, path: str) -> None:
+    """Copy the last commit to a path, in the place of a copy from before; others may go on writing to the folder.
+
+    A copy that fails leaves what was there. Raises ConfigError where that is something else than a copy.
+    """
+    if fs.exists(path) and not fs.exists(f"{path}/{manifest.NAME}"):
+        raise ConfigError(f"{path} is there already and is no knowledge base: remove it, or choose another place")
+    new = f"{path}.{uuid.uuid4().hex}"
+    try:
+        while not _put(folder, fs, new):
+            fs.rm(new, recursive=True)
+    except BaseException:
+        if fs.exists(new):
+            fs.rm(new, recursive=True)
+        raise
+    if fs.exists(path):
+        fs.rm(path, recursive=True)
+    fs.mv(new, path, recursive=True)
+
+
+def fetch(fs: FileSystem, path: str, folder: Path) -> None:
+    """Copy what `put` left at a path into a folder; ConfigError where there is nothing."""
+    if not fs.exists(f"{path}/{manifest.NAME}"):
+        raise ConfigError(f"{path} holds no persisted HybridVectorStore: give the path that persist wrote to")
+    top = PurePosixPath(fs.info(f"{path}/{manifest.NAME}")["name"]).parent
+    for file in fs.find(path):
+        own = folder / PurePosixPath(file).relative_to(top)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        fs.get_file(file, str(own))
+
+
+def _put(folder: Path, fs: FileSystem, path: str) -> bool:
+    """Copy what the manifest names; false where another took its place meanwhile, and files may be missing."""
+    present = manifest.read(folder)
+    try:
+        for file in _files(folder, present.names):
+            target = f"{path}/{file.relative_to(folder).as_posix()}"
+            fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+            fs.put_file(str(file), target)
+    except FileNotFoundError:
+        if manifest.read(folder) == present:
+            raise
+        return False
+    return manifest.read(folder) == present
+
+
+def _files(folder: Path, names: set[str]) -> Iterator[Path]:
+    for name in sorted({*names, manifest.NAME}):
+        path = folder / name
+        yield from sorted(path.rglob("*")) if path.is_dir() else (path,)

@@ -1,0 +1,101 @@
+"""How a LlamaIndex vector store's query is searched: its modes, counts, weights and restrictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
+
+from voicevault_retrievers.channel import Leaf, Match
+from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
+from voicevault_retrievers.filters import both
+from voicevault_retrievers.fusion.fuse import DEPTH, Method, fuse
+from voicevault_retrievers.llama_index.convert import REF_DOC
+from voicevault_retrievers.llama_index.filters import filter_of
+from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
+
+Get: TypeAlias = Callable[[Iterable[str]], Mapping[str, Chunk]]
+"""Gives those of some chunks that are here, by id."""
+
+ALPHA = 0.5
+
+_CHANNEL = {
+    VectorStoreQueryMode.DEFAULT: "dense",
+    VectorStoreQueryMode.SPARSE: "bm25",
+    VectorStoreQueryMode.TEXT_SEARCH: "bm25",
+}
+
+
+class Candidates(Leaf):
+    """What a channel finds: among the chunks of some ids alone, where there are any, and no more than `most` of it."""
+
+    def __init__(self, below: Leaf, get: Get, ids: Sequence[str], most: int | None = None) -> None:
+        super().__init__(below.name, below.kind)
+        self.below = below
+        self.get = get
+        self.ids = ids
+        self.most = whole_or_none("sparse_top_k", most, least=0)
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        k = k if self.most is None else min(k, self.most)
+        return [self._among(query)[:k]] if self.ids else self.below.find(query, wordings, k)
+
+    def _among(self, query: Query) -> list[Match]:
+        chunks = self.get(self.ids)
+        scores = self.below.scores(query, chunks)
+        if scores is None:
+            raise FilterNotSupportedError(f"{self.name} cannot search among node_ids alone; filter by metadata instead")
+        found = [Match(chunks[chunk_id], score) for chunk_id, score in scores.items() if score > 0]
+        return sorted(found, key=lambda match: (-scores[match.chunk.id], match.chunk.id))
+
+
+def search(
+    asked: VectorStoreQuery, channels: Mapping[str, Leaf], get: Get, fingerprint: str, fusion: Method | None
+) -> Ranking:
+    """Search the channels `bm25` and `dense`, as the query's mode says.
+
+    The query's embedding is one of the embedder with this `fingerprint`. Raises ConfigError for a mode that is none of
+    these, a query that lacks what its mode searches for, and what a channel raises.
+    """
+    ids = asked.node_ids or ()  # an index gives an empty list where all nodes are to be searched
+    if asked.mode in _CHANNEL:
+        name = _CHANNEL[asked.mode]
+        k = asked.sparse_top_k if name == "bm25" and asked.sparse_top_k is not None else asked.similarity_top_k
+        return Candidates(channels[name], get, ids).search(_query(asked, {name}, fingerprint), k)
+    if asked.mode != VectorStoreQueryMode.HYBRID:
+        known = (mode.value for mode in (*_CHANNEL, VectorStoreQueryMode.HYBRID))
+        raise unknown("vector_store_query_mode", _named(asked), known)
+    weights = _weights(asked.alpha)
+    bm25 = Candidates(channels["bm25"], get, ids, asked.sparse_top_k)
+    depth = max(DEPTH, asked.similarity_top_k, asked.sparse_top_k or 0)
+    parts = {"bm25": bm25, "dense": Candidates(channels["dense"], get, ids)}
+    fused = fuse(parts, method=fusion, weights=weights, depth=depth, on_error="raise")
+    k = asked.similarity_top_k if asked.hybrid_top_k is None else asked.hybrid_top_k
+    return fused.search(_query(asked, {name for name, weight in weights.items() if weight}, fingerprint), k)
+
+
+def _weights(alpha: float | None) -> dict[str, float]:
+    chosen = ALPHA if alpha is None else alpha
+    if not 0 <= chosen <= 1:
+        raise ConfigError(
+            f"alpha is the weight of vectors, from 0 (keywords alone) to 1 (vectors alone), not {alpha!r}"
+        )
+    return {"bm25": 1 - chosen, "dense": chosen}
+
+
+def _query(asked: VectorStoreQuery, searched: set[str], fingerprint: str) -> Query:
+    if "bm25" in searched and asked.query_str is None:
+        raise ConfigError(f"mode {_named(asked)!r} searches for words: give query_str")
+    blank = asked.query_str is not None and not asked.query_str.strip()
+    if "dense" in searched and asked.query_embedding is None and not blank:
+        raise ConfigError(f"mode {_named(asked)!r} searches by vector: give query_embedding, the query as embedded")
+    vectors = {} if asked.query_embedding is None else {fingerprint: np.asarray(asked.query_embedding, np.float32)}
+    documents = None if asked.doc_ids is None else {REF_DOC: {"$in": list(asked.doc_ids)}}
+    return Query(asked.query_str or "", vectors=vectors, where=both(filter_of(asked.filters), documents))
+
+
+def _named(asked: VectorStoreQuery) -> str:
+    return VectorStoreQueryMode(asked.mode).value

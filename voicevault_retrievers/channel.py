@@ -313,7 +313,10 @@ class Rewriter(ABC):
 
 
 class Rewritten(Channel):
-    """A channel asked with a rewritten query; with the original where the rewriter fails, which is then noted."""
+    """A channel asked with a rewritten query; with the original where the rewriter fails, which is then noted.
+
+    The access rights stay those of the original: a rewriter that makes a new query does not lose them.
+    """
 
     def __init__(self, rewriter: Rewriter, below: Channel) -> None:
         self.rewriter = rewriter
@@ -328,7 +331,7 @@ class Rewritten(Channel):
         if isinstance(outcome, Exception):
             ranking = yield from self.below.plan(query, k)
             return ranking.failing(Failure.of(self.rewriter.name, outcome))
-        return (yield from self.below.plan(as_query(outcome), k))
+        return (yield from self.below.plan(replace(as_query(outcome), require=query.require), k))
 
     def named(self, name: str) -> Rewritten:
         twin = super().named(name)

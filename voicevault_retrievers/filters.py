@@ -19,6 +19,8 @@ Filter: TypeAlias = Mapping[str, Any]
 Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
 Node: TypeAlias = "Condition | Every | Some | Not"
 MAX_DEPTH = 32
+NOTHING: Filter = {"$or": []}
+"""The filter that nothing passes."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,31 @@ def both(first: Filter | None, second: Filter | None) -> Filter | None:
     return {"$and": [first, second]} if first and second else first or second
 
 
+def scope(*required: Filter | None) -> Filter | None:
+    """The access rights that hold where all of the given ones do, each a filter that says what is permitted.
+
+    None restricts nothing. One that says nothing (`{}`), or that joins such a one with `$and` or `$or`, permits
+    nothing: rights that came out empty must not open everything. What lacks a key is not permitted by any operator on
+    it but `{"$exists": false}`; only `$not` turns that round, so say what is denied with `$ne` and `$nin`. ConfigError
+    when malformed.
+    """
+    given = [rights for rights in required if rights is not None]
+    for rights in given:
+        parse(rights)
+    if any(_says_nothing(rights) for rights in given):
+        return NOTHING
+    distinct = list({canonical(rights): rights for rights in given}.values())
+    return {"$and": distinct} if len(distinct) > 1 else next(iter(distinct), None)
+
+
 def canonical(where: Filter | None) -> str:
     """Equal filters as equal strings, and unequal ones as others, for cache keys."""
     return json.dumps(where, sort_keys=True, default=lambda value: {"$repr": repr(value)}) if where else ""
+
+
+def _says_nothing(where: Filter) -> bool:
+    joined = [part for key in ("$and", "$or") for part in where.get(key, ())]
+    return not where or ("$and" in where and not where["$and"]) or any(map(_says_nothing, joined))
 
 
 def _parse(where: Filter, depth: int) -> Node:

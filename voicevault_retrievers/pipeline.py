@@ -13,8 +13,8 @@ from voicevault_retrievers.context.builder import ContextBuilder, Turn
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import Plan, Span
-from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
+from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion
@@ -28,6 +28,7 @@ class Pipeline:
     `k` is how many hits a search gives unless it says otherwise. `timeout` bounds a whole search in seconds.
     `on_error` "skip" leaves out a channel or stage that fails and marks the result degraded, "raise" raises its error.
     `notes` are failures known beforehand, such as a knowledge base that does not exist; every result carries them.
+    A hit that `Query.require` does not permit never leaves a pipeline, whatever a channel or stage of yours gives.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Pipeline:
     def _result(
         self, query: Query, ranking: Ranking, spans: Sequence[Span], history: Sequence[Turn | tuple[str, str]]
     ) -> Result:
+        ranking = _permitted(ranking, query.require)
         if self.on_error == "raise":
             for failure in ranking.errors:
                 if failure.degrades and failure.error is not None:
@@ -126,9 +128,9 @@ class Narrowed(Channel):
         self.kind = self.below.kind
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        where, require = both(self.where, query.where), both(self.require, query.require)
+        where, require = both(self.where, query.where), scope(self.require, query.require)
         ranking = yield from self.below.plan(replace(query, where=where, require=require), k)
-        return ranking.failing(*self.notes)
+        return _permitted(ranking, require).failing(*self.notes)
 
     def named(self, name: str) -> Narrowed:
         twin = super().named(name)
@@ -182,6 +184,19 @@ def _reranker(rerank: Stage | Scorer | str) -> Stage:
     if isinstance(rerank, str | Scorer):
         return CrossEncoderRerank(rerank)
     raise ConfigError(f"rerank is a stage, a scorer or the name of a cross-encoder, not a {type(rerank).__name__}")
+
+
+def _permitted(ranking: Ranking, require: Filter | None) -> Ranking:
+    """The hits that access rights permit; that there were others is a failure, which does not say how many."""
+    passes = compile_filter(require)
+    hits = tuple(hit for hit in ranking if passes(hit.chunk.metadata))
+    if len(hits) == len(ranking):
+        return ranking
+    error = FilterNotSupportedError(
+        "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
+        "Query.require before it ranks, or raise FilterNotSupportedError"
+    )
+    return replace(ranking, hits=hits).failing(Failure.of("require", error))
 
 
 def _fused_names(channel: Any) -> set[str]:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
-from voicevault_retrievers.filters import Filter, canonical, compile_filter
+from voicevault_retrievers.filters import Filter, canonical, compile_filter, scope
 from voicevault_retrievers.frozen import FrozenDict
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -87,7 +87,8 @@ class Query:
 
     `variants` are further wordings. `vectors` maps an embedder's fingerprint to the query's embedding; a bare
     array is kept under `ANY_EMBEDDER`. `where` narrows the search, `require` is the caller's access rights: both are
-    filters, applied before ranking. `weights` overrides the weights of fused channels by name.
+    filters, applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see
+    `filters.scope`). `weights` overrides the weights of fused channels by name.
     """
 
     text: str
@@ -105,7 +106,6 @@ class Query:
         if not isinstance(self.text, str):
             raise ConfigError(f"a query is a string or a Query, not {type(self.text).__name__}")
         compile_filter(self.where)
-        compile_filter(self.require)
         if self.weights is not None and not isinstance(self.weights, Mapping):
             raise ConfigError(f"weights is a mapping of channel names to numbers, not {self.weights!r}")
         whole_or_none("max_context_tokens", self.max_context_tokens)
@@ -113,7 +113,7 @@ class Query:
         vectors = given if isinstance(given, Mapping) else {ANY_EMBEDDER: given}
         variants = (v if isinstance(v, Variant) else Variant(v) for v in self.variants)
         object.__setattr__(self, "where", deepcopy(self.where))
-        object.__setattr__(self, "require", deepcopy(self.require))
+        object.__setattr__(self, "require", deepcopy(scope(self.require)))
         object.__setattr__(self, "text", self.text.encode("utf-8", "replace").decode())
         object.__setattr__(self, "vectors", FrozenDict({key: _vector(v) for key, v in vectors.items()}))
         object.__setattr__(self, "variants", tuple(variants))

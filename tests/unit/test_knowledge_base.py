@@ -295,15 +295,8 @@ def test_bases_that_are_missing_or_empty_are_named_and_picked_up(tmp_path: Path)
     assert bases.bm25().search("dog").ids == bases.dense().search("dog").ids == ("one:dog",)
 
 
-def test_bases_that_differ_or_repeat_are_refused(tmp_path: Path) -> None:
-    for name, analyzer, embedder in [
-        ("plain", None, None), ("german", Analyzer("de"), None), ("dense", None, HashEmbedder()),
-    ]:  # fmt: skip
-        KnowledgeBase.create(name, root=tmp_path, analyzer=analyzer, embedder=embedder).add([DOG])
-    with pytest.raises(IncompatibleIndexError, match=r"'plain' and 'german'.*different analyzers"):
-        Bases(["plain", "german"], root=tmp_path)
-    with pytest.raises(IncompatibleIndexError, match=r"different embedders \(none; hash/16\)"):
-        Bases(["plain", "dense"], root=tmp_path)
+def test_bases_that_repeat_or_have_no_vectors_are_refused(tmp_path: Path) -> None:
+    KnowledgeBase.create("plain", root=tmp_path).add([DOG])
     with pytest.raises(ConfigError, match="named once"):
         Bases(["plain", "plain"], root=tmp_path)
     with pytest.raises(ConfigError, match="without an embedder"):

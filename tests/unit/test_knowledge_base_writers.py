@@ -219,7 +219,7 @@ def test_a_merge_that_the_disk_refuses_is_told_and_loses_nothing(
     kb.add(chunks(0, 4))
     kb.add(chunks(4, 8))
     kb.close()
-    assert "could not be merged" in caplog.text
+    assert "could not be tended" in caplog.text
     assert "No space left" in caplog.text
     monkeypatch.undo()
     assert (len(opened(kb.path)), kb.verify()) == (8, [])

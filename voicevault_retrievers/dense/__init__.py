@@ -1,4 +1,4 @@
-"""Vector search: embedders and where their models are found, exact search, and the channel over any index."""
+"""Vector search: embedders and where their models are found, exact search with int8 codes or without, its channel."""
 
 from voicevault_retrievers.dense.embedders import (
     CallableEmbedder,
@@ -7,16 +7,21 @@ from voicevault_retrievers.dense.embedders import (
     load_embedder,
 )
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, VectorPart
+from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.dense.weights import Weights, locate
 
 __all__ = [
     "CallableEmbedder",
+    "Codes",
     "ExactVectors",
+    "Gate",
     "OnnxEmbedder",
     "SentenceTransformerEmbedder",
     "VectorChannel",
     "VectorPart",
     "Weights",
+    "gate",
     "load_embedder",
     "locate",
+    "quantise",
 ]

@@ -4,39 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.channel import Leaf, Match, weighted
+from voicevault_retrievers.dense import rescoring
+from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.rows import Rows, best
+from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
 
-# float32 products of rows of length 1 are off by far less than this.
-_MARGIN = 1e-4
 _TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class VectorPart:
-    """Rows and their vectors, of shape (rows, dimension) and length 1: row i is the same chunk in both."""
+    """Rows and their vectors, of shape (rows, dimension) and length 1: row i is the same chunk in both.
+
+    `codes` are those of the vectors (`quantise`): where they are given, a search reads them, and few of the vectors.
+    """
 
     rows: Rows
     matrix: NDArray[np.float32]
+    codes: Codes | None = None
 
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.rows):
             raise ConfigError(f"{len(self.rows)} chunks and vectors of shape {self.matrix.shape} do not join")
+        if self.codes is not None and self.codes.codes.shape != self.matrix.shape:
+            raise ConfigError(f"codes of shape {self.codes.codes.shape} and vectors of {self.matrix.shape} do not join")
+
+    def nearest(self, vector: Vector, k: int, selection: Selection | None) -> list[Found]:
+        """At most k chunks of a selection (None for all), by falling cosine, ties by ascending id."""
+        ordinals = None if selection is None else selection.ordinals
+        upper = self.codes.bounds(vector, ordinals) if self.codes else rescoring.bounds(self.matrix, vector, ordinals)
+        candidates = rescoring.candidates(self.matrix, vector, k, upper, ordinals)
+        cosines = rescoring.cosines(self.matrix, candidates, vector)
+        top = best(cosines, np.arange(len(candidates)), k)
+        return [Found(self.rows.chunks[candidates[at]], float(cosines[at])) for at in top.tolist()]
 
 
 class ExactVectors:
     """Compares a query with every vector.
 
-    A float32 product picks the candidates, with a margin; their cosines are then summed in float64 row by row, so
-    neither the order of the corpus nor how it is cut into parts changes a bit.
+    Bounds of all cosines, from float32 or int8, pick the candidates; their cosines are then summed in float64 row by
+    row, so neither codes, nor the order of the corpus, nor how it is cut into parts change a bit.
     """
 
     def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
@@ -60,14 +77,8 @@ class ExactVectors:
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
     ) -> list[Found]:
         """At most k chunks of those that pass, by falling cosine, ties by ascending id."""
-        found: list[Found] = []
-        for part in self.parts:
-            rough = part.matrix @ vector
-            candidates = _candidates(rough, part.rows.mask(both(require, where)), k)
-            exact = np.zeros(len(rough))
-            exact[candidates] = _cosines(part.matrix[candidates], vector)
-            top = best(exact, candidates, k)
-            found.extend(Found(part.rows.chunks[at], float(exact[at])) for at in top.tolist())
+        passing = both(require, where)
+        found = chain.from_iterable(part.nearest(vector, k, part.rows.selection(passing)) for part in self.parts)
         return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
 
     def similarities(
@@ -77,7 +88,7 @@ class ExactVectors:
         found: dict[str, float] = {}
         for part in self.parts:
             places = part.rows.places(ids, both(require, where))
-            cosines = _cosines(part.matrix[list(places.values())], vector) if places else np.empty(0)
+            cosines = rescoring.cosines(part.matrix, np.array(list(places.values()), dtype=np.intp), vector)
             found |= dict(zip(places, cosines.tolist(), strict=True))
         return found
 
@@ -124,6 +135,10 @@ class VectorChannel(Leaf):
                 best[chunk_id] = max(best.get(chunk_id, -1.0), weighted(score, wording.weight))
         return best
 
+    def _wordings(self, query: Query) -> tuple[Variant, ...]:
+        """A blank text says something where the query's vector is of this embedder, and not where it is of another."""
+        return tuple(w for w in super()._wordings(query) if w.text.strip() or self._own(query) is not None)
+
     def _vectors(self, query: Query, wordings: Sequence[Variant]) -> list[Vector]:
         own = self._own(query)
         texts = [wording.text for wording in wordings if own is None or wording.text != query.text]
@@ -161,22 +176,3 @@ def unit_rows(vectors: ArrayLike, count: int, dimension: int) -> NDArray[np.floa
             f"vector {wrong[0]} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
         )
     return rows
-
-
-def _candidates(rough: NDArray[np.float32], mask: NDArray[np.bool_] | None, k: int) -> NDArray[np.intp]:
-    """Rows that may be among the k nearest, for all that float32 can tell."""
-    allowed = np.arange(len(rough)) if mask is None else np.flatnonzero(mask)
-    if len(allowed) <= k:
-        return allowed
-    if k == 0:
-        return allowed[:0]
-    chosen = rough[allowed]
-    border = np.partition(chosen, len(chosen) - k)[len(chosen) - k]
-    candidates: NDArray[np.intp] = allowed[chosen >= border - _MARGIN]
-    return candidates
-
-
-def _cosines(rows: NDArray[np.float32], vector: Vector) -> NDArray[np.float64]:
-    """Inner products in float64; the order of summation depends on the dimension alone."""
-    products: NDArray[np.float64] = (rows.astype(np.float64) * vector.astype(np.float64)).sum(axis=1)
-    return products

@@ -179,9 +179,10 @@ def _depths(depth: int | Mapping[str, int], names: Mapping[str, Any]) -> dict[st
 
 
 def _vote(name: str, rank: int, hit: Hit, weight: float, contribution: float) -> Vote:
-    """A leaf's vote is carried on; the votes of a composition become the parts of one."""
-    if len(hit.votes) == 1 and hit.votes[0].stage == name and not hit.votes[0].parts:
-        return replace(hit.votes[0], rank=rank, weight=weight, contribution=contribution)
+    """A vote of the channel's own is carried on; the votes of a composition become the parts of one."""
+    own = hit.votes[0] if len(hit.votes) == 1 else None
+    if own is not None and own.stage == name and (not own.parts or own.contribution is None):
+        return replace(own, rank=rank, weight=weight, contribution=contribution)
     leaf = next((part for vote in hit.votes for part in vote.leaves()), None)
     return Vote(
         name,

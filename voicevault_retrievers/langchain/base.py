@@ -24,7 +24,7 @@ from pydantic import field_validator
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import Call, Plan, adrive, value_of
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, both, compile_filter
+from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.pipeline import Pipeline
@@ -139,7 +139,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return replace(
             asked,
             where=narrowed,
-            require=both(self.require, asked.require),
+            require=scope(self.require, asked.require),
             weights={**(asked.weights or {}), **(weights or {})} or None,
         )
 

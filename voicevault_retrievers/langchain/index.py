@@ -27,10 +27,9 @@ from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.channels import keyword_channel, vector_channel
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.names import locate, vacant
-from voicevault_retrievers.store.snapshot import Part
+from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
 from voicevault_retrievers.types import Chunk, Query, Ranking
 
 D = TypeVar("D", bound="HybridIndex")
@@ -140,7 +139,7 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
         return _Live(self)
 
     def _build(self) -> Pipeline:
-        commit = _Commit(self.kb, self.kb.parts)
+        commit = _Commit(self.kb, self.kb.view())
         if self.preset is None and self.kb.manifest.embedder is None:
             return self._over({"bm25": commit.bm25()})
         return self._over_base(commit)
@@ -162,13 +161,13 @@ class _Commit(NamedTuple):
     """A knowledge base at one commit: both channels are over the same, whatever is written meanwhile."""
 
     kb: KnowledgeBase
-    parts: tuple[Part, ...]
+    view: View
 
     def bm25(self, **options: Any) -> BM25:
-        return keyword_channel(self.parts, self.kb.analyzer, **options)
+        return keyword_channel([self.view], self.kb.analyzer, **options)
 
     def dense(self, **options: Any) -> VectorChannel:
-        return vector_channel(self.parts, self.kb.embedder, self.kb.name, **options)
+        return vector_channel([self.view], self.kb.embedder, self.kb.name, **options)
 
 
 class _Live(Channel):

@@ -17,7 +17,7 @@ from llama_index_instrumentation import get_dispatcher
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import Call, Plan, value_of
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.node import node_of_hit
@@ -45,7 +45,7 @@ class Narrowing:
         return replace(
             query,
             where=both(self.where, query.where),
-            require=both(self.require, query.require),
+            require=scope(self.require, query.require),
             weights={**(query.weights or {}), **self.weights} or None,
         )
 
@@ -74,7 +74,7 @@ class PipelineRetriever(BaseRetriever):
         super().__init__(callback_manager=callback_manager, object_map=object_map, objects=objects, verbose=verbose)
         self.pipeline = pipeline
         self.k = _top_k(k, similarity_top_k, pipeline.k)
-        self.narrowing = Narrowing(filter_of(where), filter_of(require))
+        self.narrowing = Narrowing(filter_of(where), scope(None if require is None else filter_of(require) or {}))
 
     @property
     def similarity_top_k(self) -> int:

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from voicevault_retrievers.channel import Leaf, Match
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
-from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.store import analyzers
+from voicevault_retrievers.store import analyzers, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.channels import keyword_channel, vector_channel
-from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
-from voicevault_retrievers.store.names import locate, names, vacant
-from voicevault_retrievers.store.snapshot import Part
-from voicevault_retrievers.types import Chunk, Failure, Query, Variant
+from voicevault_retrievers.store.manifest import Manifest
+from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.standardised import Standardised, Unavailable
+from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
+from voicevault_retrievers.types import ChannelKind, Failure
 
 
 class Bases:
-    """Knowledge bases, by name, folder or open, whose chunks share document counts and lengths as those of one would.
+    """Knowledge bases, by name, folder or open, searched as one.
 
-    Where more than one is named, a chunk's id is `base:id`, whichever of them exist, and its `kb` says which. A base
-    that does not exist or is empty is left out, and `notes` names it: `degrades` where others are searched, a mere
-    note where there is nothing to search. `analyzer` and `embedder` are those of `KnowledgeBase.open`. Raises
-    ConfigError when one is named twice, IncompatibleIndexError when two differ in analyzer or embedder, and what
-    `KnowledgeBase.open` does for one that is damaged.
+    Those made with one analyzer share document counts and lengths as the segments of one index would, and the
+    similarities of those made with one embedder compare as they are. Where they differ, each such group's list is
+    standardised and they are merged (see `Standardised`), in whatever order bases are named and even where one is
+    empty. A group that cannot be searched is skipped and noted; a base without an embedder is searched by keywords
+    only, where others have one.
+
+    Where more than one is named, a chunk's id is `base:id`, whichever of them exist, and its `kb` says which.
+    `analyzer` and `embedder` are those of `KnowledgeBase.open`, for the bases made with them; others load their own by
+    name. Raises ConfigError when a base is named twice, IncompatibleIndexError when none was made with what is given,
+    and what `KnowledgeBase.open` does for one that is damaged.
     """
 
     def __init__(
@@ -47,11 +49,10 @@ class Bases:
         self._paths = [b.path if isinstance(b, KnowledgeBase) else locate(b, root) for b in given]
         self._analyzer = analyzer
         self._embedder = embedder
-        self._prefixed: dict[Path, tuple[tuple[Part, ...], tuple[Part, ...]]] = {}
+        self._views: dict[Path, View] = {}
         if len(set(self.names)) != len(self.names):
             raise ConfigError(f"each knowledge base is named once, not {self.names}")
         self._open()
-        self._searched()
 
     @property
     def names(self) -> list[str]:
@@ -59,28 +60,44 @@ class Bases:
 
     @property
     def notes(self) -> tuple[Failure, ...]:
-        """The bases that are not searched, and why."""
-        searched = {base.path for base in self._searched()}
-        return tuple(self._note(path, bool(searched)) for path in self._paths if path not in searched)
+        """The bases that are not searched, or by keywords only, and why.
+
+        One that does not exist or is empty `degrades` where others are searched, and is a mere note where there is
+        nothing to search.
+        """
+        searched = self._searched()
+        found = {base.path for base in searched}
+        absent = [self._absent(path, bool(searched)) for path in self._paths if path not in found]
+        bare = [base for base in searched if base.manifest.embedder is None] if self._embedded() else []
+        return (*absent, *(_keywords_only(base) for base in bare))
 
     def __len__(self) -> int:
         return sum(len(base) for base in self._searched())
 
-    def bm25(self, **options: Any) -> BM25:
+    def bm25(self, **options: Any) -> Channel:
         """The keyword channel over the present chunks of all; `options` are those of `BM25`."""
-        searched = self._searched()
-        analyzer = searched[0].analyzer if searched else analyzers.named(self._analyzer)
-        return keyword_channel(self._parts(searched), analyzer, **options)
 
-    def dense(self, **options: Any) -> Leaf:
+        def made(bases: Sequence[KnowledgeBase]) -> Channel:
+            analyzer = bases[0].analyzer if bases else analyzers.named(self._analyzer)
+            return keyword_channel(map(self._view, bases), analyzer, **options)
+
+        groups = _alike(self._present(), lambda base: base.manifest.analyzer_fingerprint)
+        return _together(groups or [[]], made, options.get("name", "bm25"), "keyword")
+
+    def dense(self, **options: Any) -> Channel:
         """The vector channel over the present chunks of all; options and errors are those of `KnowledgeBase.dense`.
 
         Where there is nothing to search, a channel that finds nothing and loads no embedder.
         """
-        searched = self._searched()
-        if not searched:
-            return _Nothing(**options)
-        return vector_channel(self._parts(searched), searched[0].embedder, searched[0].name, **options)
+
+        def made(bases: Sequence[KnowledgeBase]) -> Channel:
+            return vector_channel([self._view(base) for base in bases], _embedder(bases), bases[0].name, **options)
+
+        searched, embedded = self._searched(), self._embedded()
+        if searched and not embedded:
+            return made(searched)
+        groups = _alike(embedded if any(map(len, embedded)) else [], lambda base: _fingerprint(base.manifest))
+        return _together(groups, made, options.get("name", "dense"), "semantic")
 
     def reload(self) -> bool:
         """See what was committed or created since; whether there was anything."""
@@ -89,72 +106,99 @@ class Bases:
 
     def _open(self) -> bool:
         """Open those that exist by now; whether there were any."""
-        new = [path for path in self._paths if path not in self._opened and not vacant(path)]
-        given: dict[str, Any] = {"analyzer": self._analyzer, "embedder": self._embedder}
-        self._opened |= {path: KnowledgeBase.open(path, **given) for path in new}
+        new = {path: manifest.read(path) for path in self._paths if path not in self._opened and not vacant(path)}
+        every = [*(base.manifest for base in self._opened.values()), *new.values()]
+        self._opened |= {path: KnowledgeBase.open(path, **self._given(own, every)) for path, own in new.items()}
         return bool(new)
 
+    def _given(self, own: Manifest, every: Sequence[Manifest]) -> dict[str, Any]:
+        """What was given and a base was made with; or all of it, where no base was: opening then says what is wrong."""
+        analyzer = None if self._analyzer is None else analyzers.named(self._analyzer).recipe()
+        embedder = None if self._embedder is None else self._embedder.fingerprint
+        options: dict[str, Any] = {}
+        if own.analyzer == analyzer or analyzer not in [one.analyzer for one in every]:
+            options["analyzer"] = self._analyzer
+        if _fingerprint(own) == embedder or embedder not in map(_fingerprint, every):
+            options["embedder"] = self._embedder
+        return options
+
+    def _present(self) -> list[KnowledgeBase]:
+        """Those that exist."""
+        return [self._opened[path] for path in self._paths if path in self._opened]
+
+    def _embedded(self) -> list[KnowledgeBase]:
+        """Those that exist and have an embedder."""
+        return [base for base in self._present() if base.manifest.embedder is not None]
+
     def _searched(self) -> list[KnowledgeBase]:
-        found = [self._opened[path] for path in self._paths if path in self._opened and len(self._opened[path])]
-        for other in found[1:]:
-            _check_alike(found[0], other)
-        return found
+        """Those that hold chunks."""
+        return [base for base in self._present() if len(base)]
 
-    def _parts(self, bases: Iterable[KnowledgeBase]) -> list[Part]:
-        return [part for base in bases for part in (self._named(base) if len(self._paths) > 1 else base.parts)]
+    def _view(self, base: KnowledgeBase) -> View:
+        """The present commit of a base, its name in every id; kept while it is the same, for the filters' masks."""
+        new = base.view(f"{base.name}:" if len(self._paths) > 1 else "")
+        known = self._views.get(base.path)
+        if known is None or known.snapshot is not new.snapshot:
+            known = self._views[base.path] = new
+        return known
 
-    def _named(self, base: KnowledgeBase) -> tuple[Part, ...]:
-        """The parts of a base with its name in every id; kept while they are the same, for the filters' masks."""
-        own, named = self._prefixed.get(base.path, ((), ()))
-        if own is not base.parts:
-            own = base.parts
-            named = tuple(part.renamed(_prefixed(part.rows, f"{base.name}:")) for part in own)
-            self._prefixed[base.path] = own, named
-        return named
-
-    def _note(self, path: Path, degrades: bool) -> Failure:
-        what = "empty" if path in self._opened else "missing"
-        known = ", ".join(names(path.parent)) or "none"
-        found = "holds no chunks" if path in self._opened else f"does not exist in {path.parent} (known: {known})"
-        return Failure(path.name, what, f"knowledge base {path.name!r} {found} and is not searched", degrades)
+    def _absent(self, path: Path, degrades: bool) -> Failure:
+        # The names of others are not told: a result may go to somebody who is not to know of them.
+        what, found = ("empty", "holds no chunks") if path in self._opened else ("missing", "does not exist")
+        where = "" if path in self._opened else f" in {path.parent}"
+        return Failure(path.name, what, f"knowledge base {path.name!r} {found}{where} and is not searched", degrades)
 
     def __repr__(self) -> str:
         return f"Bases({[str(path) for path in self._paths]})"
 
 
-class _Nothing(Leaf):
-    """The vector channel of no chunks."""
-
-    def __init__(self, *, timeout: float | None = None, name: str = "dense") -> None:
-        super().__init__(name, "semantic", timeout=timeout)
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [()] * len(wordings)
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        return {}
-
-
-def _prefixed(rows: Rows, prefix: str) -> Rows:
-    def chunk(at: int) -> Chunk:
-        found = rows.chunks[at]
-        return replace(found, id=prefix + found.id)
-
-    ids = Lazy(len(rows), lambda at: prefix + rows.ids[at])
-    return Rows(Lazy(len(rows), chunk), ids, rows.live, rows.columns)
-
-
-def _check_alike(one: KnowledgeBase, other: KnowledgeBase) -> None:
-    first, second = one.manifest, other.manifest
-    if first.analyzer_fingerprint != second.analyzer_fingerprint:
-        raise _unlike(one, other, "analyzers", repr(one.analyzer), repr(other.analyzer))
-    prints = [entry.fingerprint if entry else "none" for entry in (first.embedder, second.embedder)]
-    if prints[0] != prints[1]:
-        raise _unlike(one, other, "embedders", *prints)
+def _together(
+    groups: Sequence[Sequence[KnowledgeBase]],
+    make: Callable[[Sequence[KnowledgeBase]], Channel],
+    name: str,
+    kind: ChannelKind,
+) -> Channel:
+    """The channel of the only group, or those of several standardised; raises where none of them can be made."""
+    if len(groups) == 1:
+        return make(groups[0])
+    made: dict[str, Channel] = {}
+    failed: list[RetrievalError] = []
+    for label, group in sorted(("+".join(sorted(base.name for base in group)), group) for group in groups):
+        if any(map(len, group)):
+            try:
+                made[label] = make(group)
+            except RetrievalError as error:
+                made[label] = Unavailable(error, name, kind)
+                failed.append(error)
+    if failed and len(failed) == len(made):
+        raise failed[0]
+    return Standardised(made, name, kind)
 
 
-def _unlike(one: KnowledgeBase, other: KnowledgeBase, what: str, first: str, second: str) -> IncompatibleIndexError:
-    return IncompatibleIndexError(
-        f"knowledge bases {one.name!r} and {other.name!r} were made with different {what} ({first}; {second}) and "
-        "cannot be searched as one: search them apart and fuse the rankings, or index one of them again"
-    )
+def _alike(bases: Iterable[KnowledgeBase], key: Callable[[KnowledgeBase], Hashable]) -> list[list[KnowledgeBase]]:
+    """The bases of each key."""
+    groups: dict[Hashable, list[KnowledgeBase]] = {}
+    for base in bases:
+        groups.setdefault(key(base), []).append(base)
+    return list(groups.values())
+
+
+def _fingerprint(made: Manifest) -> str | None:
+    """That of the embedder; None where there is none."""
+    return made.embedder.fingerprint if made.embedder else None
+
+
+def _embedder(bases: Sequence[KnowledgeBase]) -> Embedder | None:
+    """The one embedder of several bases: some may have been opened with it where others cannot load it by name."""
+    errors: list[RetrievalError] = []
+    for base in sorted(bases, key=lambda base: base.name):
+        try:
+            return base.embedder
+        except RetrievalError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _keywords_only(base: KnowledgeBase) -> Failure:
+    said = f"knowledge base {base.name!r} was created without an embedder and is searched by keywords only"
+    return Failure(base.name, "keywords only", said, degrades=False)

@@ -19,8 +19,9 @@ from voicevault_retrievers.store import disk, log, manifest, segment, sources
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
 from voicevault_retrievers.store.merging import Merged
+from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.segment import StoredSegment
-from voicevault_retrievers.store.snapshot import Part, Snapshot
+from voicevault_retrievers.store.snapshot import Snapshot
 
 SEAL_AT = 4096
 """A log that has done this much to chunks (added, replaced, deleted) becomes a segment."""
@@ -46,7 +47,7 @@ class Changes:
 
 def begin(folder: Path, first: Manifest) -> None:
     """Make an empty knowledge base elsewhere and move it into its place, so that there is never half of one."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folders(folder.parent)
     made = folder.with_name(f".{first.id}")
     disk.make_folder(made)
     log.create(made / first.log)
@@ -93,7 +94,7 @@ def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: 
     segments = [_buried(snapshot, place, last) for place in kept]
     for at, group in enumerate(made, start=number):
         checked(snapshot, group)
-        segments.append(written(folder, at, Merged([parts[place] for place in group])))
+        segments.append(written(present, folder, at, Merged([parts[place] for place in group])))
     name = f"log-{last:06d}"
     log.create(folder / name)
     listed = sources.write(folder, last, snapshot.sources)
@@ -111,10 +112,12 @@ def checked(snapshot: Snapshot, group: Sequence[int]) -> None:
             snapshot.segments[place].check()
 
 
-def written(folder: Path, number: int, merged: Merged) -> SegmentEntry:
+def written(present: Manifest, folder: Path, number: int, merged: Merged) -> SegmentEntry:
     """Write the segment of this number."""
-    name = f"seg-{number:06d}"
-    return segment.write(folder, name, merged.chunks, merged.postings, merged.vectors, merged.parents)
+    name, quantised = f"seg-{number:06d}", present.vectors == "int8" and present.embedder is not None
+    return segment.write(
+        folder, name, merged.chunks, merged.postings, merged.vectors, merged.parents, quantised=quantised
+    )
 
 
 def pending(snapshot: Snapshot) -> list[int]:
@@ -179,7 +182,8 @@ def _fresh(snapshot: Snapshot) -> Iterator[Part]:
         chunks = [logged.chunk for logged in snapshot.ordered]
         documents = snapshot.analyzer.analyse([chunk.text for chunk in chunks])
         parents = Rows.of(snapshot.tail_parents.values())
-        yield Part(Segment(Rows(chunks), build(documents)), snapshot.vectors, parents)
+        rows = Rows(chunks)
+        yield Part(rows, snapshot.vectors, lambda: Segment(rows, build(documents)), parents)
 
 
 def _stays(snapshot: Snapshot, group: Sequence[int], busy: Collection[str] = (), *, whole: bool = False) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -64,6 +65,15 @@ def flush_folder(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """A new folder; FileExistsError where there is something of that name."""
     os.mkdir(folder)
+
+
+def make_folders(folder: Path) -> None:
+    """A folder, with those above it that are missing, durable at once; as it is where it is there."""
+    if not folder.is_dir():
+        make_folders(folder.parent)
+        with suppress(FileExistsError):  # another process may make it as well
+            os.mkdir(folder)
+        flush_folder(folder.parent)
 
 
 def rename(old: Path, new: Path) -> None:

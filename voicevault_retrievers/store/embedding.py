@@ -12,6 +12,8 @@ from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.manifest import EmbedderEntry
+from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.types import Chunk, Vector
 
 Progress: TypeAlias = Callable[[int, int], None]
 Rows: TypeAlias = NDArray[np.float32]
@@ -72,3 +74,35 @@ def embed(embedder: Embedder, texts: Sequence[str], progress: Progress | None) -
         if progress:
             progress(at + len(batch), len(texts))
     return rows
+
+
+class Prepared:
+    """The vectors of chunks that are to come, by id: those given, and others once `prepare` has made them."""
+
+    def __init__(self, embedder: Callable[[], Embedder | None], given: dict[str, Vector]) -> None:
+        self._embedder = embedder
+        self._rows = given
+
+    def __call__(self, snapshot: Snapshot, chunks: Sequence[Chunk]) -> Rows | None:
+        """A row per chunk; None where a knowledge base keeps none."""
+        dimension = snapshot.manifest.dimension
+        if dimension is None:
+            return None
+        self.prepare(snapshot, chunks, None)
+        return np.array([self._rows[chunk.id] for chunk in chunks], dtype=np.float32).reshape(-1, dimension)
+
+    def prepare(self, snapshot: Snapshot, chunks: Sequence[Chunk], progress: Progress | None) -> None:
+        """Make what is not there of those chunks that a snapshot has not; a text that it has under an id has a row."""
+        if snapshot.manifest.embedder is None:
+            return
+        new: list[Chunk] = []
+        for chunk in chunks:
+            old = None if chunk.id in self._rows else snapshot.get(chunk.id)
+            if old is not None and old.text == chunk.text:
+                self._rows[chunk.id] = snapshot.vector(chunk.id)
+            elif chunk.id not in self._rows:
+                new.append(chunk)
+        embedder = self._embedder() if new else None
+        if embedder is not None:
+            rows = embed(embedder, [chunk.text for chunk in new], progress)
+            self._rows.update(zip((chunk.id for chunk in new), rows, strict=True))

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from voicevault_retrievers.checks import number
 from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
 from voicevault_retrievers.documents import discover, name_below
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, codec, embedding, repairing
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.channels import keyword_channel, vector_channel
 from voicevault_retrievers.store.commit import Changes, begin
 from voicevault_retrievers.store.edits import Drop, Put
-from voicevault_retrievers.store.embedding import Progress
+from voicevault_retrievers.store.embedding import Prepared, Progress
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
-from voicevault_retrievers.store.snapshot import Part, Snapshot
+from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.sources import KEY, Drift, Source, by_name, drift
 from voicevault_retrievers.store.stats import Stats
 from voicevault_retrievers.store.verify import problems
+from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
 from voicevault_retrievers.store.writer import Writer, reporting
 from voicevault_retrievers.text import CustomAnalyzer
-from voicevault_retrievers.types import Chunk, Vector
+from voicevault_retrievers.types import Chunk
 
 _VECTORS = ("exact", "int8", "chroma")
 
@@ -84,6 +85,10 @@ class KnowledgeBase:
         """
         if vectors not in _VECTORS:
             raise unknown("vectors", vectors, _VECTORS)
+        if vectors != "exact" and embedder is None:
+            raise ConfigError(f"vectors={vectors!r} needs an embedder, whose vectors they are: give embedder=...")
+        if vectors == "chroma":
+            require("chromadb", extra="chroma")
         folder = locate(base, root)
         if not vacant(folder):
             raise ConfigError(f"{folder} is there already: open it, remove it, or choose another name")
@@ -250,16 +255,20 @@ class KnowledgeBase:
         """What is here, in numbers."""
         return Stats.of(self._snapshot)
 
+    def view(self, prefix: str = "") -> View:
+        """The present commit, whatever is written from now on; `prefix` stands before every id."""
+        return View(self._snapshot, self._writer.chroma, prefix)
+
     def bm25(self, **options: Any) -> BM25:
         """The keyword channel over the present chunks; `options` are those of `BM25`."""
-        return keyword_channel(self.parts, self.analyzer, **options)
+        return keyword_channel([self.view()], self.analyzer, **options)
 
     def dense(self, **options: Any) -> VectorChannel:
         """The vector channel over the present chunks; `options` are those of `VectorChannel`.
 
         Raises ConfigError in a base for keywords only, and as `embedder` does.
         """
-        return vector_channel(self.parts, self.embedder, self.name, **options)
+        return vector_channel([self.view()], self.embedder, self.name, **options)
 
     def add(
         self,
@@ -311,39 +320,10 @@ class KnowledgeBase:
         rows = () if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
         if not given and not kept and not named and not alone:
             return Changes()
-        prepared = {chunk.id: row for chunk, row in zip(given, rows, strict=False)}
+        prepared = Prepared(lambda: self.embedder, dict(zip((chunk.id for chunk in given), rows, strict=False)))
         with self._writer.holding() as snapshot:
-            new = [chunk for chunk in given if chunk.id not in prepared]
-            changed = [chunk for chunk in new if not codec.same(chunk, snapshot.get(chunk.id))]
-            self._prepare(prepared, snapshot, changed, progress)
-
-        def matrix(now: Snapshot, picked: Sequence[Chunk]) -> embedding.Rows | None:
-            self._prepare(prepared, now, [chunk for chunk in picked if chunk.id not in prepared], None)
-            dimension = now.manifest.dimension
-            if dimension is None:
-                return None
-            return np.array([prepared[chunk.id] for chunk in picked], dtype=np.float32).reshape(-1, dimension)
-
-        return self._writer.commit(Put(given, matrix, kept, named, alone))
-
-    def _prepare(
-        self, prepared: dict[str, Vector], snapshot: Snapshot, chunks: Sequence[Chunk], progress: Progress | None
-    ) -> None:
-        """Put the vectors of chunks beside those that are there; a text that was here under the same id has one."""
-        if snapshot.manifest.embedder is None or not chunks:
-            return
-        old = {chunk.id: snapshot.get(chunk.id) for chunk in chunks}
-        new: list[Chunk] = []
-        for chunk in chunks:
-            was = old[chunk.id]
-            if was is not None and was.text == chunk.text:
-                prepared[chunk.id] = snapshot.vector(chunk.id)
-            else:
-                new.append(chunk)
-        embedder = self.embedder
-        if new and embedder is not None:
-            rows = embedding.embed(embedder, [chunk.text for chunk in new], progress)
-            prepared.update(zip((chunk.id for chunk in new), rows, strict=True))
+            prepared.prepare(snapshot, given, progress)
+        return self._writer.commit(Put(given, prepared, kept, named, alone))
 
     def delete(
         self, ids: Iterable[str] | None = None, *, source: str | None = None, where: Filter | None = None
@@ -397,8 +377,8 @@ class KnowledgeBase:
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also in another process, is opened anew: it reads the last commit, and holds no lock."""
         custom = self.analyzer if isinstance(self.analyzer, CustomAnalyzer) else None
-        given = {"analyzer": custom, "embedder": self._embedder, "wait": self._writer.wait, "limits": self._limits}
-        return partial(type(self).open, **given), (self.path,)
+        given: dict[str, Any] = {"wait": self._writer.wait, "limits": self._limits}
+        return partial(type(self).open, analyzer=custom, embedder=self._embedder, **given), (self.path,)
 
     @property
     def _snapshot(self) -> Snapshot:

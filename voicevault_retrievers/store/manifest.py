@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from voicevault_retrievers.dense.int8 import Gate
 from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.store import files
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -63,7 +64,8 @@ class NamedFile:
 class SegmentEntry:
     """An immutable folder of `count` chunks and `parents` parents, its files, and which of them are no more.
 
-    `parent_tombstones` is a file as `TombstoneEntry.file`, with `deleted_parents` bits set.
+    `parent_tombstones` is a file as `TombstoneEntry.file`, with `deleted_parents` bits set. `gate` is what the int8
+    codes of its vectors are worth; None where it has none.
     """
 
     name: str
@@ -73,6 +75,7 @@ class SegmentEntry:
     parents: int = 0
     parent_tombstones: NamedFile | None = None
     deleted_parents: int = 0
+    gate: Gate | None = None
 
     @property
     def deleted(self) -> int:
@@ -170,6 +173,7 @@ def _segment(entry: dict[str, Any]) -> SegmentEntry:
         entry.get("parents", 0),
         _named(entry.get("parent_tombstones")),
         entry.get("deleted_parents", 0),
+        Gate(**entry["gate"]) if entry.get("gate") else None,
     )
 
 

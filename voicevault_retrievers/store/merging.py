@@ -14,7 +14,7 @@ from voicevault_retrievers.lexical.building import Moved
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.codec import Lazy
-from voicevault_retrievers.store.snapshot import Part
+from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.types import Chunk
 
 ROWS = 4096

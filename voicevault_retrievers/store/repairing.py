@@ -19,7 +19,7 @@ from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.manifest import SegmentEntry
 from voicevault_retrievers.store.merging import Merged
-from voicevault_retrievers.store.snapshot import Part
+from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.types import Chunk
 
 
@@ -43,7 +43,7 @@ def repair(folder: Path, given: SavedAnalyzer | None, progress: Progress | None 
         segments: list[SegmentEntry] = []
         done = 0
         for number, entry in enumerate(present.segments, start=present.generation + 1):
-            segments.append(written(folder, number, Merged([_part(folder, entry, analyzer)])))
+            segments.append(written(present, folder, number, Merged([_part(folder, entry, analyzer)])))
             done += entry.count
             if progress:
                 progress(done, total)
@@ -78,7 +78,8 @@ def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> Part:
     parents = None
     if entry.parents:
         parents = Rows(_chunks(own / "parents.jsonl", folder.name), live=segment.read_live_parents(folder, entry))
-    return Part(Segment(Rows(chunks, live=segment.read_live(folder, entry)), postings), vectors, parents)
+    rows = Rows(chunks, live=segment.read_live(folder, entry))
+    return Part(rows, vectors, lambda: Segment(rows, postings), parents)
 
 
 def _chunks(path: Path, kb: str) -> Lazy[Chunk]:

@@ -7,6 +7,7 @@ chunks; and where there are parents, their table.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.columns import Columns
+from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.removed import Removed
@@ -25,8 +27,13 @@ from voicevault_retrievers.store import columns, files, table
 from voicevault_retrievers.store.columns import StoredColumns
 from voicevault_retrievers.store.files import BlockFile, NewFolder
 from voicevault_retrievers.store.manifest import NamedFile, SegmentEntry, TombstoneEntry
+from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.table import Table
 from voicevault_retrievers.types import Chunk
+
+_logger = logging.getLogger(__name__)
+
+CODES = ("codes", "scales", "residuals", "centre")
 
 _WORD = np.dtype("<u4")
 _VECTORS = "vectors.npy"
@@ -41,6 +48,7 @@ class StoredSegment:
     parents: Table
     postings: Postings
     vectors: NDArray[np.float32] | None
+    codes: Codes | None
     columns: Columns
     files: Mapping[str, BlockFile]
 
@@ -62,7 +70,17 @@ class StoredSegment:
             raise files.damaged(own, f"does not join: files of {sorted(counts)} chunks, expected {entry.count}")
         stored = opened.get(columns.NAME)
         made = Columns(found.chunks, None if stored is None else StoredColumns(stored, entry.count))
-        return cls(entry, found, parents, postings, vectors, made, opened)
+        codes = Codes.of({name: opened[f"{name}.npy"].array() for name in CODES}) if entry.gate else None
+        return cls(entry, found, parents, postings, vectors, codes, made, opened)
+
+    @property
+    def number(self) -> int:
+        """What is written later has a higher one."""
+        return int(self.entry.name.removeprefix("seg-"))
+
+    def part(self, lexical: Segment, parents: Rows) -> Part:
+        """What is searched of it, where these are live."""
+        return Part(lexical.rows, self.vectors, lambda: lexical, parents, self.codes, self.number)
 
     def live(self, folder: Path, entry: SegmentEntry) -> Segment:
         """What is searched of it: the chunks that an entry of the segment has left, with what the others took."""
@@ -107,20 +125,24 @@ def write(
     postings: Postings,
     vectors: Iterable[NDArray[np.float32]],
     parents: Sequence[Chunk] = (),
+    *,
+    quantised: bool = False,
 ) -> SegmentEntry:
     """Write a segment below a knowledge base's folder.
 
     `chunks` come in ascending order of id, `postings` are theirs, and so are `vectors`, in blocks of rows; none where
-    there is no embedder. `parents` come in ascending order of id.
+    there is no embedder. `parents` come in ascending order of id. `quantised` asks for int8 codes, which are kept
+    where the gate lets them pass.
     """
     new = NewFolder(folder / name)
     table.write(new, table.CHUNKS, chunks)
     postings.save(new.save)
     new.write(columns.NAME, columns.pieces(chunks))
     _write_vectors(new, len(chunks), vectors)
+    passed = _write_codes(new) if quantised and len(chunks) else None
     if parents:
         table.write(new, table.PARENTS, parents)
-    return SegmentEntry(name, len(chunks), new.seal(), parents=len(parents))
+    return SegmentEntry(name, len(chunks), new.seal(), parents=len(parents), gate=passed)
 
 
 def bury(folder: Path, name: str, live: Mask) -> NamedFile:
@@ -163,6 +185,19 @@ def _read_bits(folder: Path, dead: NamedFile | None, count: int) -> Mask | None:
         return None
     bits = np.frombuffer(files.read(folder / dead.name, dead.file), dtype=np.uint8)
     return ~np.unpackbits(bits, count=count).astype(np.bool_)
+
+
+def _write_codes(folder: NewFolder) -> Gate | None:
+    """Write the codes of the vectors that were just written, where they pay; how much they do."""
+    matrix = np.load(folder.path / _VECTORS, mmap_mode="r")
+    codes = quantise(matrix)
+    found = gate(matrix, codes)
+    _logger.info("%s: %s", folder.path, found)
+    if not found.passed:
+        return None
+    for name, array in codes.arrays().items():
+        folder.save(f"{name}.npy", array)
+    return found
 
 
 def _write_vectors(folder: NewFolder, count: int, blocks: Iterable[NDArray[np.float32]]) -> None:

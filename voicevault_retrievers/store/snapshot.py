@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.columns import PARENT
-from voicevault_retrievers.dense.exact import VectorPart
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.filters import Condition, Filter, compile_filter
 from voicevault_retrievers.lexical.forward import Forward
@@ -25,31 +24,12 @@ from voicevault_retrievers.store import analyzers, files, log, manifest, sources
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest
+from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.types import Chunk, Vector
 
 T = TypeVar("T")
-
-
-class Part(NamedTuple):
-    """Chunks with what is searched of them: ordinal i is the same chunk in both; and parents, which are not."""
-
-    lexical: Segment
-    vectors: NDArray[np.float32] | None
-    parents: Rows | None = None
-
-    @property
-    def rows(self) -> Rows:
-        return self.lexical.rows
-
-    @property
-    def dense(self) -> VectorPart | None:
-        return None if self.vectors is None else VectorPart(self.rows, self.vectors)
-
-    def renamed(self, rows: Rows) -> Part:
-        """The same under other ids."""
-        return Part(replace(self.lexical, rows=rows), self.vectors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +123,8 @@ class Snapshot:
 
     def after(self, records: Iterable[Record]) -> Snapshot:
         """The snapshot with these commits more."""
-        tail, tail_parents, known = dict(self.tail), dict(self.tail_parents), dict(self.sources)
+        tail, tail_parents = dict(self.tail), dict(self.tail_parents)
+        known: dict[str, Source | None] = dict(self.sources)
         touched: set[str] = set()
         moved: set[str] = set()
         written = self.written
@@ -246,8 +227,8 @@ class Snapshot:
         """Those of some values that a live chunk has under a key of its metadata, or, for `PARENT`, as its parent."""
         wanted = set(values)
         logged = (entry.chunk for entry in self.tail.values()) if wanted else ()
-        found = {chunk.parent_id if key == PARENT else chunk.metadata.get(key) for chunk in logged}
-        found = {value for value in found if isinstance(value, str)} & wanted
+        held = (chunk.parent_id if key == PARENT else chunk.metadata.get(key) for chunk in logged)
+        found = {value for value in held if isinstance(value, str)} & wanted
         for value in wanted - found:
             if any(_has(rows, Condition(key, "$eq", value)) for rows in self.rows):
                 found.add(value)
@@ -281,17 +262,20 @@ class Snapshot:
     def sealed(self) -> list[Part]:
         """The segments."""
         every = zip(self.lexical, self.segments, self.parents, strict=True)
-        return [Part(segment, stored.vectors, parents) for segment, stored, parents in every]
+        return [stored.part(segment, parents) for segment, stored, parents in every]
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """What is searched: the segments, and one made of the log's chunks."""
-        parts = self.sealed
-        if self.tail:
-            rows = Rows([logged.chunk for logged in self.ordered])
-            terms, came = self.waiting
-            parts.append(Part(Segment(rows, terms.reordered([came[logged] for logged in self.ordered])), self.vectors))
-        return tuple(parts)
+        if not self.tail:
+            return tuple(self.sealed)
+        rows = Rows([logged.chunk for logged in self.ordered])
+        return (*self.sealed, Part(rows, self.vectors, lambda: self._logged(rows)))
+
+    def _logged(self, rows: Rows) -> Segment:
+        """The log's chunks; analyses those that are new, which a search by vectors need not wait for."""
+        terms, came = self.waiting
+        return Segment(rows, terms.reordered([came[logged] for logged in self.ordered]))
 
 
 def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:

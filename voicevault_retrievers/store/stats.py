@@ -12,7 +12,8 @@ from voicevault_retrievers.store.snapshot import Snapshot
 class Stats:
     """`deleted` chunks still take room in segments; `logged` ones are in the log alone; `size` is in bytes, on disk.
 
-    `vectors` says how they are searched, `embedder` what made them; None where there are none.
+    `vectors` says how they are searched, `embedder` what made them; None where there are none. `int8` says of the
+    segments whose codes passed the gate what they are worth; the others are searched in float32.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Stats:
     size: int
     analyzer: str
     vectors: VectorSearch | None
+    int8: tuple[str, ...]
     embedder: str | None
     dimension: int | None
 
@@ -44,6 +46,7 @@ class Stats:
             sum(path.stat().st_size for path in snapshot.folder.rglob("*") if path.is_file()),
             repr(snapshot.analyzer),
             present.vectors if embedder else None,
+            tuple(f"{entry.name}: {entry.gate}" for entry in present.segments if entry.gate),
             embedder.fingerprint if embedder else None,
             present.dimension,
         )

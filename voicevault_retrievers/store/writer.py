@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from voicevault_retrievers.errors import RetrievalError, StorageError
 from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.store.chroma import Chroma
 from voicevault_retrievers.store.commit import checked, commit, pending, replaced, seal, sweep, written
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.log import Record, set_aside
@@ -55,9 +56,11 @@ class Writer:
         self._mutex = Mutex()
         self._queue_mutex = Mutex()
         self._queue: list[_Ticket] = []
-        self._merging: Thread | None = None
+        self._tending: Thread | None = None
         self._busy: frozenset[str] = frozenset()
         self._number = 0
+        vectors = self.snapshot.manifest.vectors
+        self.chroma = Chroma.at(self.snapshot.folder) if vectors == "chroma" else None
 
     def commit(self, edit: Edit[R]) -> R:
         """Carry out an edit, and return when it is on disk.
@@ -108,6 +111,7 @@ class Writer:
         self.settle()
         with self._mutex, self._writing():
             self.snapshot = seal(self.snapshot, self._next, whole=True)
+        self._tend()
 
     def close(self) -> None:
         """Let others write, when the merge that goes on has ended."""
@@ -117,10 +121,10 @@ class Writer:
             self._release()
 
     def settle(self) -> None:
-        """Wait for the merges in the background."""
-        merging = self._merging
-        if merging is not None:
-            merging.join()
+        """Wait for what goes on in the background."""
+        tending = self._tending
+        if tending is not None:
+            tending.join()
 
     def merge(self) -> bool:
         """Make one segment of some, if that is due; whether it was. Commits go on meanwhile."""
@@ -137,7 +141,7 @@ class Writer:
             with reporting(snapshot.folder, "written"):
                 checked(snapshot, group)
                 merged = Merged([snapshot.sealed[place] for place in group])
-                entry = written(snapshot.folder, number, merged)
+                entry = written(snapshot.manifest, snapshot.folder, number, merged)
                 with self._mutex:
                     if self._lock is not lock or not self._holds:  # what another has written since is not known here
                         return False
@@ -178,7 +182,7 @@ class Writer:
                 after = after.after([record])
         if records:
             self.snapshot = commit(before, after, records, self._next, self._busy)
-            self._merge_soon()
+            self._tend_soon()
 
     @property
     def _holds(self) -> bool:
@@ -209,23 +213,35 @@ class Writer:
         self.snapshot = Snapshot.open(folder, self.snapshot)
         set_aside(folder / self.snapshot.manifest.log, self.snapshot.end)
         sweep(folder, self.snapshot.manifest)
+        self._tend_soon()
 
     def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
-    def _merge_soon(self) -> None:
-        if (self._merging is None or not self._merging.is_alive()) and pending(self.snapshot):
-            self._merging = Thread(target=self._merge_all, name="voicevault-merge", daemon=True)
-            self._merging.start()
+    def follow(self) -> bool:
+        """Bring Chroma to the present segments, where it is not there; whether there was anything to do."""
+        with self._mutex:
+            lock, snapshot = self._lock, self.snapshot
+            if self.chroma is None or not self._holds or self.chroma.in_step(snapshot):
+                return False
+        with reporting(snapshot.folder, "written"):
+            self.chroma.follow(snapshot, lambda: self._lock is lock and self._holds)
+        return True
 
-    def _merge_all(self) -> None:
+    def _tend_soon(self) -> None:
+        tending = self._tending is not None and self._tending.is_alive()
+        if not tending and (pending(self.snapshot) or (self.chroma and not self.chroma.in_step(self.snapshot))):
+            self._tending = Thread(target=self._tend, name="voicevault-tend", daemon=True)
+            self._tending.start()
+
+    def _tend(self) -> None:
         try:
-            while self.merge():
+            while self.merge() or self.follow():
                 pass
-        except (RetrievalError, OSError) as error:  # nothing is lost: the segments stay as they are
-            _logger.warning("segments of %s could not be merged: %s", self.snapshot.folder, error)
+        except (RetrievalError, OSError) as error:  # nothing is lost: segments, and Chroma, stay as they are
+            _logger.warning("segments of %s could not be tended: %s", self.snapshot.folder, error)
 
     def _check_fork(self) -> None:
         """A forked child has neither the lock, nor the threads that may hold a mutex."""

@@ -1,0 +1,179 @@
+"""Scalar quantisation: rows as int8, which a search reads in place of float32, a quarter of the bytes.
+
+A row x is nearly m + s c, for the mean m of all rows, a scale s of its own, and whole numbers c from -127 to 127; the
+length r of what is left is kept. By Cauchy and Schwarz the inner product <x, q> is at most <m, q> + s <c, q> + r |q|.
+Only rows for which that reaches the k-th cosine found are looked at in float32, so a search by codes finds what one
+without them finds, to the bit. What codes cost a model is how many rows that is: `gate` measures it.
+
+Some models have a few dimensions that are large in every row, and would take most of each scale: less the mean, codes
+of bge-small lose a quarter of what they would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.compiled import installed
+from voicevault_retrievers.dense import rescoring
+from voicevault_retrievers.dense.rescoring import Bounds
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.selection import Ordinals
+from voicevault_retrievers.types import Vector
+
+TOP = 127
+"""The largest code."""
+COMPILED_FROM = 1 << 22
+"""Codes from which numba scans them, where it is installed: importing it takes half a second."""
+ROUNDING = 1e-6
+"""More, relative to what goes into a bound, than its last roundings lose."""
+PAYS_FROM = 1 << 22
+"""Numbers of a segment from which numpy too is no slower by int8; fewer float32 numbers stay in the caches."""
+LIMIT = 0.05
+"""The mean share of rows to look at for the best 100 up to which codes are kept."""
+QUERIES = 32
+
+_ALL: Ordinals = np.empty(0, dtype=np.uint32)
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Rows of shape (rows, dimension) as int8, of each its scale and the length of its residual, no less than it is.
+
+    `centre`, of shape (dimension,), is what was taken from every row.
+    """
+
+    codes: NDArray[np.int8]
+    scales: NDArray[np.float32]
+    residuals: NDArray[np.float32]
+    centre: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        rows, dimension = self.scales.shape, self.centre.shape
+        if self.codes.shape != (*rows, *dimension) or self.residuals.shape != rows or len(rows) != 1:
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in self.arrays().items())
+            raise ConfigError(f"{shapes} do not join; expected (rows, dimension), (rows,), (rows,), (dimension,)")
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Codes:
+        """The codes that `arrays` gave; others in the mapping are passed over."""
+        return cls(arrays["codes"], arrays["scales"], arrays["residuals"], arrays["centre"])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What to keep, by name."""
+        return {"codes": self.codes, "scales": self.scales, "residuals": self.residuals, "centre": self.centre}
+
+    def bounds(self, vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
+        """No less than the inner products of a vector with the rows, as of `rescoring.bounds`."""
+        compiled = self.codes.size >= COMPILED_FROM and installed()
+        return self._compiled(vector, ordinals) if compiled else self._vectorised(vector, ordinals)
+
+    def _vectorised(self, vector: Vector, ordinals: Ordinals | None) -> Bounds:
+        chosen = slice(None) if ordinals is None else ordinals
+        slack, length = self._longest * rescoring.rounding(vector), (1 + ROUNDING) * rescoring.length(vector)
+        products = rescoring.products(self.codes, vector, ordinals)
+        found: Bounds = (products + np.float32(slack)) * self.scales[chosen]
+        return found + self.residuals[chosen] * np.float32(length) + np.float32(self._base(vector))
+
+    def _compiled(self, vector: Vector, ordinals: Ordinals | None) -> Bounds:
+        from voicevault_retrievers.dense.int8_kernels import scan
+
+        levels, step, lost = _levels(vector)
+        length = rescoring.length(vector)
+        slack = self._longest * (lost + ROUNDING * length)
+        found = np.empty(len(self.codes) if ordinals is None else len(ordinals), dtype=np.float32)
+        arrays = (self.codes, self.scales, self.residuals, levels)
+        constants = (self._base(vector), step, slack, (1 + ROUNDING) * length)
+        scan(*arrays, *constants, _ALL if ordinals is None else ordinals, found)
+        return found
+
+    def _base(self, vector: Vector) -> float:
+        """No less than what the centre adds to every product."""
+        rounding = ROUNDING * rescoring.length(self.centre) * rescoring.length(vector)
+        return float(self.centre.astype(np.float64) @ vector.astype(np.float64)) + rounding
+
+    @property
+    def _longest(self) -> float:
+        """No row of codes is longer."""
+        return TOP * sqrt(self.codes.shape[1])
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether codes pay for a segment: which share of its rows a search has to look at in float32.
+
+    Mean and worst over `queries` of the segment's own rows, for the best 10 and 100; shares are in [0, 1].
+    """
+
+    rows: int
+    dimension: int
+    queries: int
+    mean_at_10: float
+    worst_at_10: float
+    mean_at_100: float
+    worst_at_100: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether to keep the codes."""
+        return self._large and self.mean_at_100 <= LIMIT
+
+    @property
+    def _large(self) -> bool:
+        return self.rows * self.dimension >= PAYS_FROM
+
+    def __str__(self) -> str:
+        verdict = "int8" if self.passed else f"float32, for int8 pays up to {LIMIT:.0%}"
+        if not self._large:
+            verdict = f"float32, for int8 pays from {-(-PAYS_FROM // self.dimension):,} rows"
+        return (
+            f"of {self.rows:,} rows, {self.mean_at_10:.2%} are compared again for the best 10 (at most "
+            f"{self.worst_at_10:.2%}), {self.mean_at_100:.2%} for the best 100 (at most {self.worst_at_100:.2%}): "
+            f"{verdict}"
+        )
+
+
+def quantise(rows: NDArray[np.float32]) -> Codes:
+    """Codes of finite rows, of shape (rows, dimension): less their mean, each row's largest number in size is 127."""
+    centre = (rows.sum(axis=0, dtype=np.float64) / max(1, len(rows))).astype(np.float32)
+    codes = np.empty(rows.shape, dtype=np.int8)
+    scales, residuals = np.empty((2, len(rows)), dtype=np.float32)
+    step = max(1, rescoring.AT_ONCE // rows.shape[1])
+    for start in range(0, len(rows), step):
+        some = slice(start, start + step)
+        block = rows[some].astype(np.float64) - centre
+        scales[some] = np.abs(block).max(axis=1) / TOP
+        scale = scales[some, None].astype(np.float64)
+        levels = np.divide(block, scale, out=np.zeros_like(block), where=scale > 0)
+        codes[some] = np.clip(np.rint(levels), -TOP, TOP)
+        residuals[some] = np.linalg.norm(block - codes[some] * scale, axis=1)
+    return Codes(codes, scales, np.nextafter(residuals, np.float32(np.inf)), centre)
+
+
+def gate(matrix: NDArray[np.float32], codes: Codes) -> Gate:
+    """Ask for the nearest of some rows, evenly spaced, and count what has to be looked at."""
+    asked = np.unique(np.linspace(0, len(matrix) - 1, min(QUERIES, len(matrix))).astype(np.intp))
+    shares = np.zeros((2, max(1, len(asked))))
+    for number, vector in enumerate(matrix[asked]):
+        bounds = codes.bounds(vector)
+        for depth, k in enumerate((10, 100)):
+            shares[depth, number] = len(rescoring.candidates(matrix, vector, k, bounds)) / len(matrix)
+    (mean_10, mean_100), (worst_10, worst_100) = shares.mean(axis=1).tolist(), shares.max(axis=1).tolist()
+    return Gate(len(matrix), matrix.shape[1], len(asked), mean_10, worst_10, mean_100, worst_100)
+
+
+def _levels(vector: Vector) -> tuple[NDArray[np.int16], float, float]:
+    """A vector as int16, by which step, and the length of what that loses.
+
+    The step is so large that the inner product with any codes fits int32.
+    """
+    wide = vector.astype(np.float64)
+    sizes = np.abs(wide)
+    step = max(float(sizes.max()) / 32767, TOP * float(sizes.sum()) / (2**31 - 1 - 64 * len(wide)))
+    levels = np.rint(wide / step).astype(np.int16) if step > 0 else np.zeros(len(wide), dtype=np.int16)
+    return levels, step, float(np.linalg.norm(wide - step * levels))

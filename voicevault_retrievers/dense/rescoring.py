@@ -1,0 +1,84 @@
+"""The k nearest rows, exactly: bounds of their inner products pick candidates, which are summed again in float64."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.selection import Ordinals
+from voicevault_retrievers.types import Vector
+
+Bounds: TypeAlias = NDArray[np.float32]
+Cosines: TypeAlias = NDArray[np.float64]
+
+AT_ONCE = 1 << 16
+"""Numbers that are converted at once: few enough for a core's cache, and for memory that malloc keeps for itself."""
+LONGEST = 1.01
+"""No row is longer; rows have length 1, or 0, but for rounding."""
+
+
+def bounds(matrix: NDArray[np.float32], vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
+    """No less than the inner products of a vector with rows of length 1: those of some ordinals, or all."""
+    return products(matrix, vector, ordinals) + np.float32(LONGEST * rounding(vector))
+
+
+def products(rows: NDArray[np.float32] | NDArray[np.int8], vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
+    """Inner products in float32, off by at most `rounding(vector)` times a row's length."""
+    if ordinals is None and rows.dtype == np.float32:
+        whole: Bounds = rows @ vector
+        return whole
+    found = np.empty(len(rows) if ordinals is None else len(ordinals), dtype=np.float32)
+    step = max(1, AT_ONCE // rows.shape[1])
+    for start in range(0, len(found), step):
+        some = slice(start, start + step)
+        block = rows[some] if ordinals is None else rows[ordinals[some]]
+        found[some] = block.astype(np.float32, copy=False) @ vector
+    return found
+
+
+def rounding(vector: Vector) -> float:
+    """By how much a float32 product with a row of length 1 may be off, in whatever order it is summed.
+
+    Higham (2002), "Accuracy and Stability of Numerical Algorithms", section 3.1: d / (1 - d u) times u = 2**-24, here
+    doubled, and for eight roundings more than the d of the sum.
+    """
+    return (len(vector) + 8) * 2.0**-23 * length(vector)
+
+
+def length(vector: Vector) -> float:
+    """The Euclidean norm."""
+    return float(np.linalg.norm(vector.astype(np.float64)))
+
+
+def candidates(
+    matrix: NDArray[np.float32], vector: Vector, k: int, upper: Bounds, ordinals: Ordinals | None = None
+) -> NDArray[np.intp]:
+    """Rows that the k nearest are all among, ascending, where `upper` are bounds of all rows, or of some ordinals.
+
+    The cosine of the worst of any k rows is no higher than that of the k-th nearest: whatever is bounded by less is
+    out. The k rows are those of the highest bounds.
+    """
+    if k <= 0:
+        return np.empty(0, dtype=np.intp)
+    if k < len(upper):
+        first = np.argpartition(upper, len(upper) - k)[len(upper) - k :]
+        cut = cosines(matrix, _at(first, ordinals), vector).min()
+        return _at(np.flatnonzero(upper >= np.nextafter(np.float32(cut), np.float32(-np.inf))), ordinals)
+    return _at(np.arange(len(upper)), ordinals)
+
+
+def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vector) -> Cosines:
+    """Inner products in float64; the order of summation depends on the dimension alone."""
+    found = np.empty(len(ordinals))
+    step = max(1, AT_ONCE // matrix.shape[1])
+    wide = vector.astype(np.float64)
+    for start in range(0, len(found), step):
+        some = slice(start, start + step)
+        found[some] = (matrix[ordinals[some]].astype(np.float64) * wide).sum(axis=1)
+    return found
+
+
+def _at(places: NDArray[np.intp], ordinals: Ordinals | None) -> NDArray[np.intp]:
+    return places if ordinals is None else ordinals[places].astype(np.intp)

@@ -1,0 +1,328 @@
+"""Chroma as the vector index of a knowledge base: it follows the segments' commits, and is made of them again at need.
+
+The collection in the folder `chroma` has a row for each chunk of the segments: its id, its vector, and a checksum of
+the vector. It never sees a text, and what it finds is looked up in the segments, where filters and deletions are known
+and cosines are exact; what the log holds is searched there. So a Chroma that is behind, damaged or gone costs time,
+and no search goes wrong.
+
+`chroma.json` says how far Chroma is. An embedded Chroma does not see what other processes write to its folder, so it is
+opened anew where that file has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary, finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.dense.exact import ExactVectors
+from voicevault_retrievers.errors import MissingExtraError, StorageError
+from voicevault_retrievers.extras import require as installed
+from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.protocols import Found
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.selection import Selection
+from voicevault_retrievers.store import disk, files
+from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.types import Vector
+
+FOLDER = "chroma"
+MARKER = "chroma.json"
+
+EXACT_UP_TO = 16 * 1024
+"""So many chunks are compared one by one, which takes a few milliseconds and misses nothing."""
+
+LEAST = 100
+"""Chroma is asked for at least so many: its search is approximate, and what it finds is ordered anew."""
+
+BATCH = 1000
+
+_SETTINGS: Mapping[str, Any] = {"configuration": {"hnsw": {"space": "cosine"}}, "embedding_function": None}
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Marker:
+    """How far Chroma is.
+
+    It holds the chunks of the segments of the knowledge base `base` numbered up to `holds` that are live at generation
+    `changed`, in at least so many `rows`; for snapshots from before that one it may hold other vectors.
+    """
+
+    base: str
+    holds: int
+    changed: int
+    rows: int = 0
+
+    def at(self, snapshot: Snapshot) -> bool:
+        """Whether it is of a Chroma that holds all segments of a snapshot."""
+        present = snapshot.manifest
+        return (self.base, self.holds, self.changed) == (present.id, present.generation, present.generation)
+
+
+class Chroma:
+    """The Chroma collection in the folder of a knowledge base, one of each for a process (`at`), shared by threads.
+
+    A process that was forked while it was open cannot use it (`usable`).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mutex = Mutex()
+        self._pid = os.getpid()
+        self._close: finalize[..., Chroma] | None = None
+        self._collection: Any = None
+        self._seen: Marker | None = None
+
+    @classmethod
+    def at(cls, folder: Path) -> Chroma:
+        """The one of a folder."""
+        with _mutex:
+            return _known.get(folder.absolute()) or _known.setdefault(folder.absolute(), cls(folder))
+
+    @property
+    def usable(self) -> bool:
+        return self._close is None or self._pid == os.getpid()
+
+    @property
+    def marker(self) -> Marker | None:
+        """How far it is; None where that is not known."""
+        try:
+            return Marker(**json.loads((self._folder / MARKER).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def nearest(self, vector: Vector, count: int, marker: Marker) -> list[str]:
+        """The ids of about the nearest `count` rows, in no order; fewer where there are fewer."""
+        with self._mutex:
+            found = self._whole(marker).query(query_embeddings=[vector.tolist()], n_results=count, include=[])
+        return [_id(key) for key in found["ids"][0]]
+
+    def in_step(self, snapshot: Snapshot) -> bool:
+        """Whether it holds the segments of a snapshot, or cannot be brought there by this process."""
+        marker = self.marker
+        return not self.usable or (marker is not None and marker.at(snapshot))
+
+    def follow(self, snapshot: Snapshot, goes_on: Callable[[], bool]) -> None:
+        """Put in what the segments of a snapshot have and it has not; take out what is gone, where that is much.
+
+        Stops where `goes_on` says so; the next one begins there. Where Chroma itself fails, it is made again of
+        nothing, once; then StorageError.
+        """
+        try:
+            return self._follow(snapshot, self.marker, goes_on)
+        except MissingExtraError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a damaged Chroma raises: all of it is derived
+            _logger.warning("Chroma in %s fails (%r) and is made again", self._folder, error)
+        try:
+            self.remove()
+            self._follow(snapshot, None, goes_on)
+        except Exception as error:
+            raise StorageError(
+                f"Chroma in {self._folder} cannot be made ({error!r}): until it can, all vectors are compared"
+            ) from error
+
+    def remove(self) -> None:
+        """Remove it; a search goes on without."""
+        with self._mutex:
+            self._shut()
+            for path in (self._folder / MARKER, self._folder / FOLDER):
+                if path.exists():
+                    disk.remove(path)
+
+    def _follow(self, snapshot: Snapshot, marker: Marker | None, goes_on: Callable[[], bool]) -> None:
+        parts, present = snapshot.sealed, snapshot.manifest
+        if marker is None or marker.base != present.id:
+            self.remove()
+            marker = Marker(present.id, -1, present.generation)
+        held = marker.holds
+        if held >= 0:
+            self._whole(marker)
+        self._mark(replace(marker, rows=0, changed=present.generation))
+        for part in parts:
+            if part.number > held:
+                for ids, vectors in _batches(part):
+                    if not goes_on():
+                        return
+                    self._put(ids, vectors)
+        rows = self._purged(parts)
+        self._mark(Marker(present.id, present.generation, present.generation, rows))
+
+    def _put(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        with self._mutex:
+            collection = self._open(self.marker)
+            keys = [_key(chunk_id) for chunk_id in ids]
+            sums = [zlib.crc32(row.tobytes()) for row in vectors]
+            got = collection.get(ids=keys, include=["metadatas"])
+            known = {key: found["v"] for key, found in zip(got["ids"], got["metadatas"], strict=True)}
+            new = [at for at, key in enumerate(keys) if known.get(key) != sums[at]]
+            if new:
+                collection.upsert(
+                    ids=[keys[at] for at in new],
+                    embeddings=vectors[new],
+                    metadatas=[{"v": sums[at]} for at in new],
+                )
+
+    def _purged(self, parts: Sequence[Part]) -> int:
+        """Take out what no part has, where that is more than a fifth; how many rows are left."""
+        with self._mutex:
+            collection = self._open(self.marker)
+            if collection.count() <= 1.2 * sum(part.rows.count for part in parts):
+                return int(collection.count())
+            live = {_key(part.rows.ids[at]) for part in parts for at in part.rows.living}
+            stale = [key for key in collection.get(include=[])["ids"] if key not in live]
+            for start in range(0, len(stale), BATCH):
+                collection.delete(ids=stale[start : start + BATCH])
+            return int(collection.count())
+
+    def _mark(self, marker: Marker) -> None:
+        with self._mutex:
+            files.replace(self._folder / MARKER, json.dumps(asdict(marker)).encode())
+            self._seen = marker  # this process wrote it, and its Chroma knows
+
+    def _whole(self, marker: Marker) -> Any:
+        """The collection; StorageError where rows have been lost."""
+        collection = self._open(marker)
+        if (count := collection.count()) < marker.rows:
+            raise StorageError(f"{self!r} has {count} rows left of {marker.rows}")
+        return collection
+
+    def _open(self, marker: Marker | None) -> Any:
+        """The collection as it is on disk now; made where the marker says that nothing is held yet."""
+        new = marker is not None and marker.holds < 0
+        if self._close is None or self._seen != marker:
+            self._shut()
+            if not new and not (self._folder / FOLDER / "chroma.sqlite3").is_file():
+                raise StorageError(f"{self!r} is gone")
+            chromadb = installed("chromadb", extra="chroma")
+            settings = chromadb.config.Settings(anonymized_telemetry=False)
+            client = chromadb.PersistentClient(path=str(self._folder / FOLDER), settings=settings)
+            self._close = finalize(self, client.close)  # Chroma keeps what is open, and as it was, for all who open it
+            self._close.atexit = False
+            get = client.get_or_create_collection if new else client.get_collection
+            self._collection = get("vectors", **(_SETTINGS if new else {"embedding_function": None}))
+            self._seen, self._pid = marker, os.getpid()
+        return self._collection
+
+    def _shut(self) -> None:
+        if self._close is not None:
+            self._close()
+        self._close = self._collection = None
+
+    def __repr__(self) -> str:
+        return f"Chroma({str(self._folder)!r})"
+
+
+_known: WeakValueDictionary[Path, Chroma] = WeakValueDictionary()
+_mutex = Mutex()
+
+
+class ChromaVectors:
+    """The vectors of a snapshot, searched through Chroma where that is up to date, and all of them where it is not.
+
+    `prefix` is what the ids of the parts have more than those in Chroma.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], chroma: Chroma, base: str, generation: int, dimension: int, prefix: str = ""
+    ) -> None:
+        self.dimension = dimension
+        self._parts = parts
+        self._chroma = chroma
+        self._base = base
+        self._generation = generation
+        self._prefix = prefix
+
+    def nearest(
+        self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
+    ) -> list[Found]:
+        """At most k chunks of those that pass, by falling cosine, ties by ascending id."""
+        passing = both(require, where)
+        marker = self._chroma.marker
+        held = [part for part in self._parts if self._in_chroma(part, marker)]
+        if marker is None or sum(_chosen(part.rows, passing) for part in held) <= max(EXACT_UP_TO, k):
+            return self._exact(self._parts).nearest(vector, k, where=passing)
+        try:
+            near = self._near(held, vector, k, passing, marker)
+        except Exception as error:  # noqa: BLE001 - whatever Chroma raises, the vectors are here
+            _logger.warning("Chroma in %r fails (%r): all vectors are compared", self._chroma, error)
+            near = None
+        if near is None or self._chroma.marker != marker:
+            return self._exact(self._parts).nearest(vector, k, where=passing)
+        rest = [part for part in self._parts if part not in held]
+        found = [*near, *self._exact(rest).nearest(vector, k, where=passing)]
+        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
+    ) -> dict[str, float]:
+        """The cosines of those of the given chunks that are here and pass."""
+        return self._exact(self._parts).similarities(vector, ids, where=where, require=require)
+
+    def _in_chroma(self, part: Part, marker: Marker | None) -> bool:
+        if marker is None or marker.base != self._base or marker.changed > self._generation or not self._chroma.usable:
+            return False
+        return 0 <= part.number <= marker.holds
+
+    def _near(
+        self, held: Sequence[Part], vector: Vector, k: int, passing: Filter | None, marker: Marker
+    ) -> list[Found] | None:
+        """The best of what Chroma finds, which is asked for more until k pass; None where that would be most rows."""
+        size = sum(len(part.rows) for part in held)
+        ask = max(LEAST, 2 * k)
+        while ask <= size // 4:
+            ids = [self._prefix + chunk_id for chunk_id in self._chroma.nearest(vector, ask, marker)]
+            places = [list(part.rows.places(ids, passing).values()) for part in held]
+            if sum(map(len, places)) >= k:
+                return list(_rescored(held, places, vector, k))
+            ask *= 4
+        return None
+
+    def _exact(self, parts: Iterable[Part]) -> ExactVectors:
+        return ExactVectors((part.dense for part in parts if part.dense is not None), self.dimension)
+
+    def __repr__(self) -> str:
+        return f"ChromaVectors({self._chroma!r})"
+
+
+def _rescored(parts: Sequence[Part], places: Sequence[Sequence[int]], vector: Vector, k: int) -> Iterator[Found]:
+    for part, own in zip(parts, places, strict=True):
+        if part.dense is not None and own:
+            chosen = Selection(len(part.rows), np.array(sorted(own), dtype=np.uint32))
+            yield from part.dense.nearest(vector, k, chosen)
+
+
+def _chosen(rows: Rows, passing: Filter | None) -> int:
+    """How many live rows pass."""
+    found = rows.selection(passing)
+    return len(rows) if found is None else found.count
+
+
+def _batches(part: Part) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+    """The ids and vectors of the live chunks."""
+    living = part.rows.living
+    for start in range(0, len(living) if part.vectors is not None else 0, BATCH):
+        some = living[start : start + BATCH]
+        yield [part.rows.ids[at] for at in some], part.vectors[some]  # type: ignore[index]  # there are some
+
+
+def _key(chunk_id: str) -> str:
+    """An id as Chroma takes it: text that prints."""
+    plain = chunk_id.isprintable() and not chunk_id.startswith("hex:")
+    return chunk_id if plain else "hex:" + chunk_id.encode("utf-8", "surrogatepass").hex()
+
+
+def _id(key: str) -> str:
+    return bytes.fromhex(key[4:]).decode("utf-8", "surrogatepass") if key.startswith("hex:") else key

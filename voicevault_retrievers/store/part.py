@@ -1,0 +1,42 @@
+"""What is searched of some chunks of a knowledge base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.dense.exact import VectorPart
+from voicevault_retrievers.dense.int8 import Codes
+from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.rows import Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Chunks with what is searched of them: ordinal i is the same chunk in all; and parents, which are not.
+
+    `make` gives their postings when they are first asked for. `number` is that of a segment, -1 for the log.
+    """
+
+    rows: Rows
+    vectors: NDArray[np.float32] | None
+    make: Callable[[], Segment]
+    parents: Rows | None = None
+    codes: Codes | None = None
+    number: int = -1
+
+    @cached_property
+    def lexical(self) -> Segment:
+        return self.make()
+
+    @property
+    def dense(self) -> VectorPart | None:
+        return None if self.vectors is None else VectorPart(self.rows, self.vectors, self.codes)
+
+    def renamed(self, rows: Rows) -> Part:
+        """The same under other ids."""
+        return replace(self, rows=rows, make=lambda: replace(self.lexical, rows=rows), parents=None)

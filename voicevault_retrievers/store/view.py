@@ -1,0 +1,95 @@
+"""What is searched: a knowledge base at one commit, and the channels over one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.lexical.index import LexicalIndex
+from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.chroma import Chroma, ChromaVectors
+from voicevault_retrievers.store.codec import Lazy
+from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.types import Chunk, Vector
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A knowledge base at one commit, whatever is written meanwhile; `prefix` stands before every id."""
+
+    snapshot: Snapshot
+    chroma: Chroma | None = None
+    prefix: str = ""
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        own = self.snapshot.parts
+        return tuple(part.renamed(_prefixed(part.rows, self.prefix)) for part in own) if self.prefix else own
+
+    @property
+    def index(self) -> VectorIndex:
+        """The vectors, of a knowledge base that has some."""
+        present = self.snapshot.manifest
+        if self.chroma is None or present.dimension is None:
+            return ExactVectors((part.dense for part in self.parts if part.dense), present.dimension or 0)
+        return ChromaVectors(
+            self.parts, self.chroma, present.id, present.generation, present.dimension, prefix=self.prefix
+        )
+
+
+def keyword_channel(views: Iterable[View], analyzer: SavedAnalyzer, **options: Any) -> BM25:
+    """BM25 over all as one collection."""
+    return BM25(LexicalIndex(part.lexical for view in views for part in view.parts), analyzer, **options)
+
+
+def vector_channel(views: Sequence[View], embedder: Embedder | None, kb: str, **options: Any) -> VectorChannel:
+    """Vector search over all; ConfigError where the knowledge base has no embedder."""
+    if embedder is None:
+        raise ConfigError(
+            f"knowledge base {kb!r} was created without an embedder and holds no vectors: search it with bm25(), or "
+            "index the documents into a new one created with embedder=..."
+        )
+    indices = [view.index for view in views]
+    return VectorChannel(
+        indices[0] if len(indices) == 1 else _Several(indices, embedder.dimension), embedder, **options
+    )
+
+
+@dataclass(frozen=True)
+class _Several:
+    """Some vector indices as one; no id is in two of them."""
+
+    indices: Sequence[VectorIndex]
+    dimension: int
+
+    def nearest(
+        self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
+    ) -> list[Found]:
+        found = (one for index in self.indices for one in index.nearest(vector, k, where=where, require=require))
+        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
+    ) -> Mapping[str, float]:
+        found: dict[str, float] = {}
+        for index in self.indices:
+            found.update(index.similarities(vector, ids, where=where, require=require) or {})
+        return found
+
+
+def _prefixed(rows: Rows, prefix: str) -> Rows:
+    def chunk(at: int) -> Chunk:
+        found = rows.chunks[at]
+        return replace(found, id=prefix + found.id)
+
+    ids = Lazy(len(rows), lambda at: prefix + rows.ids[at])
+    return Rows(Lazy(len(rows), chunk), ids, rows.live, rows.columns)

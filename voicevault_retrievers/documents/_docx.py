@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from docx.oxml.xmlchemy import BaseOxmlElement
 
 MAX_UNPACKED = 512 << 20
-MAX_RATIO, RATIO_FROM = 200, 64 << 20
+MAX_RATIO, RATIO_FROM = 200, 16 << 20
+MAX_PARAGRAPHS = 500_000
 
 _HEADING = re.compile(r"Heading \d|Title")
 _BLOCKS = "(.//w:p | .//w:tbl)[not(ancestor::w:tbl) and not(ancestor::w:p)]"
@@ -30,11 +31,13 @@ _SPACES = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 def load_docx(path: Path) -> list[Part]:
     """A part per heading or title, tables in place as a row per line; a blank line between blocks.
 
-    Headers, footers, notes and comments are not read. Raises DocumentError for what is no DOCX or a zip bomb.
+    Headers, footers, notes and comments are not read. Raises DocumentError for what is no DOCX, a zip bomb, declares
+    entities or has too many paragraphs.
     """
     docx = require("docx", extra=EXTRA)
     _check_size(path)
     document: WordDocument = docx.Document(str(path))
+    _check_markup(document, path.name)
     headings = _heading_styles(document)
     sections: list[tuple[str | None, list[str]]] = [(None, [])]
     for block in document.element.body.xpath(_BLOCKS):
@@ -55,22 +58,29 @@ def _check_size(path: Path) -> None:
             f"{path.name} is not a DOCX ({error}): it may have a password or be an old .doc; save it anew as DOCX"
         ) from error
     size = sum(member.file_size for member in members)
-    ratio = size / max(1, sum(member.compress_size for member in members))
-    if size > MAX_UNPACKED or (size > RATIO_FROM and ratio > MAX_RATIO):
+    # Each by itself: what does not pack, put beside a bomb, would bring the ratio of the whole down.
+    bombs = [m.filename for m in members if m.file_size > max(RATIO_FROM, MAX_RATIO * m.compress_size)]
+    if size > MAX_UNPACKED or bombs:
+        parts = ", ".join(bombs[:3]) or "all of it"
         raise DocumentError(
-            f"{path.name} declares {size >> 20} MiB unpacked, {ratio:.0f} times its size: it looks like a zip bomb; "
-            "divide it, or save it as PDF"
+            f"{path.name} declares {size >> 20} MiB unpacked, too much for its size ({parts}): it looks like a zip "
+            "bomb; divide it, or save it as PDF"
         )
+
+
+def _check_markup(document: WordDocument, name: str) -> None:
+    if document.element.getroottree().docinfo.internalDTD is not None:
+        raise DocumentError(f"{name} declares XML entities, which no DOCX has: get a copy from its source")
+    paragraphs = int(document.element.xpath("count(.//w:p)"))
+    if paragraphs > MAX_PARAGRAPHS:
+        raise DocumentError(f"{name} has {paragraphs} paragraphs, more than {MAX_PARAGRAPHS}: divide it")
 
 
 def _heading_styles(document: WordDocument) -> set[str]:
     """The ids of the built-in heading styles and of those that are based on one."""
-    paragraph_styles = [style for style in document.styles if hasattr(style, "base_style")]
-    return {
-        style.style_id
-        for style in paragraph_styles
-        if any(_HEADING.fullmatch(each.name or "") for each in (style, style.base_style) if each is not None)
-    }
+    styles = {style.style_id: style for style in document.styles}
+    headings = {style_id for style_id, style in styles.items() if _HEADING.fullmatch(style.name or "")}
+    return headings | {style_id for style_id, style in styles.items() if style.element.basedOn_val in headings}
 
 
 def _paragraph(element: BaseOxmlElement) -> str:
@@ -89,4 +99,4 @@ def _row(row: BaseOxmlElement) -> str:
 
 
 def _cell(cell: BaseOxmlElement) -> str:
-    return " ".join(" ".join(map(_paragraph, cell.xpath(".//w:p"))).split())
+    return " ".join(" ".join(map(_paragraph, cell.xpath(".//w:p[not(ancestor::w:p)]"))).split())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.documents._text import decode
+from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.extras import require
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ _NAMES = {
     "block": "[document] address article aside blockquote body br dd details div dl dt fieldset figcaption figure "
     "footer form head header hr html li main ol option p section summary ul",
 }
+MAX_CHARS, MAX_TAGS = 64 << 20, 500_000
+MAX_RESCANNED = 50_000_000
+"""Characters that Python's parser reads again, for each tag, comment or marked section that is never closed."""
+
+_ENDS = (("<", ">"), ("<!--", "-->"), ("<![", "]>"))
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 # What browsers read for what pages declare: Windows-1252 for Latin-1; a declaration in ASCII bytes rules out UTF-16.
 _MEANT = {"iso-8859-1": "cp1252", "utf-16": "utf-8"}
@@ -34,18 +40,32 @@ _MEANT = {"iso-8859-1": "cp1252", "utf-16": "utf-8"}
 def load_html(path: Path) -> list[Part]:
     """A part per heading: a line per block, a line per table row with ` | ` between its cells.
 
-    A mark at the start decides on the encoding, else what the page declares, else UTF-8.
+    A mark at the start decides on the encoding, else what the page declares, else UTF-8. Raises DocumentError for a
+    page that is too large to be one, or that would keep the parser busy with what is never closed.
     """
     bs4 = require("bs4", extra=EXTRA)
     data = path.read_bytes()
     declared = bs4.dammit.EncodingDetector.find_declared_encoding(data, is_html=True)
     markup = decode(data, path.name, _MEANT.get(declared, declared))
+    _check(markup, path.name)
     # bs4 warns of what looks like a file name, unless it is a stream, and of an XML declaration.
     soup = bs4.BeautifulSoup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)), "html.parser")
     page = _Page()
     for event, value in _events(soup):
         getattr(page, event)(value)
     return [Part("\n".join(lines), section=title) for title, lines in page.sections]
+
+
+def _check(markup: str, name: str) -> None:
+    tags = markup.count("<")
+    if len(markup) > MAX_CHARS or tags > MAX_TAGS:
+        raise DocumentError(
+            f"{name} has {len(markup)} characters and {tags} tags, more than {MAX_CHARS} or {MAX_TAGS}: divide it"
+        )
+    for start, end in _ENDS:
+        rest = markup[markup.rfind(end) + 1 :]
+        if rest.count(start) * len(rest) > MAX_RESCANNED:
+            raise DocumentError(f"{name} has {rest.count(start)} times a {start} that no {end} closes: it is damaged")
 
 
 def _events(soup: BeautifulSoup) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from voicevault_retrievers.documents._docx import load_docx
@@ -15,6 +15,8 @@ from voicevault_retrievers.documents._text import load_text
 from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalError
 
 MAX_FILE_BYTES = 512 << 20
+MAX_LINE = 16 << 20
+"""Characters of a line: what has more is data that only looks like text."""
 
 LOADERS: dict[str, Callable[[Path], list[Part]]] = {
     ".pdf": load_pdf,
@@ -44,6 +46,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Document:
         raise DocumentError(f"{path.name} is damaged or cut short ({error!r}): get a whole copy of it") from error
     if not parts:
         raise DocumentError(f"{path.name} has no text: there is nothing to index")
+    _check_lines(parts, path.name)
     return Document(source_file, parts)
 
 
@@ -68,3 +71,9 @@ def _check(path: Path) -> Callable[[Path], list[Part]]:
         limit = f"{size >> 20} MiB, more than {MAX_FILE_BYTES >> 20}"
         raise DocumentError(f"{path.name} is too large ({limit}): divide it into smaller files")
     return LOADERS[path.suffix.lower()]
+
+
+def _check_lines(parts: Iterable[Part], name: str) -> None:
+    longest = max(len(line) for part in parts for line in part.text.split("\n"))
+    if longest > MAX_LINE:
+        raise DocumentError(f"{name} has a line of {longest} characters, more than {MAX_LINE}: it is data, or cut it")

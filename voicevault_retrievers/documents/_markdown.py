@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Between two lines of dashes, the first line a key, a comment or the end: else the dashes are a thematic break.
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=[^\n]+:|#|---)(?:.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_LONGEST_TITLE = 1000
 _SHOWN = {"text", "code_inline", "image"}
 
 
@@ -44,6 +45,6 @@ def _headings(text: str) -> Iterator[tuple[int, str | None]]:
 
 
 def _plain(parser: MarkdownIt, markup: str, env: dict[str, Any]) -> str | None:
-    children = [child for token in parser.parseInline(markup, env) for child in token.children or ()]
+    children = [child for token in parser.parseInline(markup[:_LONGEST_TITLE], env) for child in token.children or ()]
     shown = (child.content if child.type in _SHOWN else " " * child.type.endswith("break") for child in children)
     return " ".join("".join(shown).split()) or None

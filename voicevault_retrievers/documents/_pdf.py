@@ -15,10 +15,13 @@ from voicevault_retrievers.errors import DocumentError, MissingExtraError
 from voicevault_retrievers.extras import DISTRIBUTION, require
 
 if TYPE_CHECKING:
-    from pypdf import PdfReader
+    from pypdf import PageObject, PdfReader
     from pypdf.generic import DictionaryObject
 
 MAX_PAGES = 20_000
+MAX_RATIO, RATIO_FROM = 200, 64 << 20
+"""How many times a file's size its pages may draw: pages that share one drawing count it each."""
+
 _LOCK = Lock()
 
 
@@ -26,7 +29,7 @@ def load_pdf(path: Path) -> list[Part]:
     """A part per page. Its section is the last title of the outline that begins on the page or before it.
 
     An outline that cannot be read counts as none. Raises DocumentError for a file that is no PDF, needs a password,
-    has too many pages, or has pages but no text.
+    has too many pages or too much on them, or has pages but no text.
     """
     pypdf = require("pypdf", extra=EXTRA)
     with path.open("rb") as file, _quiet():
@@ -35,7 +38,7 @@ def load_pdf(path: Path) -> list[Part]:
         try:
             reader: PdfReader = pypdf.PdfReader(file)
             _check(reader, path.name)
-            texts = [_clean(page.extract_text()) for page in reader.pages]
+            texts = [_clean(page.extract_text()) for page in _drawn(reader, path)]
         except pypdf.errors.DependencyError as error:
             raise MissingExtraError(f"{path.name}: {error}: pip install '{DISTRIBUTION}[{EXTRA}]'") from error
         titles = _titles(reader)
@@ -73,6 +76,20 @@ def _check(reader: PdfReader, name: str) -> None:
         raise DocumentError(f"{name} has no pages: it is damaged; get a whole copy of it")
     if pages > MAX_PAGES:
         raise DocumentError(f"{name} has {pages} pages, more than {MAX_PAGES}: divide it into smaller files")
+
+
+def _drawn(reader: PdfReader, path: Path) -> Iterator[PageObject]:
+    """The pages, as long as what they draw is in proportion to the file."""
+    size, drawn = path.stat().st_size, 0
+    for page in reader.pages:
+        contents = page.get_contents()
+        drawn += 0 if contents is None else len(contents.get_data())
+        if drawn > max(RATIO_FROM, MAX_RATIO * size):
+            raise DocumentError(
+                f"{path.name} draws {drawn >> 20} MiB on its pages, {drawn // size} times its size: it looks like a "
+                "bomb; print it to a new PDF"
+            )
+        yield page
 
 
 def _titles(reader: PdfReader) -> list[tuple[int, str]]:

@@ -69,8 +69,8 @@ def commit(
     """
     if after.written >= SEAL_AT:
         return seal(after, number, busy)
-    framed = [log.framed(record) for record in records]
-    if before.end + sum(map(len, framed)) > LOG_BYTES:
+    framed = log.framed(records)
+    if before.end + len(framed) > LOG_BYTES:
         return seal(after, number, busy)
     return replace(after, end=log.append(after.folder / after.manifest.log, before.end, framed))
 
@@ -126,12 +126,17 @@ def pending(snapshot: Snapshot) -> list[int]:
     return next((group for group in groups if not _stays(snapshot, group)), [])
 
 
-def replaced(snapshot: Snapshot, merged: Merged, names: Collection[str], entry: SegmentEntry) -> Snapshot:
-    """Commit a segment that was made of some others while commits went on; what they deleted is buried in it."""
+def replaced(snapshot: Snapshot, merged: Merged, names: Sequence[str], entry: SegmentEntry) -> Snapshot:
+    """Commit a segment that was made of some others while commits went on; what they deleted is buried in it.
+
+    `names` are those of the others, in the order in which they were merged.
+    """
     folder, present = snapshot.folder, snapshot.manifest
-    places = [place for place, old in enumerate(present.segments) if old.name in names]
-    live = _still(merged.order, [snapshot.rows[place] for place in places])
-    live_parents = _still(merged.parent_order, [snapshot.parents[place] for place in places])
+    every = zip(present.segments, snapshot.rows, snapshot.parents, strict=True)
+    known = {old.name: (rows, parents) for old, rows, parents in every}
+    found = [known.get(name, (None, None)) for name in names]  # one of which nothing was left is gone already
+    live = _still(merged.order, [rows for rows, _ in found])
+    live_parents = _still(merged.parent_order, [parents for _, parents in found])
     generation = max(present.generation, int(entry.name.removeprefix("seg-")))
     opened = StoredSegment.open(folder, entry, folder.name, present.dimension)
     lexical = Segment(Rows(*opened.table, live, opened.columns), opened.postings)
@@ -139,6 +144,7 @@ def replaced(snapshot: Snapshot, merged: Merged, names: Collection[str], entry: 
     others = (old for old in present.segments if old.name not in names)
     following = replace(present, generation=generation, segments=(*others, entry))
     disk.flush_folder(folder)
+    disk.cut(folder / present.log, snapshot.end)  # a writer before this one may have ended before it flushed
     manifest.write(folder, following)
     return snapshot.renewed(following)
 
@@ -217,12 +223,14 @@ def _entry(
     return entry
 
 
-def _still(order: tuple[Numbers, Numbers], tables: Sequence[Rows]) -> Mask:
-    """Which chunks of an order are live in some rows as they are now."""
+def _still(order: tuple[Numbers, Numbers], tables: Sequence[Rows | None]) -> Mask:
+    """Which chunks of an order are live in some rows as they are now; none in those that are None."""
     numbers, ordinals = order
     live = np.ones(len(numbers), dtype=np.bool_)
     for number, rows in enumerate(tables):
-        if rows.live is not None:
-            own = numbers == number
+        own = numbers == number
+        if rows is None:
+            live[own] = False
+        elif rows.live is not None:
             live[own] = rows.live[ordinals[own]]
     return live

@@ -37,19 +37,26 @@ def write(path: Path, pieces: Iterable[Data]) -> None:
 
 
 def append(path: Path, end: int, data: Data) -> None:
-    """Cut a file at `end` and write behind it."""
+    """Cut a file at `end` and write behind it.
+
+    After an OSError it is cut at `end` again; where not even that can be done, the error says so.
+    """
     descriptor = os.open(path, os.O_WRONLY)
     try:
-        os.ftruncate(descriptor, end)
-        os.lseek(descriptor, end, os.SEEK_SET)
-        _write(descriptor, data)
-        os.fsync(descriptor)
+        _end(descriptor, end, data)
+    except OSError as error:
+        try:
+            _end(descriptor, end, b"")
+        except OSError as second:
+            what = f"{error.strerror}; nor could it be taken back ({second.strerror}), so it may stand"
+            raise OSError(error.errno, what, path) from error
+        raise
     finally:
         os.close(descriptor)
 
 
 def cut(path: Path, end: int) -> None:
-    """Cut a file at `end`."""
+    """Cut a file at `end`; what it holds up to there is durable then, whoever wrote it."""
     append(path, end, b"")
 
 
@@ -89,6 +96,13 @@ def remove(path: Path) -> None:
         os.rmdir(path)
     else:
         os.unlink(path)
+
+
+def _end(descriptor: int, end: int, data: Data) -> None:
+    os.ftruncate(descriptor, end)
+    os.lseek(descriptor, end, os.SEEK_SET)
+    _write(descriptor, data)
+    os.fsync(descriptor)
 
 
 def _write(descriptor: int, data: Data) -> None:

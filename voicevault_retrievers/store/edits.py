@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from voicevault_retrievers.columns import PARENT
@@ -54,7 +54,7 @@ class Put:
 
     def _without_rest(self, snapshot: Snapshot, record: Record, former: Sequence[Chunk]) -> Record:
         if not self.alone:
-            return tidied(snapshot, record, former, kept=[parent.id for parent in self.parents])
+            return tidied(snapshot, record, former, {parent.id for parent in self.parents}, self.sources)
         used = {parent.id for parent in self.parents} | {chunk.parent_id for chunk in self.chunks}
         orphans = (parent_id for parent_id in snapshot.parent_ids() if parent_id not in used)
         none = {name: None for name in snapshot.sources.keys() - self.sources.keys()}
@@ -77,15 +77,21 @@ class Drop:
         return tidied(snapshot, record, gone), len(gone)
 
 
-def tidied(snapshot: Snapshot, record: Record, former: Iterable[Chunk], kept: Iterable[str] = ()) -> Record:
+def tidied(
+    snapshot: Snapshot,
+    record: Record,
+    former: Iterable[Chunk],
+    parents_kept: Collection[str] = (),
+    sources_kept: Collection[str] = (),
+) -> Record:
     """The record, with the parents and sources that lose their last chunk by it, `former` being what it takes away."""
     parents, names = set[str](), set[str]()
     for chunk in former:
         parents.update([chunk.parent_id] if chunk.parent_id else [])
         name = chunk.metadata.get(KEY)
         names.update([name] if isinstance(name, str) else [])
-    parents = {parent for parent in parents.difference(kept) if snapshot.parent(parent) is not None}
-    names = names & snapshot.sources.keys() - record.sources.keys()
+    parents = {parent for parent in parents.difference(parents_kept) if snapshot.parent(parent) is not None}
+    names = (names & snapshot.sources.keys()) - record.sources.keys() - set(sources_kept)
     if not parents and not names:
         return record
     after = snapshot.after([record])

@@ -1,10 +1,10 @@
-"""The log: each small change, appended as one record. A record that is whole is a commit.
+"""The log: each small change, appended as one frame. A frame that is whole is a commit.
 
-A file is `MAGIC` and records. A record is a header (mark, length and crc32 of the payload, crc32 of the header so
-far) and the payload: a line of JSON with what goes and with counts of what follows, a line per chunk and per parent,
-the chunks' vectors as little-endian float32. What follows the last whole record is a write that was cut off, and goes
-when the next one is made; a whole record further on means damage. A last record that is all there and yet has changed
-may be either, so the writer puts it aside (`set_aside`) before it goes.
+A file is `MAGIC` and frames. A frame is a header (mark, length and crc32 of the payload, crc32 of the header so far)
+and the payload, one or more records: a line of JSON with what goes and with counts of what follows, a line per chunk
+and per parent, the chunks' vectors as little-endian float32. What follows the last whole frame is a write that was cut
+off, and goes when the next one is made; a whole frame further on means damage. A last frame that is all there and yet
+has changed may be either, so the writer puts it aside (`set_aside`) before it goes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,30 +60,16 @@ def create(path: Path) -> int:
     return files.write(path, MAGIC).size
 
 
-def framed(record: Record) -> bytes:
-    """A record as it stands in the file."""
-    payload = _payload(record)
+def framed(records: Sequence[Record]) -> bytes:
+    """Records as they stand in the file: framed as one, so that a crash leaves all of them or none."""
+    payload = b"".join(map(_payload, records))
     header = _HEADER.pack(_MARK, len(payload), zlib.crc32(payload))
     return header + _CRC.pack(zlib.crc32(header)) + payload
 
 
-def append(path: Path, end: int, records: Sequence[bytes]) -> int:
-    """Write framed records behind the last whole one, and flush once; where they end.
-
-    After an OSError the file is cut at `end` again, so that the last commit stands; where not even that can be done,
-    the error says so.
-    """
-    content = b"".join(records)
-    try:
-        disk.append(path, end, content)
-    except OSError as error:
-        try:
-            disk.cut(path, end)
-        except OSError as second:
-            raise OSError(
-                error.errno, f"{error.strerror}; nor could it be taken back ({second.strerror}), so it may stand", path
-            ) from error
-        raise
+def append(path: Path, end: int, content: bytes) -> int:
+    """Write what is framed behind what is whole, and flush once; where it ends. `disk.append` says what errors leave."""
+    disk.append(path, end, content)
     return end + len(content)
 
 
@@ -91,8 +77,9 @@ def set_aside(path: Path, end: int) -> Path | None:
     """Keep what follows the last whole record, where it is not plainly a write that was cut off, in a file beside."""
     if broken_end(path, end) is None:
         return None
-    aside = path.with_name(f"{path.name}.set-aside-{end}")
-    disk.write(aside, [path.read_bytes()[end:]])
+    rest = path.read_bytes()[end:]
+    aside = path.with_name(f"{path.name}.set-aside-{end}-{zlib.crc32(rest):08x}")
+    disk.write(aside, [rest])
     disk.flush_folder(path.parent)
     _logger.warning("%s was damaged behind byte %d; what stood there was put into %s", path, end, aside)
     return aside
@@ -115,7 +102,7 @@ def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int]:
     at = 0
     records: list[Record] = []
     while (payload := _whole(data, at)) is not None:
-        records.append(_record(payload, kb))
+        records += _records(payload, kb)
         at += _HEAD + len(payload)
     after = at
     while (after := data.find(_MARK, after + 1)) >= 0:
@@ -164,13 +151,21 @@ def _payload(record: Record) -> bytes:
         "orphans": record.orphans,
         "sources": {name: asdict(source) if source else None for name, source in record.sources.items()},
     }
-    lines = [json.dumps(first).encode() + b"\n", *map(codec.encode, (*record.chunks, *record.parents))]
-    return b"".join([*lines, b"" if matrix is None else matrix.astype("<f4").tobytes()])
+    lines = map(codec.encode, (*record.chunks, *record.parents))
+    body = b"".join([*lines, b"" if matrix is None else matrix.astype("<f4").tobytes()])
+    return json.dumps({**first, "bytes": len(body)}).encode() + b"\n" + body
 
 
-def _record(payload: bytes, kb: str) -> Record:
-    line, _, rest = payload.partition(b"\n")
-    first = json.loads(line)
+def _records(payload: bytes, kb: str) -> Iterator[Record]:
+    while payload:
+        line, _, rest = payload.partition(b"\n")
+        first = json.loads(line)
+        size = first.get("bytes", len(rest))
+        yield _record(first, rest[:size], kb)
+        payload = rest[size:]
+
+
+def _record(first: Mapping[str, Any], rest: bytes, kb: str) -> Record:
     count, dimension = first["chunks"], first["dimension"]
     cut = len(rest) - 4 * count * (dimension or 0)
     chunks = tuple(codec.decode(line, kb) for line in rest[:cut].splitlines())

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from voicevault_retrievers.errors import ConfigError
 
-_NAME = re.compile(r"[\w][\w .-]{0,127}")
+_NAME = re.compile(r"\w(?:[\w .-]{0,126}[\w-])?")
+_DEVICE = re.compile(r"(?i:con|prn|aux|nul|(?:com|lpt)[0-9¹²³])(?:\..*)?")
+"""What Windows has for devices, in every folder: a base of such a name could never be copied there."""
+
 _LONGEST = 255
 """Bytes of a file name, on most file systems."""
 
@@ -21,21 +24,37 @@ def default_root() -> Path:
 
 
 def check_name(name: str) -> str:
-    """The name in Unicode's composed form; ConfigError, with the rule, where it is not one."""
-    composed = unicodedata.normalize("NFC", name)
-    if not _NAME.fullmatch(composed) or ".." in composed or len(composed.encode()) > _LONGEST:
+    """The name in Unicode's composed form; ConfigError, with the rule, where it is not one.
+
+    It cannot lead anywhere: separators and dots of every script, marks that turn or hide what follows, and what file
+    systems cut off or take for something else are none of its characters.
+    """
+    # Composing takes the square of the marks in a row; what is too long however it composes is left as it is.
+    composed = unicodedata.normalize("NFC", name) if len(name) <= 2 * _LONGEST else name
+    if not _is_name(composed):
         raise ConfigError(
-            f"{name!r} is not the name of a knowledge base (of a Path the last part is): a name begins with a letter, "
-            "digit or underscore, and goes on with up to 127 of those, spaces, single dots and hyphens"
+            f"{name[:200]!r} is not the name of a knowledge base (of a Path the last part is): a name begins with a "
+            "letter, digit or underscore, and goes on with up to 127 of those, spaces, single dots and hyphens; it "
+            "does not end with a space or dot, and is not a device of Windows, such as CON"
         )
     return composed
 
 
 def locate(base: str | Path, root: Path | str | None = None) -> Path:
-    """The folder of a knowledge base: below the root for a name, itself for a Path; its last part is the name."""
+    """The folder of a knowledge base: below the root for a name, itself for a Path; its last part is the name.
+
+    Raises ConfigError for what is no name, and for a name whose folder is a link that leads out of the root, where
+    whoever made it chose the place. A Path is the caller's own choice, and may be such a link.
+    """
     if isinstance(base, Path):
-        return base.parent / check_name(base.name)
-    return (default_root() if root is None else Path(root)) / check_name(base)
+        folder = base.parent / check_name(base.name)
+    else:
+        folder = (default_root() if root is None else Path(root)) / check_name(base)
+    if "\0" in str(folder):
+        raise ConfigError(f"{str(folder)!r} is not a path: it holds a NUL character")
+    if isinstance(base, str) and _leads_out(folder):
+        raise ConfigError(f"{folder} is a link out of {folder.parent}: give the folder itself, as a Path")
+    return folder
 
 
 def vacant(folder: Path) -> bool:
@@ -57,4 +76,16 @@ def names(root: Path | str | None = None) -> list[str]:
     folder = default_root() if root is None else Path(root)
     if not folder.is_dir():
         return []
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name))
+    return sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and _is_name(path.name) and not _leads_out(path)
+    )
+
+
+def _is_name(name: str) -> bool:
+    fits = _NAME.fullmatch(name) and ".." not in name and len(name.encode()) <= _LONGEST
+    return bool(fits) and not _DEVICE.fullmatch(name)
+
+
+def _leads_out(folder: Path) -> bool:
+    """Whether a folder is a link to what is not below its own parent."""
+    return folder.is_symlink() and not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(folder.parent))

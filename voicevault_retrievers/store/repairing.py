@@ -85,5 +85,7 @@ def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> Part:
 def _chunks(path: Path, kb: str) -> Lazy[Chunk]:
     with path.open("rb") as file:
         ends = np.cumsum([0, *map(len, file)])
+    if len(ends) == 1:
+        return Lazy(0, [].__getitem__)
     lines = np.memmap(path, mode="r").data
     return Lazy(len(ends) - 1, lambda at: codec.decode(lines[ends[at] : ends[at + 1]].tobytes(), kb))

@@ -1,0 +1,227 @@
+"""The knowledge base that VoiceVault left on disk, made into one of ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.store import disk
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.embedding import Progress
+from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.pickled import PickledIndex, read_bm25
+from voicevault_retrievers.types import Chunk
+
+__all__ = ["import_voicevault", "read_bm25"]
+
+PICKLE, DATABASE = "bm25.pkl", "chroma.sqlite3"
+Strings: TypeAlias = tuple[str, ...]
+
+_BATCH = 1000
+_SEGMENT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def import_voicevault(
+    folder: Path | str,
+    base: str | Path,
+    *,
+    root: Path | str | None = None,
+    analyzer: SavedAnalyzer | None = None,
+    embedder: Embedder | None = None,
+    collection: str | None = None,
+    progress: Progress | None = None,
+) -> KnowledgeBase:
+    """Make a new knowledge base of the chunks of an old one; all of it, or nothing.
+
+    `folder` holds `bm25.pkl` (see `read_bm25`) and, in itself or in a folder of it, a Chroma database; texts and
+    metadata come from the pickle, what it lacks from the collection: the one named, else the only one. The index is
+    made again by `analyzer`; `bm25(formula="okapi")` then scores as rank-bm25 did on the same terms. With an
+    `embedder` the collection's vectors are taken over, cut or stretched to length 1: that it made them is the
+    caller's word. Where there is no collection it embeds the texts, and `progress` is told (done, total).
+
+    The old base stays as it is: Chroma writes to a database that it opens, so it is given a copy, in a temporary
+    folder. Nothing outside `folder` is read, and nothing in it is run. But Chroma's library takes the files of vectors
+    as they are, and a damaged one can end the process (chromadb 1.5): they are opened with an `embedder` only, so
+    import what a stranger made without one. Raises ConfigError for a link that leads out
+    of it and for a base that is there already, IncompatibleIndexError where pickle and collection do not join or the
+    vectors are not of the embedder's dimension, IndexDamagedError for damaged files, MissingExtraError where a
+    collection has to be read and chromadb is not installed.
+    """
+    home = _home(folder)
+    target = locate(base, root)
+    if not vacant(target):
+        raise ConfigError(f"{target} is there already: remove it, or choose another name")
+    index = read_bm25(_own(home, home / PICKLE))
+    stored = _read_chroma(home, collection, embedder is not None)
+    chunks = _joined(index, stored)
+    vectors = None if stored is None or embedder is None else stored.vectors(chunks, embedder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".import-", dir=target.parent) as made:
+        with KnowledgeBase.create(Path(made, target.name), analyzer=analyzer, embedder=embedder) as kb:
+            kb.add(chunks, vectors, progress=progress)
+        disk.rename(kb.path, target)
+    disk.flush_folder(target.parent)
+    return KnowledgeBase.open(target, analyzer=analyzer, embedder=embedder)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What a Chroma collection holds, by id: a chunk's text (where it has one), metadata and vector."""
+
+    path: Path
+    texts: Mapping[str, str | None]
+    metadata: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, NDArray[np.float32]]
+
+    def chunk(self, name: str, text: str | None = None, metadata: Mapping[str, Any] | None = None) -> Chunk:
+        """The chunk of an id, with the text and metadata that are given before its own."""
+        text = self.texts[name] if text is None else text
+        if text is None:
+            raise IncompatibleIndexError(f"chunk {name!r} of {self.path} has no text: index the documents again")
+        return Chunk(name, text, metadata={**self.metadata[name], **(metadata or {})})
+
+    def vectors(self, chunks: Iterable[Chunk], embedder: Embedder) -> NDArray[np.float32]:
+        """A row of length 1 per chunk."""
+        rows = np.array([self.rows[chunk.id] for chunk in chunks], dtype=np.float32)
+        if rows.shape[1] != embedder.dimension:
+            raise IncompatibleIndexError(
+                f"the vectors of {self.path} have {rows.shape[1]} dimensions, those of {embedder!r} have "
+                f"{embedder.dimension}: import with the embedder that made them, or without one"
+            )
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        rows /= np.where(lengths > 0, lengths, 1)
+        return rows
+
+
+def _home(folder: Path | str) -> Path:
+    if ".." in Path(folder).parts or not Path(folder).is_dir():
+        raise ConfigError(f"{folder} is not the folder of a knowledge base: give its path, without '..'")
+    return Path(os.path.realpath(folder))
+
+
+def _own(home: Path, path: Path) -> Path:
+    """A file or folder of the base; ConfigError where it is none, or a link that leads out."""
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(home):
+        raise ConfigError(f"{path} leads out of {home}, to {real}: only what is in the folder itself is imported")
+    if not (real.is_file() or real.is_dir()):
+        raise ConfigError(f"{path} is not a file: {home} is not a knowledge base of VoiceVault, or not all of it")
+    return real
+
+
+def _joined(index: PickledIndex, stored: _Stored | None) -> list[Chunk]:
+    """The chunks; what the pickle says of one goes before what the collection says."""
+    ids, texts = _ids_and_texts(index, stored)
+    if stored is None:
+        if texts is None:
+            raise IncompatibleIndexError(
+                f"{index.path} holds {index.count} documents without their texts, and there is no {DATABASE} in its "
+                "folder or the folders in that: index the documents again"
+            )
+        names = ids or [f"{place:0{len(str(index.count))}}" for place in range(index.count)]
+        return list(map(Chunk, names, texts, repeat(None), index.metadata or repeat({})))
+    _check_join(index, stored, ids, texts)
+    if ids is None:
+        return [stored.chunk(name) for name in stored.texts]
+    return list(map(stored.chunk, ids, texts or repeat(None), index.metadata or repeat({})))
+
+
+def _ids_and_texts(index: PickledIndex, stored: _Stored | None) -> tuple[Strings | None, Strings | None]:
+    """What the pickle has of both; strings of no name are ids beside texts, and where the collection has such ids."""
+    strings = index.strings
+    if strings is None or index.ids is not None:
+        return index.ids, index.texts
+    if index.texts is not None or (stored is not None and any(each in stored.texts for each in strings)):
+        return strings, index.texts
+    return None, strings
+
+
+def _check_join(index: PickledIndex, stored: _Stored, ids: Strings | None, texts: Strings | None) -> None:
+    """Raises IncompatibleIndexError where ids differ, or without ids texts, or without both the numbers of chunks."""
+    odd: Counter[str | None] = Counter()
+    if ids is not None or texts is not None:
+        here = Counter[str | None](ids or texts)
+        there = Counter[str | None](list(stored.texts) if ids else stored.texts.values())
+        odd = (here - there) + (there - here)
+    if odd or index.count != len(stored.texts):
+        example = f"; {str(next(iter(odd)))[:100]!r} is in one of them alone" if odd else ""
+        raise IncompatibleIndexError(
+            f"{index.path} has {index.count} chunks and the collection of {stored.path} has {len(stored.texts)}: they "
+            f"do not join{example}. Name the collection that belongs to it, or index the documents again"
+        )
+
+
+def _read_chroma(home: Path, collection: str | None, vectors: bool) -> _Stored | None:
+    """The collection of the database in a folder or in one of its folders; None where there is no database."""
+    found = [folder for folder in (home, *sorted(home.iterdir())) if (folder / DATABASE).exists()]
+    if not found and collection is None:
+        return None
+    if len(found) != 1:
+        raise ConfigError(f"{home} holds {len(found)} Chroma databases ({DATABASE}), expected 1")
+    require("chromadb", extra="chroma")
+    with TemporaryDirectory(prefix="voicevault-") as copy:
+        _copy(home, _own(home, found[0]), Path(copy), vectors)
+        return _read_copy(found[0], Path(copy), collection, vectors)
+
+
+def _copy(home: Path, folder: Path, to: Path, vectors: bool) -> None:
+    """Copy what is Chroma's: the database, and the folders of vectors only where they are wanted."""
+    for path in folder.iterdir():
+        if path.name.startswith(DATABASE):
+            shutil.copyfile(_own(home, path), to / path.name)
+        elif vectors and _SEGMENT.fullmatch(path.name):
+            (to / path.name).mkdir()
+            for inner in _own(home, path).iterdir():
+                shutil.copyfile(_own(home, inner), to / path.name / inner.name)
+
+
+def _read_copy(folder: Path, copy: Path, name: str | None, vectors: bool) -> _Stored:
+    chromadb = require("chromadb", extra="chroma")
+    # This implementation reads the pickles in folders of vectors as data; another one would run them.
+    settings = chromadb.config.Settings(anonymized_telemetry=False, chroma_api_impl="chromadb.api.rust.RustBindingsAPI")
+    try:
+        with closing(chromadb.PersistentClient(path=str(copy), settings=settings)) as client:
+            return _read(folder, _collection(folder, client.list_collections(), name), vectors)
+    except chromadb.errors.ChromaError as error:
+        raise IndexDamagedError(f"Chroma cannot read {folder} ({error}): index the documents again") from error
+
+
+def _collection(folder: Path, collections: Sequence[Any], name: str | None) -> Any:
+    found = [each for each in collections if name in (None, each.name)]
+    if len(found) != 1:
+        known = ", ".join(sorted(each.name for each in collections)) or "none"
+        wanted = "give collection=..." if name is None else f"not {name!r}"
+        raise ConfigError(f"the collections of {folder} are {known}: {wanted}")
+    return found[0]
+
+
+def _read(folder: Path, collection: Any, vectors: bool) -> _Stored:
+    """All of a collection. It is asked by ids alone, so its embedding function is never made."""
+    texts: dict[str, str | None] = {}
+    metadata: dict[str, Mapping[str, Any]] = {}
+    rows: dict[str, NDArray[np.float32]] = {}
+    ids = sorted(collection.get(include=[])["ids"])
+    wanted = ["documents", "metadatas", *(["embeddings"] if vectors else [])]
+    for start in range(0, len(ids), _BATCH):
+        got = collection.get(ids=ids[start : start + _BATCH], include=wanted)
+        texts.update(zip(got["ids"], got["documents"], strict=True))
+        metadata.update((name, said or {}) for name, said in zip(got["ids"], got["metadatas"], strict=True))
+        if vectors:
+            rows.update(zip(got["ids"], got["embeddings"], strict=True))
+    return _Stored(folder, texts, metadata, rows)

@@ -48,6 +48,24 @@ def test_the_keyword_script_of_the_readme_finds_what_was_added_and_not_what_is_g
     assert (done.stdout, done.stderr) == ("['new', 'de']\n", "")
 
 
+@needs_weights
+def test_the_scripts_of_the_knowledge_bases_page_run_one_after_the_other(tmp_path: Path) -> None:
+    for module in ("langchain_core", "llama_index.core"):
+        pytest.importorskip(module)
+    page = (ROOT / "docs" / "knowledge-bases.md").read_text(encoding="utf-8")
+    scripts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    command = [sys.executable, "-c", "\n".join(scripts)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.splitlines() == [
+        "('pump-1',) All about the pump, in the words of the manual.",
+        "False 2 []",
+        "{'num_added': 1, 'num_updated': 0, 'num_skipped': 0, 'num_deleted': 0}",
+        "['Reset the pump with the green key.']",
+        "['The valve opens at 4 bar.']",
+    ]
+
+
 def test_the_two_frameworks_have_a_script_each() -> None:
     assert {script.split()[1].split(".")[0] for script in SCRIPTS} == {
         "langchain_core",
@@ -57,11 +75,12 @@ def test_the_two_frameworks_have_a_script_each() -> None:
 
 
 def test_the_tables_are_those_of_the_results() -> None:
-    from tests.benchmarks.tables import with_tables
+    from tests.benchmarks.tables import PAGES, with_tables
 
-    text = README.read_text(encoding="utf-8")
-    assert "| system |" in text
-    assert with_tables(text) == text
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert "| system |" in text
+        assert with_tables(text) == text
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:

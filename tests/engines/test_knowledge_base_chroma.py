@@ -38,7 +38,12 @@ def sample(first: int, last: int) -> list[Chunk]:
     ]
 
 
-QUERIES = ("fox tree number7", "a stone in the river", Query("dog wind", where={"page": 1}))
+QUERIES = (
+    "fox tree number7",
+    "a stone in the river",
+    Query("dog wind", where={"page": 1}),
+    Query("bird cloud", require={"page": 0}),
+)
 
 
 @pytest.fixture(autouse=True)

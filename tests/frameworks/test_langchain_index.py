@@ -242,14 +242,16 @@ def test_a_found_document_is_upserted_as_it_was(tmp_path: Path) -> None:
     assert made.kb.get(["child"])["child"].parent_id == "parent"
 
 
-def test_documents_without_an_id_get_one_each(tmp_path: Path) -> None:
+def test_documents_without_an_id_get_that_of_their_content(tmp_path: Path) -> None:
     made = opened(tmp_path)
-    given = [Document("pump"), NEW, Document("pump")]
+    given = [Document("pump"), NEW, Document("pump"), Document("pump", metadata={"page": 1})]
     response = made.upsert(given)
-    first, second, third = response["succeeded"]
-    assert (second, response["failed"], len({first, third})) == ("spare", [], 2)
-    assert ids(made.get([first, second, third])) == [first, second, third]
-    assert [document.id for document in given] == [None, "spare", None]
+    first, second, third, fourth = response["succeeded"]
+    assert (second, third, response["failed"], len({first, fourth})) == ("spare", first, [], 2)
+    assert ids(made.get([first, second, fourth])) == [first, second, fourth]
+    assert [document.id for document in given] == [None, "spare", None, None]
+    assert made.upsert(given) == response
+    assert len(made.kb) == 3
 
 
 def test_what_cannot_be_kept_fails_the_whole_call(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.channel import Channel, Leaf, Rewriter, Stage
 from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.dense import int8
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.explanation import explain, provenance
@@ -171,14 +172,14 @@ class World:
 
 
 class Stored(World):
-    """Knowledge bases on disk, their log and segments, made with one analyzer and one embedder."""
+    """Knowledge bases on disk, their log and segments, made with one analyzer and one embedder; one has int8 codes."""
 
     def __init__(self, draw: random.Random, root: Path) -> None:
         super().__init__(draw)
         self.kbs = {name: KnowledgeBase.create(name, root=root, **self.options(name)) for name in self.bases()}
 
     def options(self, base: str) -> dict[str, Any]:
-        return {"embedder": Embedder()}
+        return {"embedder": Embedder(), "vectors": "int8" if base == "north" else "exact"}
 
     def write(self, base: str, new: list[Chunk], gone: list[str]) -> None:
         self.kbs[base].add(new)
@@ -299,6 +300,8 @@ def test_a_search_under_rights_is_that_of_a_base_with_what_they_permit(
     _hurry(monkeypatch)
     monkeypatch.setattr(commit, "SEAL_AT", 20)
     monkeypatch.setattr(tiers, "SEAL_AT", 8)
+    monkeypatch.setattr(int8, "PAYS_FROM", 1)
+    monkeypatch.setattr(int8, "LIMIT", 1.0)
     draw = random.Random(kind.__name__)
     world = kind(draw, tmp_path) if issubclass(kind, Stored) else kind(draw)
     asked = found = permitted_to_some = 0

@@ -113,6 +113,12 @@ def test_a_source_is_forgotten_with_its_last_chunk(kb: KnowledgeBase) -> None:
     assert (kb.sources, kb.ids(), kb.parents(["p1", "p2"])) == ({}, [], {})
 
 
+@pytest.mark.parametrize("key", ["source_file", "source", "file_name"])
+def test_a_file_is_deleted_under_the_name_that_either_framework_has_for_it(kb: KnowledgeBase, key: str) -> None:
+    kb.add([Chunk("x", "fox", metadata={key: "x.pdf"}), Chunk("y", "fox", metadata={key: "y.pdf"})])
+    assert (kb.delete(source="x.pdf"), "x" in kb.ids(), "y" in kb.ids()) == (1, False, True)
+
+
 def test_a_delete_says_what_it_means(kb: KnowledgeBase) -> None:
     assert kb.delete(where={"source_file": "none"}) == kb.delete(source="none") == kb.delete([]) == 0
     for options, said in (

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
-from uuid import uuid4
 
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
@@ -30,7 +28,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
-from voicevault_retrievers.types import Chunk, Query, Ranking
+from voicevault_retrievers.types import Query, Ranking
 
 D = TypeVar("D", bound="HybridIndex")
 
@@ -87,11 +85,12 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
     def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
         """Add documents, in one commit; one whose id is here already takes the other's place.
 
-        The response has the id of each, in their order; a document without one is given a new one. Those that are here
+        The response has the id of each, in their order; one that has none is given that of its content, so
+        that giving it again adds nothing. Those that are here
         as they are given are not embedded again. What cannot be kept raises, and nothing is changed: `failed` is always
         empty. `kwargs` are those of `KnowledgeBase.add`, such as `progress`, told (done, total) of the texts to embed.
         """
-        chunks = [_named(item) for item in items]
+        chunks = [chunk_of(item) for item in items]
         self.kb.add(dict.fromkeys(chunks), **kwargs)
         return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
 
@@ -102,8 +101,8 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
         """Delete documents, in one commit; `num_deleted` are those that were here.
 
-        By id, or in `kwargs` by a filter, `where`, or all of a file, `source`, which is their
-        `metadata["source_file"]`. Raises ConfigError unless it is one of the three.
+        By id, or in `kwargs` by a filter, `where`, or all of a file, `source`. Raises ConfigError unless it is one of
+        the three.
         """
         return DeleteResponse(num_deleted=self.kb.delete(ids, **kwargs), num_failed=0, failed=[])
 
@@ -150,11 +149,6 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
     def _opened(self) -> Plan[Pipeline]:
         """The first search after a commit reads what is new, which an event loop must not wait for."""
         return in_thread("open", lambda: self.pipeline)
-
-
-def _named(document: Document) -> Chunk:
-    chunk = chunk_of(document)
-    return chunk if document.id else replace(chunk, id=str(uuid4()))
 
 
 class _Commit(NamedTuple):

@@ -38,6 +38,9 @@ from voicevault_retrievers.types import Chunk
 
 _VECTORS = ("exact", "int8", "chroma")
 
+_NAMES = (KEY, "source", "file_name")
+"""The metadata keys under which this package, LangChain's loaders and LlamaIndex's readers name a file."""
+
 
 class KnowledgeBase:
     """Chunks on disk with a keyword index and, where there is an embedder, their vectors.
@@ -330,8 +333,8 @@ class KnowledgeBase:
     ) -> int:
         """Delete chunks, all in one commit; how many were here.
 
-        They are named by their ids, by the source file that they were read from, or by a filter. Parents go with their
-        last chunk. Raises ConfigError where not one of the three is given, and for a filter that says nothing (see
+        They are named by their ids, by a filter, or by the file that they were read from, which their metadata has as
+        `source_file`, `source` or `file_name`. Parents go with their last chunk. Raises ConfigError where not one of the three is given, and for a filter that says nothing (see
         `clear`); LockedError while another process writes.
         """
         if sum(given is not None for given in (ids, source, where)) != 1:
@@ -342,7 +345,7 @@ class KnowledgeBase:
                 raise ConfigError("where={} would delete everything: name what is to go, or use clear()")
             return self._writer.commit(Drop(where=where))
         if source is not None:
-            return self._writer.commit(Drop(where={KEY: source}, source=source))
+            return self._writer.commit(Drop(where={"$or": [{key: source} for key in _NAMES]}, source=source))
         return self._writer.commit(Drop(tuple(codec.several(ids or ()))))
 
     def clear(self) -> int:

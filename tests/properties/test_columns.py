@@ -106,8 +106,9 @@ def test_columns_pass_what_the_predicate_passes(metadatas: list[dict[str, Any]],
 def test_stored_columns_pass_what_the_predicate_passes(metadatas: list[dict[str, Any]], wheres: list[Filter]) -> None:
     chunks = rows_of(metadatas)
     with tempfile.TemporaryDirectory() as root:
-        columns.write(Path(root, columns.NAME), chunks)
-        file = files.open_folder(Path(root), files.seal(Path(root)))[columns.NAME]
+        new = files.NewFolder(Path(root, "seg"))
+        new.write(columns.NAME, columns.pieces(chunks))
+        file = files.open_folder(new.path, new.seal())[columns.NAME]
         stored = Columns(range(len(chunks)), StoredColumns(file, len(chunks)))  # type: ignore[arg-type]  # not read
         for where in wheres:
             assert stored.select(parse(where)).mask.tolist() == by_hand(where, metadatas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -166,9 +167,12 @@ def test_a_segment_without_stored_columns_opens(base: KnowledgeBase) -> None:
     """As a version before columns wrote it."""
     entry = base.manifest.segments[0]
     folder = base.path / entry.name
-    (folder / columns.NAME).unlink()
-    (folder / files.BLOCKS).unlink()
-    older = SegmentEntry(entry.name, entry.count, files.seal(folder))
+    held = {path.name: path.read_bytes() for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    new = files.NewFolder(folder)
+    for name in held.keys() - {columns.NAME, files.BLOCKS}:
+        new.write(name, [held[name]])
+    older = SegmentEntry(entry.name, entry.count, new.seal())
     manifest.write(base.path, replace(base.manifest, segments=(older,)))
     again = KnowledgeBase.open("kb", root=base.path.parent, embedder=HashEmbedder())
     assert again.verify() == []
@@ -182,12 +186,14 @@ def test_a_change_deep_in_the_columns_is_found_by_the_filter_that_meets_it(
 ) -> None:
     monkeypatch.setattr(files, "SMALL", 0)
     monkeypatch.setattr(files, "BLOCK", 1024)
-    path = tmp_path / columns.NAME
-    columns.write(path, [Chunk(f"{at:05}", metadata={"first": at % 2, "last": at % 3}) for at in range(N)])
-    entries = files.seal(tmp_path)
+    path = tmp_path / "seg" / columns.NAME
+    new = files.NewFolder(path.parent)
+    chunks = [Chunk(f"{at:05}", metadata={"first": at % 2, "last": at % 3}) for at in range(N)]
+    new.write(columns.NAME, columns.pieces(chunks))
+    entries = new.seal()
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
-    made = Columns(sample(), columns.StoredColumns(files.open_folder(tmp_path, entries)[columns.NAME], N))
+    made = Columns(sample(), columns.StoredColumns(files.open_folder(path.parent, entries)[columns.NAME], N))
     assert made.select(parse({"first": 1})).count == N // 2
     with pytest.raises(IndexDamagedError, match=columns.NAME):
         made.select(parse({"last": 1}))

@@ -34,7 +34,7 @@ SMALL = 1024 * 1024
 BLOCKS = "crc32.json"
 
 REMEDY = "restore the folder from a copy, or index the documents again"
-REBUILD = "it can be made again from the chunks: KnowledgeBase.repair(...), or `voicevault repair NAME`"
+REBUILD = "it can be made again from the chunks: KnowledgeBase.repair(...), or `voicevault kb repair NAME`"
 
 _ORIGINAL = re.compile(
     r"(manifest|retriever)\.json|(log|sources)-\d+|seg-\d+\.dead-\d+(\.parents)?|(chunks|parents)\.jsonl|vectors\.npy"
@@ -135,6 +135,25 @@ def replace(path: Path, content: Data) -> None:
     disk.flush_folder(path.parent)
 
 
+def write_json(path: Path, body: Mapping[str, Any]) -> None:
+    """Put an object with a checksum in the place of another in one step."""
+    replace(path, json.dumps({"checksum": _checksum(body), **body}, indent=1).encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote; IndexDamagedError when it is missing or another."""
+    try:
+        body: dict[str, Any] = json.loads(path.read_bytes())
+        checksum = body.pop("checksum")
+    except FileNotFoundError:
+        raise damaged(path, "is missing") from None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise damaged(path, "is not what was written") from None
+    if checksum != _checksum(body):
+        raise damaged(path, "has changed: its checksum is another")
+    return body
+
+
 def read(path: Path, entry: FileEntry) -> bytes:
     """A whole file, checked; IndexDamagedError when it is missing or another."""
     try:
@@ -218,6 +237,11 @@ def original(name: str) -> bool:
 def damaged(path: Path, what: str) -> IndexDamagedError:
     """The error for a file that is not as it was written."""
     return IndexDamagedError(f"{path} {what}: {REMEDY if original(path.name) else REBUILD}")
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    """The same in every format, so that damage and a newer format are told apart."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> FileEntry:

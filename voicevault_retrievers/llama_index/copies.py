@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from fsspec import AbstractFileSystem  # type: ignore[import-untyped]  # it has no types
-from fsspec.core import url_to_fs  # type: ignore[import-untyped]
-from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store import manifest

@@ -334,8 +334,8 @@ class KnowledgeBase:
         """Delete chunks, all in one commit; how many were here.
 
         They are named by their ids, by a filter, or by the file that they were read from, which their metadata has as
-        `source_file`, `source` or `file_name`. Parents go with their last chunk. Raises ConfigError where not one of the three is given, and for a filter that says nothing (see
-        `clear`); LockedError while another process writes.
+        `source_file`, `source` or `file_name`. Parents go with their last chunk. Raises ConfigError where not one of
+        the three is given, and for a filter that says nothing (see `clear`); LockedError while another process writes.
         """
         if sum(given is not None for given in (ids, source, where)) != 1:
             raise ConfigError("say which chunks to delete by one of ids, source=... and where=...")

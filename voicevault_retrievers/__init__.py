@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from voicevault_retrievers.presets import load_preset
     from voicevault_retrievers.query import RuleExpansion
     from voicevault_retrievers.rerank import CrossEncoderRerank
-    from voicevault_retrievers.store import Bases, KnowledgeBase
+    from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex
     from voicevault_retrievers.text import Analyzer
     from voicevault_retrievers.types import (
         Chunk,
@@ -63,7 +63,9 @@ __all__ = [
     "Rewriter",
     "Route",
     "RuleExpansion",
+    "Source",
     "Stage",
+    "TenantIndex",
     "Turn",
     "Variant",
     "VectorChannel",
@@ -101,7 +103,9 @@ _HOMES = {
     "Rewriter": "channel",
     "Route": "types",
     "RuleExpansion": "query",
+    "Source": "store",
     "Stage": "channel",
+    "TenantIndex": "store",
     "Turn": "context",
     "Variant": "types",
     "VectorChannel": "dense",

@@ -109,7 +109,7 @@ def test_what_is_derived_is_made_again(german: Path, tmp_path: Path) -> None:
         for harm in (Path.unlink, flip_last):
             shutil.copytree(whole, folder)
             harm(folder / path)
-            with pytest.raises(IndexDamagedError, match=rf"{path.name}.*KnowledgeBase\.repair.*voicevault repair NAME"):
+            with pytest.raises(IndexDamagedError, match=rf"{path.name}.*KnowledgeBase\.repair.*voicevault kb repair"):
                 KnowledgeBase.open("kb", root=german)
             check(repaired(german))
             shutil.rmtree(folder)
@@ -158,10 +158,10 @@ def test_the_command_repairs(tmp_path: Path) -> None:
         kb.add(CHUNKS)
         kb.compact()
     (tmp_path / "kb" / "seg-000001" / "low.npy").unlink()
-    done = testing.CliRunner().invoke(voicevault, ["repair", "kb", "--root", str(tmp_path)])
+    done = testing.CliRunner().invoke(voicevault, ["kb", "repair", "kb", "--root", str(tmp_path)])
     assert (done.exit_code, done.stderr) == (0, "kb: 4 chunks indexed again\n")
     check(KnowledgeBase.open("kb", root=tmp_path))
-    missing = testing.CliRunner().invoke(voicevault, ["repair", "none", "--root", str(tmp_path)])
+    missing = testing.CliRunner().invoke(voicevault, ["kb", "repair", "none", "--root", str(tmp_path)])
     assert (missing.exit_code, "no knowledge base 'none'" in missing.stderr) == (2, True)
 
 

@@ -149,6 +149,11 @@ def test_files_are_compared_with_what_was_read(tmp_path: Path) -> None:
     assert kb.drift(folder) == Drift(("d.md",), ("a.md",), ("b.md",))
     assert kb.drift(folder / "b.md") == Drift(gone=("b.md",))
     assert not kb.needs_rebuild(folder / "c.md")
+    below = folder / "below"
+    below.mkdir()
+    (below / "e.md").write_text("deep")
+    kb.add([Chunk("e", "deep", None, {"source_file": "below/e.md"})], sources=[Source.of(below / "e.md", "below/e.md")])
+    assert not kb.needs_rebuild(below)
     with pytest.raises(DocumentError, match="does not exist"):
         kb.drift(folder / "none.md")
 

@@ -13,14 +13,13 @@ from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.cli.render import metrics_table, show
 from voicevault_retrievers.context import header
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.evaluation import evaluate, load_judged
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.resources import shipped
-from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store import KnowledgeBase, update
 
 KB = "sample"
 QUESTIONS = (
@@ -67,8 +66,6 @@ def measured(console: Console, base: KnowledgeBase) -> dict[str, dict[str, float
 
 def indexed(console: Console, root: Path, preset: Preset) -> KnowledgeBase:
     """The knowledge base of the sample documents; only what has changed since the last run is embedded."""
-    with bar(console, "reading") as progress:
-        ingest = read([shipped("sample") / "documents"], progress=progress)
     embedder = load_embedder(preset.model, preset.backend)
     try:
         base = KnowledgeBase.open_or_create(KB, root=root, embedder=embedder)
@@ -76,6 +73,9 @@ def indexed(console: Console, root: Path, preset: Preset) -> KnowledgeBase:
         console.print(f"repairing what other versions have made: {error}", highlight=False, markup=False)
         base = KnowledgeBase.repair(KB, root=root, embedder=embedder)
     with bar(console, "indexing") as progress:
-        changes = base.add(ingest.chunks, progress=progress)
-    console.print(f"{ingest.files} documents, {len(base)} chunks in {base.path} ({changes.added} new)", highlight=False)
+        done = update(base, shipped("sample") / "documents", prune="others", progress=progress)
+    console.print(
+        f"{done.read + done.unchanged} documents, {len(base)} chunks in {base.path} ({done.changes.added} new)",
+        highlight=False,
+    )
     return base

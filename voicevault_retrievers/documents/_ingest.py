@@ -12,6 +12,9 @@ from voicevault_retrievers.documents._split import split
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.types import Chunk
 
+READING = 1
+"""Counts up when files are read or split into other chunks than before."""
+
 
 @dataclass(frozen=True)
 class Skipped:
@@ -30,6 +33,19 @@ class Ingest:
     files: int
 
 
+@dataclass(frozen=True)
+class File:
+    """A file that is to be read; `name`, its path below `root`, is the `source_file` of its chunks."""
+
+    name: str
+    path: Path
+    root: Path
+
+    def chunks(self, *, max_chars: int = 900) -> list[Chunk]:
+        """Load and split; errors as of `load`."""
+        return split(load(self.path, root=self.root), max_chars=max_chars)
+
+
 def read(
     paths: Iterable[str | Path], *, max_chars: int = 900, progress: Callable[[int, int], None] | None = None
 ) -> Ingest:
@@ -37,21 +53,36 @@ def read(
 
     Raises DocumentError for a path that does not exist, MissingExtraError for a library that is not installed.
     """
-    found = discover(paths)
+    found, skipped = files(paths)
     chunks: list[Chunk] = []
-    skipped: list[Skipped] = []
-    owners: dict[str, Path] = {}
-    for done, (root, file) in enumerate(found, 1):
-        name = name_below(file, root)
+    count = 0
+    for done, file in enumerate(found, 1):
         try:
-            if owners.setdefault(name, file) is not file:
-                raise DocumentError(f"{file} has the same name as {owners[name]}: read the folder that holds both")
-            chunks += split(load(file, root=root), max_chars=max_chars)
+            chunks += file.chunks(max_chars=max_chars)
+            count += 1
         except DocumentError as error:
-            skipped.append(Skipped(name, str(error)))
+            skipped.append(Skipped(file.name, str(error)))
         if progress is not None:
             progress(done, len(found))
-    return Ingest(tuple(chunks), tuple(skipped), len(found) - len(skipped))
+    return Ingest(tuple(chunks), tuple(skipped), count)
+
+
+def files(paths: Iterable[str | Path]) -> tuple[list[File], list[Skipped]]:
+    """The files that `read` reads, and those that have the name of one before them; errors as of `discover`."""
+    found: dict[str, File] = {}
+    skipped: list[Skipped] = []
+    for root, path in discover(paths):
+        file = File(name_below(path, root), path, root)
+        first = found.setdefault(file.name, file)
+        if first is not file:
+            reason = f"{path} has the same name as {first.path}: read the folder that holds both"
+            skipped.append(Skipped(file.name, reason))
+    return list(found.values()), skipped
+
+
+def recipe(*, max_chars: int = 900) -> str:
+    """How files are read and split: chunks that were made by another recipe may not be what they are now."""
+    return f"reading {READING}, max_chars {max_chars}"
 
 
 def discover(paths: Iterable[str | Path]) -> list[tuple[Path, Path]]:
@@ -71,12 +102,14 @@ def discover(paths: Iterable[str | Path]) -> list[tuple[Path, Path]]:
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    real = root.resolve()
+    real = os.path.realpath(root)
     for folder, folders, files in os.walk(root, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
             file = Path(folder, name)
-            if not name.startswith(".") and file.suffix.lower() in LOADERS and file.resolve().is_relative_to(real):
+            # realpath, as Path.resolve raises where a link leads to itself
+            inside = Path(os.path.realpath(file)).is_relative_to(real)
+            if inside and not name.startswith(".") and file.suffix.lower() in LOADERS:
                 yield file
 
 

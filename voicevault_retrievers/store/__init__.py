@@ -2,10 +2,31 @@
 
 from voicevault_retrievers.store.bases import Bases
 from voicevault_retrievers.store.commit import Changes
+from voicevault_retrievers.store.exchange import export, restore
+from voicevault_retrievers.store.indexing import Update, update
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import default_root
+from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.sources import Drift, Source
 from voicevault_retrievers.store.stats import Stats
+from voicevault_retrievers.store.tenants import TenantIndex
+from voicevault_retrievers.store.voicevault import import_voicevault
 
-__all__ = ["Bases", "Changes", "Drift", "KnowledgeBase", "Limits", "Source", "Stats", "default_root"]
+__all__ = [
+    "Bases",
+    "Changes",
+    "Drift",
+    "KnowledgeBase",
+    "Limits",
+    "Source",
+    "Stats",
+    "TenantIndex",
+    "Update",
+    "default_root",
+    "export",
+    "import_voicevault",
+    "remove",
+    "restore",
+    "update",
+]

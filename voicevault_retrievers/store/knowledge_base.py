@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from voicevault_retrievers.checks import number
 from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
-from voicevault_retrievers.documents import discover, name_below
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, compile_filter
@@ -27,6 +26,7 @@ from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
 from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.scanning import Paths, scan, several
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.sources import KEY, Drift, Source, by_name, drift
 from voicevault_retrievers.store.stats import Stats
@@ -236,21 +236,17 @@ class KnowledgeBase:
         """The files that chunks were read from, where `add` was told them, by name."""
         return dict(self._snapshot.sources)
 
-    def drift(self, paths: Iterable[str | Path] | str | Path, *, recipe: str = "") -> Drift:
+    def drift(self, paths: Paths, *, recipe: str = "") -> Drift:
         """How files, and the files in folders, differ now from what was read of them; contents are compared.
 
         A file that was read with another `recipe`, if one is given, has changed too. Raises DocumentError for a path
         that does not exist and was not read.
         """
-        given = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-        known = self._snapshot.sources
-        read = [Path(source.path) for source in known.values()]
-        missing = [path for path in given if not path.exists() and any(r.is_relative_to(path.absolute()) for r in read)]
-        found = discover(path for path in given if path not in missing)
-        present = (Source.of(file, name_below(file, root), recipe) for root, file in found)
-        return drift(known, present, given)
+        given, known = several(paths), self._snapshot.sources
+        found, _ = scan(given, known)
+        return drift(known, (Source.of(file.path, file.name, recipe) for file in found), given)
 
-    def needs_rebuild(self, paths: Iterable[str | Path] | str | Path, *, recipe: str = "") -> bool:
+    def needs_rebuild(self, paths: Paths, *, recipe: str = "") -> bool:
         """Whether files, or files in folders, are new, changed or gone since they were read; see `drift`."""
         return bool(self.drift(paths, recipe=recipe))
 

@@ -1,0 +1,151 @@
+"""Files into a knowledge base: what has not changed since it was read is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from voicevault_retrievers.documents import File, Skipped, recipe
+from voicevault_retrievers.errors import DocumentError
+from voicevault_retrievers.store.commit import Changes
+from voicevault_retrievers.store.embedding import Progress
+from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.store.scanning import Paths, scan, several
+from voicevault_retrievers.store.sources import Source, drift
+from voicevault_retrievers.types import Chunk
+
+Prune: TypeAlias = Literal["gone", "others"]
+
+COMMIT_AT = 1000
+"""Chunks of whole files that make a commit."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What was done: how many files were read, how many are as they were, and what came of it, in chunks.
+
+    `skipped` could not be read: what is here of them stays. `gone` are the names of files that were here and are not
+    among those that there are.
+    """
+
+    read: int = 0
+    unchanged: int = 0
+    changes: Changes = field(default_factory=Changes)
+    skipped: tuple[Skipped, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
+def update(
+    kb: KnowledgeBase,
+    paths: Paths,
+    *,
+    max_chars: int = 900,
+    prune: Prune | None = None,
+    progress: Progress | None = None,
+    embedding: Progress | None = None,
+) -> Update:
+    """Read files, and the files in folders, that are new or have changed since they were read.
+
+    Whole files are committed, about every thousand chunks: what is broken off goes on from there when it is called
+    again. A file that was read before keeps the name that it had then. `prune` "gone" removes files that were read
+    from these paths and are on disk no more; "others" removes all files that are not among these. `progress` is told
+    (done, total) of the files, `embedding` of the texts of each commit. Raises DocumentError for a path that does not
+    exist (where others stay: and was not read), MissingExtraError for a library that is not installed, and as
+    `KnowledgeBase.add` does.
+    """
+    given, known = several(paths), kb.sources
+    found, skipped = scan(given, known, gone=prune != "others")
+    run = _Run(kb, known, max_chars, prune, embedding)
+    for done, file in enumerate(found, 1):
+        run.take(file)
+        if progress:
+            progress(done, len(found))
+    run.commit()
+    gone = _gone(given, known, found, prune)
+    removed = sum(kb.delete(source=name) for name in gone) if prune else 0
+    changes = replace(run.changes, removed=run.changes.removed + removed)
+    return Update(run.read, run.unchanged, changes, (*skipped, *run.skipped), gone)
+
+
+def outdated(kb: KnowledgeBase, paths: Paths, *, max_chars: int = 900) -> bool:
+    """Whether these files are others than those that were read; errors as of `update`, OSError where one of them is."""
+    given, known = several(paths), kb.sources
+    found, _ = scan(given, known, gone=False)
+    made = recipe(max_chars=max_chars)
+    return bool(_gone(given, known, found, "others")) or any(
+        _changed(file, known.get(file.name), made, "others") for file in found
+    )
+
+
+class _Run:
+    """One reading of files, as far as it has come."""
+
+    def __init__(
+        self,
+        kb: KnowledgeBase,
+        known: Mapping[str, Source],
+        max_chars: int,
+        prune: Prune | None,
+        embedding: Progress | None,
+    ) -> None:
+        self._kb = kb
+        self._known = known
+        self._max_chars = max_chars
+        self._prune = prune
+        self._embedding = embedding
+        self._sources: list[Source] = []
+        self._chunks: list[Chunk] = []
+        self.read = self.unchanged = 0
+        self.changes = Changes()
+        self.skipped: list[Skipped] = []
+
+    def take(self, file: File) -> None:
+        """Read a file, if that is needed; commit, if there is enough."""
+        made = recipe(max_chars=self._max_chars)
+        try:
+            source = _changed(file, self._known.get(file.name), made, self._prune)
+            chunks = file.chunks(max_chars=self._max_chars) if source else []
+        except (DocumentError, OSError) as error:
+            self.skipped.append(Skipped(file.name, str(error)))
+            return
+        if source is None:
+            self.unchanged += 1
+            return
+        self.read += 1
+        self._sources.append(source)
+        self._chunks += chunks
+        if len(self._chunks) >= COMMIT_AT:
+            self.commit()
+
+    def commit(self) -> None:
+        """Add what was read since the last commit."""
+        done = self._kb.add(self._chunks, sources=self._sources, progress=self._embedding)
+        self.changes = Changes(*map(sum, zip(astuple(self.changes), astuple(done), strict=True)))
+        self._sources, self._chunks = [], []
+
+
+def _changed(file: File, before: Source | None, made: str, prune: Prune | None) -> Source | None:
+    """The file as it is now; None where it is as it was read.
+
+    Raises DocumentError where another file was read under its name, is still there, is no copy and is to stay.
+    """
+    now = Source.of(file.path, file.name, made)
+    if before is None or prune == "others" or before.path in ("", now.path) or not Path(before.path).exists():
+        return None if now == before else now
+    if before.sha256 != now.sha256:
+        raise DocumentError(
+            f"{file.path} has the same name as {before.path}, which was read before: read the folder that holds both"
+        )
+    return None if before.recipe == now.recipe else now
+
+
+def _gone(
+    given: Iterable[Path], known: Mapping[str, Source], found: Iterable[File], prune: Prune | None
+) -> tuple[str, ...]:
+    """The names of files that were read and are not found: all, or those on disk no more of what is given."""
+    if prune == "others":
+        return tuple(sorted(known.keys() - {file.name for file in found}))
+    missing = drift(known, (Source(file.name, "") for file in found), given).gone
+    return tuple(name for name in missing if not Path(known[name].path).exists())

@@ -1,0 +1,39 @@
+"""The files that there are, under the names by which a knowledge base knows them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from voicevault_retrievers.documents import File, Skipped, files
+from voicevault_retrievers.store.sources import Source
+
+Paths: TypeAlias = Iterable[str | Path] | str | Path
+
+
+def several(paths: Paths) -> list[Path]:
+    """One path, or some, as a list."""
+    return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+
+
+def scan(given: Iterable[Path], known: Mapping[str, Source], *, gone: bool = True) -> tuple[list[File], list[Skipped]]:
+    """The files there are, each under the name that is known; with `gone`, a path that was read may be missing.
+
+    Raises DocumentError for one that is missing otherwise.
+    """
+    read = [Path(source.path) for source in known.values()] if gone else []
+    found, skipped = files(
+        path for path in given if path.exists() or not any(own.is_relative_to(path.absolute()) for own in read)
+    )
+    names = {source.path: source.name for source in known.values()}
+    return [_as_known(file, names.get(os.path.abspath(file.path))) for file in found], skipped
+
+
+def _as_known(file: File, name: str | None) -> File:
+    """The file under the name by which it was read, from a folder above or below the one it is read from now."""
+    path = Path(os.path.abspath(file.path))
+    if name is None or not path.as_posix().endswith(f"/{name}"):
+        return file
+    return File(name, path, path.parents[name.count("/")])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers.columns import Columns
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, canonical, parse
+from voicevault_retrievers.lazy import Ascending
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.selection import Mask as Mask
 from voicevault_retrievers.selection import Selection
@@ -78,7 +79,7 @@ class Rows:
 
     def ordinal(self, chunk_id: str) -> int | None:
         """Where a live chunk stands; None when there is none of this id."""
-        at = bisect_left(self.ids, chunk_id)
+        at = self.ids.place(chunk_id) if isinstance(self.ids, Ascending) else bisect_left(self.ids, chunk_id)
         if at == len(self.ids) or self.ids[at] != chunk_id:
             return None
         return at if self.live is None or self.live[at] else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar, overload
+from collections.abc import Iterable
+from typing import TypeVar
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store.limits import Limits
@@ -68,22 +68,3 @@ def several(ids: Iterable[str]) -> Iterable[str]:
     if isinstance(ids, str):
         raise ConfigError(f"ids is a list of strings; a single id goes in a list: [{ids!r}]")
     return ids
-
-
-class Lazy(Sequence[T], Generic[T]):
-    """A sequence whose items are made when they are asked for."""
-
-    def __init__(self, length: int, get: Callable[[int], T]) -> None:
-        self._length = length
-        self._get = get
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        places = range(self._length)[at]
-        return self._get(places) if isinstance(places, int) else [self._get(place) for place in places]

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from voicevault_retrievers.errors import IndexDamagedError
+from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store import analyzers, codec, disk, files, log, manifest, segment, sources
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.commit import sweep, written
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.lock import Lock
@@ -33,7 +33,7 @@ def repair(folder: Path, given: SavedAnalyzer | None, progress: Progress | None 
     try:
         present = manifest.read(folder)
         analyzer = analyzers.make(present.analyzer, given, folder.name)
-        _, end = log.read(folder / present.log, folder.name)
+        _, end, _ = log.read(folder / present.log, folder.name)
         sources.read(folder, present.sources)
         for entry in present.segments:
             _check(folder, entry)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.lazy import Ascending, Lazy
 from voicevault_retrievers.store import codec
-from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.files import BlockFile, NewFolder
 from voicevault_retrievers.types import Chunk
 
@@ -46,7 +46,7 @@ class Table(NamedTuple):
         ends, id_ends = opened[names.ends].array(), opened[names.id_ends].array()
         return cls(
             Lazy(len(ends), lambda at: codec.decode(lines.read(*_span(ends, at)), kb)),
-            Lazy(len(id_ends), lambda at: ids[slice(*_span(id_ends, at))].tobytes().decode(*_UTF8)),
+            Ascending(len(id_ends), lambda at: ids[slice(*_span(id_ends, at))].tobytes().decode(*_UTF8)),
         )
 
     def problems(self, where: str) -> Iterator[str]:

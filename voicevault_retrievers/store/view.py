@@ -10,13 +10,13 @@ from typing import Any
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.chroma import Chroma, ChromaVectors
-from voicevault_retrievers.store.codec import Lazy
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.types import Chunk, Vector

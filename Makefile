@@ -64,8 +64,9 @@ bench: bench-lexical bench-quality bench-sample bench-imports  ## run every benc
 bench-%: install
 	$(BIN)/python -m tests.benchmarks.$* $(DATA)
 
-soak: install  ## eight processes read a knowledge base while one writes it, for five minutes
+soak: install  ## eight processes read a knowledge base while one writes it, for five minutes; 500 writers are killed
 	$(BIN)/python -m tests.benchmarks.soak
+	$(BIN)/python -W ignore::DeprecationWarning -m tests.faults.killed --calls
 
 docs: install  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

@@ -5,20 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, LockedError, StorageError
-from voicevault_retrievers.store import Bases, KnowledgeBase, commit, disk, files, log
+from voicevault_retrievers.errors import (
+    ConfigError,
+    IncompatibleIndexError,
+    IndexDamagedError,
+    LockedError,
+    StorageError,
+)
+from voicevault_retrievers.store import Bases, KnowledgeBase, Source, commit, disk, files, log, table
 from voicevault_retrievers.store.verify import problems
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.types import Chunk, Query
 
 ROOT = Path(__file__).parents[2]
 QUERIES = ("dog", "quick fox", "cat")
@@ -33,11 +42,13 @@ def opened(root: Path) -> KnowledgeBase:
 
 
 def answers(kb: KnowledgeBase) -> list[object]:
-    return [
-        [(hit.chunk, hit.score) for hit in channel.search(query, 20)]
+    found = [
+        [(hit.chunk, hit.score) for hit in channel.search(Query(query, where=where), 20)]
         for channel in (kb.bm25(), kb.dense())
         for query in QUERIES
+        for where in (None, {"page": {"$gte": 3}})
     ]
+    return [*found, kb.parents(["one", "many"]), kb.sources]
 
 
 @pytest.fixture
@@ -52,10 +63,16 @@ def logged(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A base with a segment, tombstones and a log."""
+    """A base with a segment, tombstones of a chunk and of its parent, sources and a log."""
+    chunks = [replace(chunk, parent_id="one" if chunk.id == "0003" else "many") for chunk in sample(12)]
+    parents = [Chunk("one", "the story of a fox"), Chunk("many", "the story of a dog")]
     with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as kb:
         monkeypatch.setattr(commit, "SEAL_AT", 1)
-        kb.add(sample(12))
+        kb.add(
+            [replace(chunk, metadata={**chunk.metadata, "source_file": "a.md"}) for chunk in chunks],
+            parents=parents,
+            sources=[Source("a.md", "1")],
+        )
         kb.delete(["0003"])
         monkeypatch.undo()
         kb.add([Chunk("last", "the last fox")])
@@ -97,7 +114,8 @@ def test_a_byte_changed_in_a_file_is_never_a_wrong_answer(sealed: Path) -> None:
     folder = sealed / "kb"
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock" and "log" not in path.name]
     dead = "seg-000001.dead-000002"
-    assert {"manifest.json", dead, f"{dead}.terms", "vectors.npy", "terms.npy", "crc32.json"} < {p.name for p in paths}
+    kinds = {"manifest.json", dead, f"{dead}.terms", f"{dead}.parents", "sources-000002", "vectors.npy", "crc32.json"}
+    assert kinds | {"columns.bin", *table.PARENTS, *table.CHUNKS} < {path.name for path in paths}
     for path in paths:
         whole = path.read_bytes()
         for at in range(0, len(whole), max(1, len(whole) // 40)):
@@ -135,9 +153,8 @@ def test_a_change_deep_in_a_large_file_is_found(sealed: Path, monkeypatch: pytes
 def test_a_file_that_is_missing_or_cut_is_named(sealed: Path) -> None:
     for path in [path for path in (sealed / "kb").rglob("*") if path.is_file() and path.name != "lock"]:
         whole = path.read_bytes()
-        for harm in (path.unlink, lambda path=path, whole=whole: path.write_bytes(whole[: len(whole) // 2])):
-            if path.name.startswith("log-") and harm is not path.unlink:
-                continue
+        cuts = () if path.name.startswith("log-") else {0, len(whole) // 2, len(whole) - 1}
+        for harm in (path.unlink, *(partial(path.write_bytes, whole[:cut]) for cut in cuts)):
             harm()
             for use in (lambda: opened(sealed), lambda: Bases(["kb", "none"], root=sealed)):
                 with pytest.raises(IndexDamagedError, match=path.name):
@@ -145,6 +162,70 @@ def test_a_file_that_is_missing_or_cut_is_named(sealed: Path) -> None:
             assert any(path.name in problem for problem in problems(sealed / "kb"))
         path.write_bytes(whole)
     assert opened(sealed).verify() == []
+
+
+def test_what_is_derived_is_made_again_and_the_rest_is_named(sealed: Path, tmp_path: Path) -> None:
+    right = answers(opened(sealed))
+    whole = shutil.copytree(sealed / "kb", tmp_path / "whole")
+    remedied = set()
+    for file in [path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and path.name != "lock"]:
+        path = sealed / "kb" / file
+        for harm in (
+            path.unlink,
+            lambda path=path: path.write_bytes(b"\x93NUMPY" + bytes(200)),
+            partial(_folder, path),
+        ):
+            harm()
+            if files.original(file.name):
+                with pytest.raises((IndexDamagedError, StorageError), match=re.escape(file.name)):
+                    KnowledgeBase.repair("kb", root=sealed, embedder=HashEmbedder())
+            else:
+                kb = KnowledgeBase.repair("kb", root=sealed, embedder=HashEmbedder())
+                assert (answers(kb), kb.verify()) == (right, [])
+                remedied.add(file.name)
+            shutil.rmtree(sealed / "kb")
+            shutil.copytree(whole, sealed / "kb")
+    assert {"crc32.json", "columns.bin", "terms.npy", "parent_ids.npy", "seg-000001.dead-000002.terms"} < remedied
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def test_a_link_is_read_and_what_is_no_file_is_named(sealed: Path, tmp_path: Path) -> None:
+    right = answers(opened(sealed))
+    for path in [path for path in (sealed / "kb").rglob("*") if path.is_file() and path.name != "lock"]:
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved")
+        assert (answers(opened(sealed)), opened(sealed).verify()) == (right, [])
+        path.unlink()
+        path.symlink_to(tmp_path / "none")
+        with pytest.raises(IndexDamagedError, match=f"{path.name} is missing"):
+            opened(sealed)
+        path.unlink()
+        path.mkdir()
+        with pytest.raises((IndexDamagedError, StorageError), match=path.name):
+            opened(sealed)
+        assert any(path.name in problem for problem in problems(sealed / "kb"))
+        path.rmdir()
+        (tmp_path / "moved").rename(path)
+    assert opened(sealed).verify() == []
+
+
+def test_a_folder_with_a_lock_alone_is_no_base_and_an_empty_one_becomes_one(tmp_path: Path) -> None:
+    folder = tmp_path / "kb"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="there is no knowledge base 'kb'"):
+        opened(tmp_path)
+    (folder / "lock").write_text("1\n")
+    for use in (opened, lambda root: KnowledgeBase.repair("kb", root=root)):
+        with pytest.raises(IndexDamagedError, match=r"manifest\.json is missing"):
+            use(tmp_path)
+    with pytest.raises(ConfigError, match="is there already"):
+        KnowledgeBase.create("kb", root=tmp_path)
+    (folder / "lock").unlink()
+    assert KnowledgeBase.create("kb", root=tmp_path).verify() == []
 
 
 def test_a_newer_format_is_told_from_damage(sealed: Path) -> None:
@@ -217,7 +298,7 @@ import sys
 from pathlib import Path
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.types import Chunk, Query
 
 kb = KnowledgeBase.open("kb", root=sys.argv[1], embedder=HashEmbedder())
 kb.add([Chunk("mine", "my fox")])

@@ -19,6 +19,7 @@ from voicevault_retrievers.store import disk, log, manifest, segment, sources
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
 from voicevault_retrievers.store.merging import Merged
+from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.snapshot import Snapshot
@@ -50,12 +51,14 @@ def begin(folder: Path, first: Manifest) -> None:
     disk.make_folders(folder.parent)
     made = folder.with_name(f".{first.id}")
     disk.make_folder(made)
-    log.create(made / first.log)
-    manifest.write(made, first)
     try:
+        log.create(made / first.log)
+        manifest.write(made, first)
         disk.rename(made, folder)
     except OSError as error:
         disk.remove(made)
+        if vacant(folder):
+            raise
         raise ConfigError(f"{folder} cannot be made ({error.strerror}): choose another name or root") from error
     disk.flush_folder(folder.parent)
 
@@ -72,7 +75,8 @@ def commit(
     framed = log.framed(records)
     if before.end + len(framed) > LOG_BYTES:
         return seal(after, number, busy)
-    return replace(after, end=log.append(after.folder / after.manifest.log, before.end, framed))
+    end = log.append(after.folder / after.manifest.log, before.end, framed)
+    return replace(after, end=end, head=framed[: log.HEAD])
 
 
 def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: bool = False) -> Snapshot:

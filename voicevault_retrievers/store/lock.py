@@ -33,11 +33,11 @@ class Lock:
                 if time.monotonic() >= deadline:
                     raise self._refusal(path.parent, wait)
                 time.sleep(_PAUSE)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{self._pid}\n".encode(), 0)
         except BaseException:
             self.release()
             raise
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{self._pid}\n".encode(), 0)
         _held.add(self)
 
     @property

@@ -32,7 +32,8 @@ MAGIC = b"voicevault log 1\n"
 _MARK = b"\x00vvr"
 _HEADER = struct.Struct("<4sQI")
 _CRC = struct.Struct("<I")
-_HEAD = _HEADER.size + _CRC.size
+HEAD = _HEADER.size + _CRC.size
+"""So many bytes of a frame are its header."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ def framed(records: Sequence[Record]) -> bytes:
 
 
 def append(path: Path, end: int, content: bytes) -> int:
-    """Write what is framed behind what is whole, and flush once; where it ends. `disk.append` says what errors leave."""
+    """Write what is framed behind what is whole, and flush; where it ends. `disk.append` says what errors leave."""
     disk.append(path, end, content)
     return end + len(content)
 
@@ -85,10 +86,20 @@ def set_aside(path: Path, end: int) -> Path | None:
     return aside
 
 
-def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int]:
-    """The records from a position on, and where the last whole one ends.
+def stands(path: Path, end: int, head: bytes) -> bool:
+    """Whether the frame of this header, which was read, still ends there; what cannot be flushed is taken back."""
+    try:
+        with path.open("rb") as file:
+            file.seek(end - (_length(head, 0) or 0) - len(head))
+            return file.read(len(head)) == head
+    except FileNotFoundError:
+        return False
 
-    Raises IndexDamagedError when the file is missing, is no log, or holds a whole record after a broken one.
+
+def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int, bytes]:
+    """The records from a position on, where the last whole frame ends, and its header.
+
+    Raises IndexDamagedError when the file is missing, is no log, or holds a whole frame after a broken one.
     """
     start = start or len(MAGIC)
     try:
@@ -99,16 +110,17 @@ def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int]:
             data = file.read()
     except FileNotFoundError:
         raise files.damaged(path, "is missing") from None
-    at = 0
+    at, head = 0, b""
     records: list[Record] = []
     while (payload := _whole(data, at)) is not None:
         records += _records(payload, kb)
-        at += _HEAD + len(payload)
+        head = data[at : at + HEAD]
+        at += HEAD + len(payload)
     after = at
     while (after := data.find(_MARK, after + 1)) >= 0:
         if _whole(data, after) is not None:
             raise files.damaged(path, f"has changed at byte {start + at}; whole records follow at {start + after}")
-    return records, start + at
+    return records, start + at, head
 
 
 def broken_end(path: Path, end: int) -> str | None:
@@ -116,7 +128,7 @@ def broken_end(path: Path, end: int) -> str | None:
     with path.open("rb") as file:
         file.seek(end)
         data = file.read()
-    if _whole(data, 0) is not None or len(data) < _HEAD + (_length(data, 0) or 0):
+    if _whole(data, 0) is not None or len(data) < HEAD + (_length(data, 0) or 0):
         return None
     return f"{path} has changed in its last record, at byte {end}, which is not read"
 
@@ -126,7 +138,7 @@ def _whole(data: bytes, at: int) -> bytes | None:
     length = _length(data, at)
     if length is None:
         return None
-    payload = data[at + _HEAD : at + _HEAD + length]
+    payload = data[at + HEAD : at + HEAD + length]
     (crc,) = _CRC.unpack_from(data, at + _HEADER.size - _CRC.size)
     return payload if len(payload) == length and zlib.crc32(payload) == crc else None
 
@@ -134,7 +146,7 @@ def _whole(data: bytes, at: int) -> bytes | None:
 def _length(data: bytes, at: int) -> int | None:
     """The length of the payload, by a header that is sound."""
     header = data[at : at + _HEADER.size]
-    crc = data[at + _HEADER.size : at + _HEAD]
+    crc = data[at + _HEADER.size : at + HEAD]
     if not header.startswith(_MARK) or crc != _CRC.pack(zlib.crc32(header)):
         return None
     length: int = _HEADER.unpack(header)[1]

@@ -53,8 +53,8 @@ class Snapshot:
 
     `lexical` has the live chunks of `segments`, one for one, `parents` their live parents. `tail` and `tail_parents`
     hold those of the log, `touched` the ids of chunks that the log has added or deleted: what segments hold of them is
-    no more. `written` counts what the log did to chunks, `end` is where it was read to, `before` what an earlier
-    snapshot has read of its terms.
+    no more. `written` counts what the log did to chunks, `end` is where it was read to, `head` the header of what
+    ends there, `before` what an earlier snapshot has read of its terms.
     """
 
     folder: Path
@@ -69,6 +69,7 @@ class Snapshot:
     touched: frozenset[str] = frozenset()
     written: int = 0
     end: int = 0
+    head: bytes = b""
     before: Waiting = field(default_factory=lambda: Waiting(Forward(), {}))
 
     @classmethod
@@ -80,7 +81,7 @@ class Snapshot:
         """
         present = manifest.read(folder)
         try:
-            if before is not None and before.manifest == present:
+            if before is not None and before.manifest == present and before._stands():
                 return before._caught_up()
             return cls._sealed(folder, present, before, analyzer)._caught_up()
         except IndexDamagedError:
@@ -118,8 +119,11 @@ class Snapshot:
         )
 
     def _caught_up(self) -> Snapshot:
-        records, end = log.read(self.folder / self.manifest.log, self.folder.name, self.end)
-        return self if end == self.end else replace(self.after(records), end=end)
+        records, end, head = log.read(self.folder / self.manifest.log, self.folder.name, self.end)
+        return self if end == self.end else replace(self.after(records), end=end, head=head)
+
+    def _stands(self) -> bool:
+        return log.stands(self.folder / self.manifest.log, self.end, self.head)
 
     def after(self, records: Iterable[Record]) -> Snapshot:
         """The snapshot with these commits more."""

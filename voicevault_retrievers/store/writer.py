@@ -57,6 +57,7 @@ class Writer:
         self._queue_mutex = Mutex()
         self._queue: list[_Ticket] = []
         self._tending: Thread | None = None
+        self._merging: Lock | None = None
         self._busy: frozenset[str] = frozenset()
         self._number = 0
         vectors = self.snapshot.manifest.vectors
@@ -131,10 +132,10 @@ class Writer:
         with self._mutex:
             lock = self._lock
             group = pending(self.snapshot) if self._holds else []
-            if not group:
+            if lock is None or not group:
                 return False
             snapshot, number = self.snapshot, self._next
-            self._number = number
+            self._merging, self._number = lock, number
             names = [snapshot.segments[place].entry.name for place in group]
             self._busy = frozenset((*names, f"seg-{number:06d}"))
         try:
@@ -146,11 +147,17 @@ class Writer:
                     if self._lock is not lock or not self._holds:  # what another has written since is not known here
                         return False
                     self.snapshot = replaced(self.snapshot, merged, names, entry)
+                    sweep(snapshot.folder, self.snapshot.manifest)
+        except BaseException:
+            with self._mutex:
+                if self._lock is lock:  # it may be committed or not: the next write reads again
+                    self._release()
+            raise
         finally:
             with self._mutex:
-                self._busy = frozenset()
-                if self._lock is lock and self._holds:
-                    sweep(snapshot.folder, self.snapshot.manifest)
+                self._merging, self._busy = None, frozenset()
+                if self._lock is not lock:  # it was given back meanwhile
+                    lock.release()
         return True
 
     def _carry_out(self) -> None:
@@ -209,16 +216,17 @@ class Writer:
     def _take(self, folder: Path) -> None:
         self._release()
         self.snapshot = Snapshot.open(folder, self.snapshot)  # no lock file where there is no knowledge base any more
-        self._lock = Lock(folder / "lock", self.wait)
+        self._lock = self._merging if self._merging and self._merging.held else Lock(folder / "lock", self.wait)
         self.snapshot = Snapshot.open(folder, self.snapshot)
         set_aside(folder / self.snapshot.manifest.log, self.snapshot.end)
-        sweep(folder, self.snapshot.manifest)
+        sweep(folder, self.snapshot.manifest, self._busy)
         self._tend_soon()
 
     def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        """Give the lock back; where a merge goes on, that does it, since nobody else may write what it writes."""
+        lock, self._lock = self._lock, None
+        if lock is not None and lock is not self._merging:
+            lock.release()
 
     def follow(self) -> bool:
         """Bring Chroma to the present segments, where it is not there; whether there was anything to do."""

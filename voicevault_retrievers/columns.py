@@ -28,6 +28,9 @@ from voicevault_retrievers.types import Chunk
 PARENT = "\x00parent"
 """The key under which the parents' ids have a column."""
 
+MANY, RARE = 256, 64
+"""Keys that differ from chunk to chunk would cost more than they save."""
+
 Span: TypeAlias = tuple[int, int]
 """Codes from the first up to but not including the second."""
 
@@ -273,8 +276,11 @@ class Columns:
         return Column.build(len(self), places, values)
 
 
-def columns_of(chunks: Sequence[Chunk]) -> Iterator[tuple[str, Column]]:
-    """Every key that a chunk has a value of, `PARENT` too, and its column."""
+def columns_of(chunks: Sequence[Chunk]) -> Iterator[tuple[str, Column | None]]:
+    """Every key that a chunk has a value of, `PARENT` too, and its column.
+
+    Where there are more than `MANY` keys, those that fewer than `RARE` chunks have get none.
+    """
     found: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("I"), []))
     for at, chunk in enumerate(chunks):
         for key, value in (*chunk.metadata.items(), (PARENT, chunk.parent_id)):
@@ -283,7 +289,8 @@ def columns_of(chunks: Sequence[Chunk]) -> Iterator[tuple[str, Column]]:
                 places.append(at)
                 values.append(value)
     for key, (places, values) in found.items():
-        yield key, Column.build(len(chunks), places, values)
+        rare = len(found) > MANY and len(places) < RARE
+        yield key, None if rare else Column.build(len(chunks), places, values)
 
 
 def _choices(condition: Condition) -> Sequence[Any]:

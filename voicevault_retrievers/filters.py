@@ -97,7 +97,7 @@ def scope(*required: Filter | None) -> Filter | None:
     given = [rights for rights in required if rights is not None]
     for rights in given:
         parse(rights)
-    if any(_says_nothing(rights) for rights in given):
+    if any(says_nothing(rights) for rights in given):
         return NOTHING
     distinct = list({canonical(rights): rights for rights in given}.values())
     return {"$and": distinct} if len(distinct) > 1 else next(iter(distinct), None)
@@ -108,9 +108,15 @@ def canonical(where: Filter | None) -> str:
     return json.dumps(where, sort_keys=True, default=lambda value: {"$repr": repr(value)}) if where else ""
 
 
-def _says_nothing(where: Filter) -> bool:
+def says_nothing(where: Filter) -> bool:
+    """Whether a filter, or one that it joins, has no condition: what is usually a mistake."""
     joined = [part for key in ("$and", "$or") for part in where.get(key, ())]
-    return not where or ("$and" in where and not where["$and"]) or any(map(_says_nothing, joined))
+    denied = [where["$not"]] if "$not" in where else []
+    return (
+        not where
+        or any(key in where and not where[key] for key in ("$and", "$or"))
+        or any(map(says_nothing, (*joined, *denied)))
+    )
 
 
 def _parse(where: Filter, depth: int) -> Node:

@@ -197,6 +197,40 @@ def test_a_crash_between_anything_leaves_right_answers(
     assert not kb._writer.follow()
 
 
+def test_a_view_from_before_a_deletion_in_the_log_misses_nothing(
+    bases: tuple[KnowledgeBase, KnowledgeBase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kb, _ = bases
+    Chroma.at(kb.path).remove()
+    old = opened(kb)
+    wanted = sample(7, 8)[0]
+    with kb:
+        kb.delete([wanted.id])
+    marker = Chroma.at(kb.path).marker
+    assert marker is not None
+    assert marker.holds == old.manifest.generation
+    assert old.dense().search(wanted.text, 3).hits[0].chunk.id == wanted.id
+    assert opened(kb).dense().search(wanted.text, 3).hits[0].chunk.id != wanted.id
+
+
+def test_a_base_put_back_from_a_copy_is_found_whole(bases: tuple[KnowledgeBase, KnowledgeBase], tmp_path: Path) -> None:
+    kb, exact = bases
+    shutil.copytree(kb.path, tmp_path / "copy", ignore=shutil.ignore_patterns("chroma", "chroma.json"))
+    with kb:
+        kb.add(sample(5000, 6200))
+        kb.compact()
+    Chroma.at(kb.path)._shut()
+    for path in kb.path.iterdir():
+        if path.name not in ("chroma", "chroma.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(tmp_path / "copy", kb.path, dirs_exist_ok=True)
+    check(opened(kb), exact)
+    with opened(kb) as again:
+        for base in (again, exact):
+            base.add(sample(7000, 7600))
+    check(opened(kb), exact)
+
+
 @pytest.mark.parametrize("harm", ["garbage", "gone", "marker", "rows"])
 def test_a_damaged_chroma_costs_time_and_is_made_again(
     bases: tuple[KnowledgeBase, KnowledgeBase], harm: str, caplog: pytest.LogCaptureFixture

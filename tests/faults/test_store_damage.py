@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.dense import int8
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
@@ -26,6 +28,7 @@ from voicevault_retrievers.errors import (
     StorageError,
 )
 from voicevault_retrievers.store import Bases, KnowledgeBase, Source, commit, disk, files, log, table
+from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.types import Chunk, Query
 
@@ -148,6 +151,48 @@ def test_a_change_deep_in_a_large_file_is_found(sealed: Path, monkeypatch: pytes
                 kb.get(["x03999"])
         path.write_bytes(whole)
     assert opened(sealed).verify() == []
+
+
+@pytest.mark.parametrize("vectors", ["exact", "int8"])
+def test_a_bit_that_flips_in_any_block_is_an_error_and_never_a_wrong_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: VectorSearch
+) -> None:
+    """As in files so large that opening does not read them."""
+    monkeypatch.setattr(files, "SMALL", 0)
+    monkeypatch.setattr(files, "BLOCK", 512)
+    monkeypatch.setattr(int8, "PAYS_FROM", 1)
+    monkeypatch.setattr(int8, "LIMIT", 1.0)
+    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder(), vectors=vectors) as kb:
+        kb.add([Chunk(c.id, c.text, "p", c.metadata) for c in sample(150)], parents=[Chunk("p", "parent " * 300)])
+        kb.compact()
+    right, folder = _everything(tmp_path), kb.path / kb.manifest.segments[0].name
+    met: Counter[str] = Counter()
+    for path in sorted(folder.iterdir()):
+        whole = path.read_bytes()
+        for at in range(200, len(whole), files.BLOCK):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            said = ""
+            try:
+                assert _everything(tmp_path) == right, (path.name, at)
+            except IndexDamagedError as error:
+                said = str(error)
+                met[path.name] += 1
+            assert path.name in said or not said
+            assert problems(kb.path) != []
+        path.write_bytes(whole)
+    for name in ("low.npy", "frequencies.npy", "vectors.npy", "ids.npy", "id_ends.npy", "chunks.jsonl", "columns.bin"):
+        assert met[name], name
+
+
+def _everything(root: Path) -> list[object]:
+    """What every way to ask a base gives."""
+    kb = opened(root)
+    words = [f"number{i}" for i in range(0, 150, 7)] + ["fox", "dog", "cat", "quick"]
+    asked: list[str | Query] = [*words, Query("fox", where={"page": {"$lt": 50}})]
+    channels = kb.bm25(), kb.dense()
+    found = [[(hit.chunk, hit.score) for hit in c.search(query, 7)] for c in channels for query in asked]
+    scores = [channel.scores(Query("fox"), ["0003", "0101"]) for channel in channels]
+    return [found, scores, list(kb), kb.get(["0077"]), kb.parents(["p"])]
 
 
 def test_a_file_that_is_missing_or_cut_is_named(sealed: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.columns import Columns
+from voicevault_retrievers.columns import MANY, Columns, columns_of
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.filters import compile_filter, parse
 from voicevault_retrievers.rows import Rows
@@ -161,6 +161,17 @@ def test_text_that_differs_everywhere_is_not_stored_twice(base: KnowledgeBase) -
     chunks = Counted(sample())
     assert Columns(chunks, read).select(parse({"title": {"$text": "number 77 "}})).ordinals.tolist() == [77]
     assert chunks.asked == N
+
+
+def test_rare_keys_of_very_many_have_no_column_and_their_filters_hold(tmp_path: Path) -> None:
+    chunks = [Chunk(f"{at:05}", metadata={f"key{at}": at, "page": at % 2}) for at in range(MANY + 100)]
+    made = dict(columns_of(chunks))
+    assert [key for key, column in made.items() if column is not None] == ["page"]
+    with KnowledgeBase.create("kb", root=tmp_path) as kb:
+        kb.add(chunks)
+        kb.compact()
+        for where, wanted in (({"key7": 7}, ["00007"]), ({"key7": {"$exists": True}, "page": 0}, [])):
+            assert sorted(kb._snapshot.matching(where)) == wanted
 
 
 def test_a_segment_without_stored_columns_opens(base: KnowledgeBase) -> None:

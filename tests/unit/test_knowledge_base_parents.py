@@ -105,6 +105,14 @@ def test_a_source_is_all_that_its_chunks_say(kb: KnowledgeBase) -> None:
     everywhere(kb, holds)
 
 
+def test_a_list_of_sources_counts_alike_in_log_and_segment(kb: KnowledgeBase) -> None:
+    kb.add([Chunk("two", "of both", None, {"source_file": ["a.md", "b.md"]})])
+    kb.delete(["a", "b", "c"])
+    assert set(kb.sources) == {"a.md", "b.md"}
+    kb.delete(["two"])
+    assert kb.sources == {}
+
+
 def test_a_source_is_forgotten_with_its_last_chunk(kb: KnowledgeBase) -> None:
     assert kb.delete(["a"]) == 1
     assert set(kb.sources) == {"a.md", "b.md"}
@@ -126,6 +134,10 @@ def test_a_delete_says_what_it_means(kb: KnowledgeBase) -> None:
         ({"ids": ["a"], "source": "a.md"}, "one of ids, source"),
         ({"where": {}}, r"use clear\(\)"),
         ({"where": {"page": {"$foo": 1}}}, "unknown filter operator"),
+        ({"where": {"$and": []}}, r"use clear\(\)"),
+        ({"where": {"$and": [{"page": 1}, {}]}}, r"use clear\(\)"),
+        ({"where": {"$not": {"$or": []}}}, r"use clear\(\)"),
+        ({"source": ["a.md"]}, "source is the name of a file"),
     ):
         with pytest.raises(ConfigError, match=said):
             kb.delete(**options)  # type: ignore[arg-type]  # wrong on purpose
@@ -161,5 +173,8 @@ def test_files_are_compared_with_what_was_read(tmp_path: Path) -> None:
 def test_sources_are_named_once(kb: KnowledgeBase) -> None:
     with pytest.raises(ConfigError, match=r"two sources have the name 'a\.md'"):
         kb.add([], sources=[Source("a.md", "1"), Source("a.md", "2")])
+    for wrong in ({"name": 5}, {"sha256": None}, {"path": Path("a.md")}):
+        with pytest.raises(ConfigError, match=rf"Source\({next(iter(wrong))}=\.\.\.\) is a string"):
+            Source(**{"name": "a.md", "sha256": "1", **wrong})  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ConfigError, match=r"Source\.of"):
         kb.add([], sources=["a.md"])  # type: ignore[list-item]  # wrong on purpose

@@ -139,7 +139,7 @@ _bury = StoredSegment.bury
 
 
 def _bury_wrongly(self: StoredSegment, folder: Path, name: str, segment: object, live: object) -> object:
-    removed = segment.removed.and_document(np.array([0]), 0)  # type: ignore[attr-defined]  # a Segment
+    removed = segment.removed.and_documents([np.array([0])], 0)  # type: ignore[attr-defined]  # a Segment
     return _bury(self, folder, name, type(segment)(segment.rows, segment.postings, removed), live)  # type: ignore
 
 

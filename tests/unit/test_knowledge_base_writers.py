@@ -17,12 +17,23 @@ import pytest
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
 from voicevault_retrievers.lexical import tiers
-from voicevault_retrievers.store import Changes, KnowledgeBase, Limits, commit, disk, embedding, writer
+from voicevault_retrievers.lexical.removed import Removed
+from voicevault_retrievers.store import (
+    Changes,
+    KnowledgeBase,
+    Limits,
+    commit,
+    disk,
+    embedding,
+    knowledge_base,
+    lock,
+    writer,
+)
 from voicevault_retrievers.types import Chunk
 
 
 def opened(path: Path, **options: Any) -> KnowledgeBase:
-    return KnowledgeBase.open(path, embedder=HashEmbedder(), **options)
+    return KnowledgeBase.open(path, **{"embedder": HashEmbedder(), **options})
 
 
 @pytest.fixture
@@ -279,8 +290,11 @@ def test_a_base_that_is_gone_or_another_is_told(kb: KnowledgeBase, tmp_path: Pat
     with pytest.raises(IndexDamagedError, match=r"manifest\.json is missing"):
         kb.add(chunks(1, 2))
     KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder(8))
+    with pytest.raises(IncompatibleIndexError, match="another knowledge base, with another embedder"):
+        kb.add(chunks(1, 2), HashEmbedder().embed_documents(["x"]))
     with pytest.raises(IncompatibleIndexError, match="hash/8"):
         kb.add(chunks(1, 2))
+    assert opened(kb.path, embedder=HashEmbedder(8)).ids() == []
 
 
 def test_a_copy_is_opened_anew_and_does_not_write_beside_the_first(kb: KnowledgeBase) -> None:
@@ -293,6 +307,122 @@ def test_a_copy_is_opened_anew_and_does_not_write_beside_the_first(kb: Knowledge
             copy.add(chunks(3, 4))
 
 
+def test_a_writer_that_waited_for_a_base_that_was_remade_waits_for_the_new_one(
+    kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kb.add(chunks(0, 1))
+    errors: list[Exception] = []
+    waiting, sleep = Event(), lock.time.sleep
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: (waiting.set(), sleep(seconds)))
+
+    def wait() -> None:
+        try:
+            opened(kb.path, wait=1.0).add(chunks(1, 2))
+        except LockedError as error:
+            errors.append(error)
+
+    thread = Thread(target=wait)
+    thread.start()
+    assert waiting.wait(30)
+    shutil.rmtree(kb.path)
+    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as new:
+        new.add(chunks(2, 3))
+        kb.close()
+        thread.join()
+    assert len(errors) == 1
+    assert opened(new.path).ids() == ["00002"]
+
+
+def test_an_edit_that_its_caller_gave_up_is_carried_out_by_nobody(
+    kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    kb.add(chunks(0, 5))
+    with monkeypatch.context() as patch:
+        patch.setattr(kb._writer, "_mutex", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            kb.delete(["00000"])
+    kb.add(chunks(5, 6))
+    assert len(kb) == 6
+
+
+def test_what_is_handed_out_is_not_what_is_kept(kb: KnowledgeBase) -> None:
+    kb.add([Chunk("a", "the fox", metadata={"tags": ["x"]})], parents=[Chunk("p", "p", metadata={"tags": ["x"]})])
+    held = [kb.get(["a"])["a"], kb.bm25().search("fox").hits[0].chunk, next(iter(kb)), kb.parents(["p"])["p"]]
+    for chunk in held:
+        chunk.metadata["tags"].append("harm")
+    kb.compact()
+    assert kb.get(["a"])["a"].metadata == kb.parents(["p"])["p"].metadata == {"tags": ["x"]}
+
+
+def test_many_deletes_are_one_step_for_the_counts(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    together = Removed.and_documents
+
+    def counted(self: Removed, numbers: Any, length: int) -> Removed:
+        steps.append(len(numbers))
+        return together(self, numbers, length)
+
+    kb.add(chunks(0, 300))
+    kb.compact()
+    monkeypatch.setattr(Removed, "and_documents", counted)
+    assert kb.delete(source="a.md") == 300
+    assert steps == [300]
+
+
+def test_a_large_segment_that_is_half_dead_is_written_again_behind_the_commits(
+    kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kb.add(chunks(0, 20))
+    kb.compact()
+    monkeypatch.setattr(commit, "SEAL_AT", 4)
+    monkeypatch.setattr(commit, "MERGE_AT_ONCE", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.Writer, "_tend_soon", lambda _: None)
+        kb.delete([f"{i:05}" for i in range(15)])
+        assert [(entry.count, entry.deleted) for entry in kb.manifest.segments] == [(20, 15)]
+    kb.delete(["00015", "00016", "00017", "00018"])
+    kb.close()
+    assert [(entry.count, entry.deleted) for entry in kb.manifest.segments] == [(1, 0)]
+
+
+def test_where_no_thread_can_be_had_segments_are_merged_later(
+    kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(commit, "SEAL_AT", 4)
+    monkeypatch.setattr(commit, "MERGE_AT_ONCE", 0)
+    monkeypatch.setattr(tiers, "TIER", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", refuse)
+        kb.add(chunks(0, 4))
+        kb.add(chunks(4, 8))
+        kb.add(chunks(8, 9))
+        kb.close()
+    assert "can't start new thread" in caplog.text
+    assert len(kb.manifest.segments) == 2
+    kb.add(chunks(9, 10))
+    kb.close()
+    assert (len(kb.manifest.segments), kb.ids()) == (1, [f"{i:05}" for i in range(10)])
+
+
+def test_two_that_open_or_create_at_once_have_one_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = KnowledgeBase.open_or_create("both", root=tmp_path)
+    answers = [True]
+    vacant = knowledge_base.vacant
+    monkeypatch.setattr(knowledge_base, "vacant", lambda folder: answers.pop() if answers else vacant(folder))
+    second = KnowledgeBase.open_or_create("both", root=tmp_path)
+    assert first.manifest.id == second.manifest.id
+
+
 @pytest.mark.parametrize(
     ("chunk", "said"),
     [
@@ -302,6 +432,8 @@ def test_a_copy_is_opened_anew_and_does_not_write_beside_the_first(kb: Knowledge
         (Chunk("a", metadata={"x": "y" * 65536}), "has 65545 bytes as JSON, more than 65536"),
         (Chunk("a", metadata={"a\x00b": 1}), "characters that do not print"),
         (Chunk("a", metadata={"x": set()}), "cannot be kept as JSON"),
+        (Chunk("a", metadata={f"{i}": i for i in range(257)}), "has 257 keys, more than 256"),
+        (Chunk("a", parent_id=5), "parent_id of chunk 'a' is a string or None"),  # type: ignore[arg-type]  # on purpose
     ],
 )
 def test_a_chunk_beyond_the_limits_is_refused(kb: KnowledgeBase, chunk: Chunk, said: str) -> None:

@@ -100,5 +100,6 @@ def parts_of(
 
 def _weighed(postings: Postings, formula: Formula, mean_length: float) -> Sums:
     parts = np.empty(postings.count, np.float32)
+    postings.check()
     kernels().weigh(postings.arrays, *table(formula, mean_length), parts)
     return parts

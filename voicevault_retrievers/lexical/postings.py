@@ -20,6 +20,7 @@ Numbers: TypeAlias = NDArray[np.int64]
 Places: TypeAlias = NDArray[np.integer]
 Mask: TypeAlias = NDArray[np.bool_]
 ReadArray: TypeAlias = Callable[[str], NDArray[Any]]
+Guard: TypeAlias = Callable[[int, int], None]
 WriteArray: TypeAlias = Callable[[str, NDArray[Any]], None]
 
 ARRAYS = (
@@ -100,6 +101,9 @@ class Postings:
     `bounded` has the terms of at least `BOUNDED` documents, and `bounds` (bounded, classes, 2) for each class of
     frequencies the highest one and the smallest length among its documents, 0 where there are none: pairs, and not
     scores, because formulas and mean lengths change.
+
+    `guard`, where there is one, is told before which postings will be read, from the first up to the second; it raises
+    where they have been damaged.
     """
 
     terms: NDArray[np.uint8]
@@ -114,6 +118,7 @@ class Postings:
     languages: Unsigned
     bounded: NDArray[np.uint32]
     bounds: Unsigned
+    guard: Guard | None = None
 
     def save(self, write: WriteArray) -> None:
         """Write every array, as a .npy file of its name."""
@@ -121,9 +126,9 @@ class Postings:
             write(f"{name}.npy", getattr(self, name))
 
     @classmethod
-    def open(cls, read: ReadArray) -> Postings:
+    def open(cls, read: ReadArray, guard: Guard | None = None) -> Postings:
         """The arrays as `read` gives them by file name, memory-mapped for instance."""
-        return cls(**{name: read(f"{name}.npy") for name in ARRAYS})
+        return cls(**{name: read(f"{name}.npy") for name in ARRAYS}, guard=guard)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -137,6 +142,11 @@ class Postings:
     def nbytes(self) -> int:
         """Of all arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAYS)
+
+    def check(self) -> None:
+        """Before all postings are read: raises where one has been damaged."""
+        if self.guard:
+            self.guard(0, self.count)
 
     @cached_property
     def arrays(self) -> Arrays:
@@ -167,6 +177,9 @@ class Postings:
         if None not in found:
             return found  # type: ignore[return-value]  # none is None
         numbers = self.numbers(terms)
+        if self.guard:
+            for number in numbers[numbers >= 0].tolist():
+                self.guard(*self.run_starts[self.term_runs[number : number + 2]].tolist())
         new = list(zip(numbers.tolist(), self.counts(numbers).tolist(), strict=True))
         if len(self._known) > KNOWN:
             self._known.clear()
@@ -216,6 +229,7 @@ class Postings:
 
     def triples(self) -> tuple[Numbers, Numbers, Unsigned]:
         """Term number, ordinal and frequency of every posting."""
+        self.check()
         per_run = np.diff(self.run_starts)
         terms = np.repeat(np.arange(len(self.term_ends)), np.diff(self.run_starts[self.term_runs]))
         ordinals: Any = np.repeat(self.run_blocks.astype(np.int64) << BLOCK_BITS, per_run) + self.low
@@ -223,6 +237,7 @@ class Postings:
 
     def terms_of(self, ordinal: int) -> Numbers:
         """The numbers of a document's terms; reads every posting."""
+        self.check()
         per_run = np.diff(self.run_starts)
         block, low = divmod(ordinal, 1 << BLOCK_BITS)
         at = np.flatnonzero((self.low == low) & np.repeat(self.run_blocks == block, per_run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,9 +25,9 @@ class Removed:
     newer: Numbers = field(default_factory=lambda: _NONE)
     length: int = 0
 
-    def and_document(self, numbers: Numbers, length: int) -> Removed:
-        """With one document more: the numbers of its distinct terms, and its length."""
-        newer = np.concatenate((self.newer, numbers))
+    def and_documents(self, numbers: Sequence[Numbers], length: int) -> Removed:
+        """With documents more: the numbers of the distinct terms of each, and the sum of their lengths."""
+        newer = np.concatenate((self.newer, *numbers))
         if len(newer) <= RECENT:
             return Removed(self.older, newer, self.length + length)
         return Removed(np.sort(np.concatenate((self.older, newer))), _NONE, self.length + length)

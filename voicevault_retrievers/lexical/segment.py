@@ -89,8 +89,8 @@ class Segment:
             return self
         removed = self.removed if self.rows.live is not None else Removed()
         if removed is not None:
-            for at, numbers in zip(gone, self._terms(gone, analyse), strict=True):
-                removed = removed.and_document(numbers, int(self.postings.lengths[at]))
+            length = int(self.postings.lengths[gone].sum(dtype=np.int64))
+            removed = removed.and_documents(self._terms(gone, analyse), length)
         return replace(self, rows=self.rows.without(gone), removed=removed, _counted={})
 
     def _terms(self, gone: Sequence[int], analyse: Analyse | None) -> list[Numbers]:

@@ -143,22 +143,23 @@ class Chroma:
                     disk.remove(path)
 
     def _follow(self, snapshot: Snapshot, marker: Marker | None, goes_on: Callable[[], bool]) -> None:
-        parts, present = snapshot.sealed, snapshot.manifest
-        if marker is None or marker.base != present.id:
-            self.remove()
+        present, tables = snapshot.manifest, list(snapshot.committed())
+        if marker is None or marker.base != present.id or max(marker.holds, marker.changed) > present.generation:
+            self.remove()  # of another base, or of this one before it was put back from a copy
             marker = Marker(present.id, -1, present.generation)
         held = marker.holds
         if held >= 0:
-            self._whole(marker)
+            with self._mutex:
+                self._whole(marker)
         self._mark(replace(marker, rows=0, changed=present.generation))
-        for part in parts:
-            if part.number > held:
-                for ids, vectors in _batches(part):
+        for segment, rows in tables:
+            if segment.number > held and segment.vectors is not None:
+                for some in _batches(rows.living):
                     if not goes_on():
                         return
-                    self._put(ids, vectors)
-        rows = self._purged(parts)
-        self._mark(Marker(present.id, present.generation, present.generation, rows))
+                    self._put([rows.ids[at] for at in some], segment.vectors[some])
+        left = self._purged([rows for _, rows in tables])
+        self._mark(Marker(present.id, present.generation, present.generation, left))
 
     def _put(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
         with self._mutex:
@@ -175,13 +176,13 @@ class Chroma:
                     metadatas=[{"v": sums[at]} for at in new],
                 )
 
-    def _purged(self, parts: Sequence[Part]) -> int:
-        """Take out what no part has, where that is more than a fifth; how many rows are left."""
+    def _purged(self, tables: Sequence[Rows]) -> int:
+        """Take out what no segment has, where that is more than a fifth; how many rows are left."""
         with self._mutex:
             collection = self._open(self.marker)
-            if collection.count() <= 1.2 * sum(part.rows.count for part in parts):
+            if collection.count() <= 1.2 * sum(rows.count for rows in tables):
                 return int(collection.count())
-            live = {_key(part.rows.ids[at]) for part in parts for at in part.rows.living}
+            live = {_key(rows.ids[at]) for rows in tables for at in rows.living}
             stale = [key for key in collection.get(include=[])["ids"] if key not in live]
             for start in range(0, len(stale), BATCH):
                 collection.delete(ids=stale[start : start + BATCH])
@@ -310,12 +311,8 @@ def _chosen(rows: Rows, passing: Filter | None) -> int:
     return len(rows) if found is None else found.count
 
 
-def _batches(part: Part) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-    """The ids and vectors of the live chunks."""
-    living = part.rows.living
-    for start in range(0, len(living) if part.vectors is not None else 0, BATCH):
-        some = living[start : start + BATCH]
-        yield [part.rows.ids[at] for at in some], part.vectors[some]  # type: ignore[index]  # there are some
+def _batches(ordinals: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ordinals[start : start + BATCH] for start in range(0, len(ordinals), BATCH))
 
 
 def _key(chunk_id: str) -> str:

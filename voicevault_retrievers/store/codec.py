@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import replace
 from typing import TypeVar
 
 from voicevault_retrievers.errors import ConfigError
@@ -29,6 +31,12 @@ def decode(line: bytes, kb: str) -> Chunk:
     """The chunk of a line, as a chunk of this knowledge base."""
     chunk_id, text, parent_id, metadata = json.loads(line)
     return Chunk(chunk_id, text, parent_id, metadata, kb)
+
+
+def own(chunk: Chunk) -> Chunk:
+    """The chunk, sharing nothing that can be changed."""
+    nested = any(isinstance(value, list | dict) for value in chunk.metadata.values())
+    return replace(chunk, metadata=deepcopy(dict(chunk.metadata))) if nested else chunk
 
 
 def same(one: Chunk, other: Chunk | None) -> bool:

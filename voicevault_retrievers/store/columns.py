@@ -5,7 +5,8 @@ is its values as a JSON list, their ends, and the ordinals, both little-endian u
 read when a filter first names its key, every block checked then, because a filter may be what protects a document.
 
 A column is left out (null in the directory) where its values take more than 32 bytes a row, and 64 KiB: text that
-differs from chunk to chunk, such as a title, would be in the segment twice. A filter on it reads the chunks, once.
+differs from chunk to chunk, such as a title, would be in the segment twice; so is a rare one of very many. A filter on
+it reads the chunks, once.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ def pieces(chunks: Sequence[Chunk]) -> Iterator[bytes]:
     parts: list[bytes] = []
     start = 0
     for key, column in columns_of(chunks):
-        text = json.dumps(column.values).encode()
         directory[key] = None
+        if column is None:
+            continue
+        text = json.dumps(column.values).encode()
         if len(text) <= max(SMALL_BYTES, ROW_BYTES * len(chunks)):
             directory[key] = _Place(start, len(text), len(column.values), len(column.ordinals), column.bounds)
             parts += [text, column.ends.astype(_WORD).tobytes(), column.ordinals.astype(_WORD).tobytes()]

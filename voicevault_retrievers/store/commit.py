@@ -92,7 +92,7 @@ def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: 
     sweep(folder, present, busy)
     parts = [*snapshot.sealed, *_fresh(snapshot)]
     groups = _whole(parts) if whole else _groups(snapshot, parts, busy)
-    kept = [group[0] for group in groups if _stays(snapshot, group, busy, whole=whole)]
+    kept = [group[0] for group in groups if _stays(snapshot, group, busy, whole=whole, small=not whole)]
     made = [group for group in groups if group[0] not in kept]
     last = number + max(1, len(made)) - 1
     segments = [_buried(snapshot, place, last) for place in kept]
@@ -186,6 +186,10 @@ def _size(part: Part) -> int:
     return max(part.rows.count, part.parents.count if part.parents else 0)
 
 
+def _size_of(snapshot: Snapshot, place: int) -> int:
+    return max(snapshot.rows[place].count, snapshot.parents[place].count)
+
+
 def _fresh(snapshot: Snapshot) -> Iterator[Part]:
     """The chunks and parents of the log, where there are any, with postings of their own."""
     if snapshot.tail or snapshot.tail_parents:
@@ -196,12 +200,17 @@ def _fresh(snapshot: Snapshot) -> Iterator[Part]:
         yield Part(rows, snapshot.vectors, lambda: Segment(rows, build(documents)), parents)
 
 
-def _stays(snapshot: Snapshot, group: Sequence[int], busy: Collection[str] = (), *, whole: bool = False) -> bool:
-    """Whether a group is one segment, on disk already, that is busy, or at least half live (all, if `whole`)."""
+def _stays(
+    snapshot: Snapshot, group: Sequence[int], busy: Collection[str] = (), *, whole: bool = False, small: bool = False
+) -> bool:
+    """Whether a group is one segment, on disk already, that is busy, or at least half live (all, if `whole`).
+
+    With `small`, one that is large stays however little of it is live.
+    """
     name = _name(snapshot, group[0])
     if len(group) > 1 or name is None:
         return False
-    if name in busy:
+    if name in busy or (small and _size_of(snapshot, group[0]) > MERGE_AT_ONCE):
         return True
     lexical, parents = snapshot.rows[group[0]], snapshot.parents[group[0]]
     live, size = lexical.count + parents.count, len(lexical) + len(parents)

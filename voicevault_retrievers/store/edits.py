@@ -11,7 +11,7 @@ from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.embedding import Rows
 from voicevault_retrievers.store.log import Record
-from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.store.snapshot import Snapshot, values_of
 from voicevault_retrievers.store.sources import KEY, Source
 from voicevault_retrievers.types import Chunk
 
@@ -87,16 +87,15 @@ def tidied(
     """The record, with the parents and sources that lose their last chunk by it, `former` being what it takes away."""
     parents, names = set[str](), set[str]()
     for chunk in former:
-        parents.update([chunk.parent_id] if chunk.parent_id else [])
-        name = chunk.metadata.get(KEY)
-        names.update([name] if isinstance(name, str) else [])
+        parents.update(values_of(chunk, PARENT))
+        names.update(values_of(chunk, KEY))
     parents = {parent for parent in parents.difference(parents_kept) if snapshot.parent(parent) is not None}
     names = (names & snapshot.sources.keys()) - record.sources.keys() - set(sources_kept)
     if not parents and not names:
         return record
-    after = snapshot.after([record])
-    orphans = parents - after.used(PARENT, parents)
-    lost = names - after.used(KEY, names)
+    gone = {*record.deleted, *(chunk.id for chunk in record.chunks)}
+    orphans = parents - snapshot.used(PARENT, parents, gone, record.chunks)
+    lost = names - snapshot.used(KEY, names, gone, record.chunks)
     return replace(record, orphans=tuple(sorted(orphans)), sources={**record.sources, **dict.fromkeys(sorted(lost))})
 
 

@@ -85,11 +85,14 @@ class Prepared:
 
     def __call__(self, snapshot: Snapshot, chunks: Sequence[Chunk]) -> Rows | None:
         """A row per chunk; None where a knowledge base keeps none."""
-        dimension = snapshot.manifest.dimension
-        if dimension is None:
+        entry = snapshot.manifest.embedder
+        if entry is None:
             return None
         self.prepare(snapshot, chunks, None)
-        return np.array([self._rows[chunk.id] for chunk in chunks], dtype=np.float32).reshape(-1, dimension)
+        rows = np.empty((len(chunks), entry.dimension), dtype=np.float32)
+        for at, chunk in enumerate(chunks):
+            rows[at] = self._rows[chunk.id]
+        return rows
 
     def prepare(self, snapshot: Snapshot, chunks: Sequence[Chunk], progress: Progress | None) -> None:
         """Make what is not there of those chunks that a snapshot has not; a text that it has under an id has a row."""

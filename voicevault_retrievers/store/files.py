@@ -5,9 +5,8 @@ step. A file's size and sha256 stand in the manifest; a segment's folder also ho
 its files (`BLOCKS`), itself under a sha256.
 
 Read: opening checks sizes, the sha256 of small companions (`read`), all blocks of files up to 1 MiB and the first
-block of larger ones, which holds an array's header. Text (`BlockFile.read`) is checked block by block when first
-read. The other blocks of large arrays are checked when they are copied into another segment (`BlockFile.check`); they
-and every sha256 by `problems`.
+block of larger ones, which holds an array's header. Every other block is checked before what is in it is first used
+(`BlockFile`, `Rows`), so that a flipped bit is an error at the search that meets it; every sha256 is by `problems`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +203,9 @@ class BlockFile:
             self._bytes = memoryview(path.read_bytes()) if size <= SMALL else np.memmap(path, mode="r").data
         except FileNotFoundError:
             raise damaged(path, "is missing") from None
-        self._check(0, size if size <= SMALL else BLOCK)
+        self._start, self._row = 0, 1
+        self._whole = size <= SMALL
+        self._check(0, size if self._whole else min(size, BLOCK))
 
     def read(self, start: int, stop: int) -> bytes:
         """These bytes, of blocks that are sound."""
@@ -211,15 +213,40 @@ class BlockFile:
         return self._bytes[start:stop].tobytes()
 
     def array(self) -> NDArray[Any]:
-        """The array of a .npy file, not to be written to; only what opening checks has been checked."""
+        """The array of a .npy file, not to be written to, of which only the header has been checked."""
         head = BytesIO(self._bytes[:BLOCK])
         np.lib.format.read_magic(head)
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
-        return np.ndarray(shape, dtype, self._bytes, head.tell(), order="F" if fortran else "C")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(head)
+        self._start, self._row = head.tell(), prod(shape[1:]) * dtype.itemsize
+        return np.ndarray(shape, dtype, self._bytes, self._start)
+
+    def checked(self) -> NDArray[Any]:
+        """The array, every block of it checked."""
+        self.check()
+        return self.array()
+
+    def rows(self) -> NDArray[Any]:
+        """The array, whose rows are checked when they are taken, by index or as a factor of a product."""
+        return Rows.of(self)
 
     def check(self) -> None:
         """Check every block; IndexDamagedError for one that has changed."""
-        self._check(0, len(self._bytes))
+        if not self._whole:
+            self._check(0, len(self._bytes))
+            self._whole = True
+
+    def check_rows(self, first: int, stop: int) -> None:
+        """Check the blocks of some rows of the array, from the first up to the second."""
+        if not self._whole:
+            self._check(self._start + first * self._row, self._start + stop * self._row)
+
+    def check_each(self, rows: NDArray[np.integer]) -> None:
+        """Check the blocks of some rows of the array, in any order."""
+        if not self._whole and len(rows):
+            starts = self._start + rows.astype(np.int64) * self._row
+            blocks = np.unique(np.concatenate((starts // BLOCK, (starts + self._row - 1) // BLOCK)))
+            for block in blocks[np.frombuffer(self._checked, dtype=np.uint8)[blocks] == 0].tolist():
+                self._check(block * BLOCK, block * BLOCK + 1)
 
     def _check(self, start: int, stop: int) -> None:
         for block in range(start // BLOCK, -(-stop // BLOCK)):
@@ -227,6 +254,33 @@ class BlockFile:
                 if zlib.crc32(self._bytes[block * BLOCK : (block + 1) * BLOCK]) != self._crcs[block]:
                     raise damaged(self.path, f"has changed at bytes {block * BLOCK} to {(block + 1) * BLOCK}")
                 self._checked[block] = 1
+
+
+class Rows(np.ndarray[Any, Any]):
+    """The array of a file; what is taken of it is checked first, and is a plain array."""
+
+    _file: BlockFile
+
+    @classmethod
+    def of(cls, file: BlockFile) -> Rows:
+        """That of a file."""
+        made = file.array().view(cls)
+        made._file = file
+        return made
+
+    def __getitem__(self, at: Any) -> Any:
+        plain = self.view(np.ndarray)
+        if isinstance(at, int | np.integer):
+            self._file.check_rows(int(at), int(at) + 1)
+        elif isinstance(at, slice):
+            self._file.check_rows(*at.indices(len(plain))[:2])
+        else:
+            self._file.check_each(np.asarray(at))
+        return plain[at]
+
+    def __matmul__(self, other: Any) -> Any:
+        self._file.check()
+        return self.view(np.ndarray) @ other
 
 
 def original(name: str) -> bool:

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from voicevault_retrievers.checks import number
 from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, unknown
 from voicevault_retrievers.extras import require
-from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder
@@ -140,8 +140,13 @@ class KnowledgeBase:
         Raises ConfigError where there is one whose `vectors` are searched in another way than is asked for.
         """
         options: dict[str, Any] = {"analyzer": analyzer, "embedder": embedder, "wait": wait, "limits": limits}
-        if vacant(locate(base, root)):
-            return cls.create(base, root=root, vectors=vectors or "exact", **options)
+        folder = locate(base, root)
+        if vacant(folder):
+            try:
+                return cls.create(base, root=root, vectors=vectors or "exact", **options)
+            except ConfigError:
+                if vacant(folder):  # otherwise somebody was quicker
+                    raise
         opened = cls.open(base, root=root, **options)
         if vectors not in (None, opened.manifest.vectors):
             raise ConfigError(
@@ -321,6 +326,10 @@ class KnowledgeBase:
             return Changes()
         prepared = Prepared(lambda: self.embedder, dict(zip((chunk.id for chunk in given), rows, strict=False)))
         with self._writer.holding() as snapshot:
+            if snapshot.manifest.embedder != entry:
+                raise IncompatibleIndexError(
+                    f"another knowledge base, with another embedder, is in the place of {self.name!r}: open it anew"
+                )
             prepared.prepare(snapshot, given, progress)
         return self._writer.commit(Put(given, prepared, kept, named, alone))
 
@@ -337,10 +346,12 @@ class KnowledgeBase:
             raise ConfigError("say which chunks to delete by one of ids, source=... and where=...")
         if where is not None:
             compile_filter(where)
-            if not where:
-                raise ConfigError("where={} would delete everything: name what is to go, or use clear()")
+            if says_nothing(where):
+                raise ConfigError(f"where={where!r} has a part that says nothing: say what is to go, or use clear()")
             return self._writer.commit(Drop(where=where))
         if source is not None:
+            if not isinstance(source, str):
+                raise ConfigError(f"source is the name of a file, not {source!r}")
             return self._writer.commit(Drop(where={"$or": [{key: source} for key in _NAMES]}, source=source))
         return self._writer.commit(Drop(tuple(codec.several(ids or ()))))
 

@@ -15,12 +15,13 @@ from voicevault_retrievers.types import Chunk
 class Limits:
     """The largest chunk that is kept.
 
-    `text` counts characters, `metadata` the bytes of its JSON, `depth` how deep lists and dicts nest in it, `id` the
-    bytes of an id (and of the parent's).
+    `text` counts characters, `metadata` the bytes of its JSON, `keys` those of its outermost object, `depth` how deep
+    lists and dicts nest in it, `id` the bytes of an id (and of the parent's).
     """
 
     text: int = 1_000_000
     metadata: int = 64 * 1024
+    keys: int = 256
     depth: int = 16
     id: int = 1024
 
@@ -30,6 +31,8 @@ class Limits:
 
     def check(self, chunk: Chunk) -> None:
         """Raises ConfigError for a text, an id, nesting or a key that is not kept; `check_size` goes by its JSON."""
+        if not isinstance(chunk.parent_id, str | None):
+            raise ConfigError(f"the parent_id of chunk {chunk.id!r} is a string or None, not {chunk.parent_id!r}")
         for name, value in (("id", chunk.id), ("parent_id", chunk.parent_id or "")):
             size = len(value.encode("utf-8", "surrogatepass"))
             if size > self.id:
@@ -38,6 +41,11 @@ class Limits:
             raise ConfigError(
                 f"the text of chunk {chunk.id!r} has {len(chunk.text)} characters, more than {self.text}: split it, or "
                 "open the knowledge base with limits=Limits(text=...)"
+            )
+        if len(chunk.metadata) > self.keys:
+            raise ConfigError(
+                f"the metadata of chunk {chunk.id!r} has {len(chunk.metadata)} keys, more than {self.keys}: put "
+                "what no filter asks for under one key"
             )
         for key in chunk.metadata:
             if isinstance(key, str) and not key.isprintable():

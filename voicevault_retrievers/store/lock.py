@@ -24,15 +24,17 @@ class Lock:
 
     def __init__(self, path: Path, wait: float = 0.0) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self._pid = os.getpid()
-        self.release = weakref.finalize(self, _let_go, self._descriptor, self._pid)
+        self._open()
         deadline = time.monotonic() + wait
         try:
             while not self._taken():
                 if time.monotonic() >= deadline:
                     raise self._refusal(path.parent, wait)
                 time.sleep(_PAUSE)
+                if not self.held:  # another file is in its place by now
+                    self.release()
+                    self._open()
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{self._pid}\n".encode(), 0)
         except BaseException:
@@ -47,8 +49,13 @@ class Lock:
             return False
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
-        except FileNotFoundError:
+        except OSError:  # the file is gone, or another thread has just let go
             return False
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        self.release = weakref.finalize(self, _let_go, self._descriptor, self._pid)
+        self.release.atexit = False  # the kernel does it, when no thread of this process writes any more
 
     def _taken(self) -> bool:
         try:
@@ -62,7 +69,7 @@ class Lock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        return True
+        return self.held
 
     def _refusal(self, folder: Path, wait: float) -> LockedError:
         holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"

@@ -19,19 +19,24 @@ from voicevault_retrievers.rows import Rows
 class Part:
     """Chunks with what is searched of them: ordinal i is the same chunk in all; and parents, which are not.
 
-    `make` gives their postings when they are first asked for. `number` is that of a segment, -1 for the log.
+    `make` gives their postings when they are first asked for, `coded` the codes of their vectors. `number` is that of
+    a segment, -1 for the log.
     """
 
     rows: Rows
     vectors: NDArray[np.float32] | None
     make: Callable[[], Segment]
     parents: Rows | None = None
-    codes: Codes | None = None
+    coded: Callable[[], Codes | None] = lambda: None
     number: int = -1
 
     @cached_property
     def lexical(self) -> Segment:
         return self.make()
+
+    @property
+    def codes(self) -> Codes | None:
+        return self.coded()
 
     @property
     def dense(self) -> VectorPart | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -48,7 +49,6 @@ class StoredSegment:
     parents: Table
     postings: Postings
     vectors: NDArray[np.float32] | None
-    codes: Codes | None
     columns: Columns
     files: Mapping[str, BlockFile]
 
@@ -59,8 +59,8 @@ class StoredSegment:
         opened = files.open_folder(own, entry.files)
         found = Table.open(table.CHUNKS, opened, kb)
         parents = Table.open(table.PARENTS, opened, kb) if entry.parents else Table()
-        postings = Postings.open(lambda name: opened[name].array())
-        vectors = None if dimension is None else opened[_VECTORS].array()
+        vectors = None if dimension is None else opened[_VECTORS].rows()
+        postings = _postings(opened)
         counts = {*map(len, found), len(postings), *([] if vectors is None else [len(vectors)])}
         if (
             counts != {entry.count}
@@ -70,8 +70,7 @@ class StoredSegment:
             raise files.damaged(own, f"does not join: files of {sorted(counts)} chunks, expected {entry.count}")
         stored = opened.get(columns.NAME)
         made = Columns(found.chunks, None if stored is None else StoredColumns(stored, entry.count))
-        codes = Codes.of({name: opened[f"{name}.npy"].array() for name in CODES}) if entry.gate else None
-        return cls(entry, found, parents, postings, vectors, codes, made, opened)
+        return cls(entry, found, parents, postings, vectors, made, opened)
 
     @property
     def number(self) -> int:
@@ -80,7 +79,12 @@ class StoredSegment:
 
     def part(self, lexical: Segment, parents: Rows) -> Part:
         """What is searched of it, where these are live."""
-        return Part(lexical.rows, self.vectors, lambda: lexical, parents, self.codes, self.number)
+        return Part(lexical.rows, self.vectors, lambda: lexical, parents, lambda: self.codes, self.number)
+
+    @cached_property
+    def codes(self) -> Codes | None:
+        """Those of the vectors, all of them checked, for a search reads all."""
+        return Codes.of({name: self.files[f"{name}.npy"].checked() for name in CODES}) if self.entry.gate else None
 
     def live(self, folder: Path, entry: SegmentEntry) -> Segment:
         """What is searched of it: the chunks that an entry of the segment has left, with what the others took."""
@@ -171,6 +175,17 @@ def problems(folder: Path, entry: SegmentEntry, dimension: int | None) -> Iterat
         except IndexDamagedError as error:
             found = [str(error)]
     yield from found
+
+
+def _postings(opened: Mapping[str, BlockFile]) -> Postings:
+    """The arrays, checked; of the two that are large the postings of a term when it is first looked for."""
+    large = {f"{name}.npy": opened[f"{name}.npy"] for name in ("low", "frequencies")}
+
+    def guard(first: int, stop: int) -> None:
+        for file in large.values():
+            file.check_rows(first, stop)
+
+    return Postings.open(lambda name: large[name].array() if name in large else opened[name].checked(), guard)
 
 
 def _read_removed(folder: Path, dead: TombstoneEntry | None) -> Removed | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import merge
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from voicevault_retrievers.columns import PARENT
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.filters import Condition, Filter, compile_filter
+from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.forward import Forward
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.store import analyzers, files, log, manifest, sources
+from voicevault_retrievers.store import analyzers, codec, files, log, manifest, segment, sources
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest
@@ -128,7 +129,7 @@ class Snapshot:
     def after(self, records: Iterable[Record]) -> Snapshot:
         """The snapshot with these commits more."""
         tail, tail_parents = dict(self.tail), dict(self.tail_parents)
-        known: dict[str, Source | None] = dict(self.sources)
+        changed: dict[str, Source | None] = {}
         touched: set[str] = set()
         moved: set[str] = set()
         written = self.written
@@ -140,7 +141,8 @@ class Snapshot:
             rows: Iterable[Vector | None] = record.vectors if record.vectors is not None else repeat(None)
             tail |= {chunk.id: LoggedChunk(chunk, row) for chunk, row in zip(record.chunks, rows, strict=False)}
             tail_parents |= {parent.id: parent for parent in record.parents}
-            known |= record.sources
+            if record.sources:
+                changed |= record.sources
             touched |= {*record.deleted, *(chunk.id for chunk in record.chunks)}
             moved |= {*record.orphans, *(parent.id for parent in record.parents)}
             written += len(record.deleted) + len(record.chunks) + len(record.orphans) + len(record.parents)
@@ -148,7 +150,7 @@ class Snapshot:
             self,
             lexical=tuple(segment.without(touched, self.analyzer.analyse) for segment in self.lexical),
             parents=tuple(_without(rows, moved) for rows in self.parents) if moved else self.parents,
-            sources={name: source for name, source in known.items() if source is not None},
+            sources=_with(self.sources, changed) if changed else self.sources,
             tail=tail,
             tail_parents=tail_parents,
             touched=self.touched | touched,
@@ -185,7 +187,7 @@ class Snapshot:
     def __iter__(self) -> Iterator[Chunk]:
         """The live chunks, by ascending id."""
         stored = (_live(rows, rows.chunks) for rows in self.rows)
-        return merge(*stored, (logged.chunk for logged in self.ordered), key=attrgetter("id"))
+        return merge(*stored, (codec.own(logged.chunk) for logged in self.ordered), key=attrgetter("id"))
 
     def ids(self) -> Iterator[str]:
         """The ids of the live chunks, ascending."""
@@ -194,7 +196,7 @@ class Snapshot:
     def get(self, chunk_id: str) -> Chunk | None:
         """The live chunk of this id."""
         if chunk_id in self.tail:
-            return self.tail[chunk_id].chunk
+            return codec.own(self.tail[chunk_id].chunk)
         found = ((rows, rows.ordinal(chunk_id)) for rows in self.rows)
         return next((rows.chunks[at] for rows, at in found if at is not None), None)
 
@@ -210,7 +212,7 @@ class Snapshot:
     def parent(self, chunk_id: str) -> Chunk | None:
         """The live parent of this id."""
         if chunk_id in self.tail_parents:
-            return self.tail_parents[chunk_id]
+            return codec.own(self.tail_parents[chunk_id])
         found = ((rows, rows.ordinal(chunk_id)) for rows in self.parents)
         return next((rows.chunks[at] for rows, at in found if at is not None), None)
 
@@ -227,15 +229,18 @@ class Snapshot:
         passes = compile_filter(where)
         yield from (chunk_id for chunk_id, logged in self.tail.items() if passes(logged.chunk.metadata))
 
-    def used(self, key: str, values: Iterable[str]) -> set[str]:
-        """Those of some values that a live chunk has under a key of its metadata, or, for `PARENT`, as its parent."""
+    def used(self, key: str, values: Iterable[str], gone: Collection[str], came: Iterable[Chunk]) -> set[str]:
+        """Those of some values that a live chunk has under a key of its metadata, or, for `PARENT`, as its parent.
+
+        That is, after some ids are gone, and chunks came.
+        """
         wanted = set(values)
-        logged = (entry.chunk for entry in self.tail.values()) if wanted else ()
-        held = (chunk.parent_id if key == PARENT else chunk.metadata.get(key) for chunk in logged)
-        found = {value for value in held if isinstance(value, str)} & wanted
-        for value in wanted - found:
-            if any(_has(rows, Condition(key, "$eq", value)) for rows in self.rows):
-                found.add(value)
+        logged = (entry.chunk for chunk_id, entry in self.tail.items() if chunk_id not in gone) if wanted else ()
+        found = {value for chunk in chain(came, logged) for value in values_of(chunk, key)} & wanted
+        for rows in self.rows if wanted - found else ():
+            dead = [at for chunk_id in gone if (at := rows.ordinal(chunk_id)) is not None]
+            left = rows.without(dead) if dead else rows
+            found |= {value for value in wanted - found if _has(left, Condition(key, "$eq", value))}
         return found
 
     @cached_property
@@ -262,6 +267,11 @@ class Snapshot:
         documents = (analyzed.document(at) for at in range(len(new)))
         return Waiting(self.before.terms.extended(documents, ()), came)
 
+    def committed(self) -> Iterator[tuple[StoredSegment, Rows]]:
+        """The segments, with what the manifest has left of their chunks, whatever the log did to them since."""
+        for stored, entry in zip(self.segments, self.manifest.segments, strict=True):
+            yield stored, Rows(*stored.table, segment.read_live(self.folder, entry), stored.columns)
+
     @property
     def sealed(self) -> list[Part]:
         """The segments."""
@@ -273,7 +283,9 @@ class Snapshot:
         """What is searched: the segments, and one made of the log's chunks."""
         if not self.tail:
             return tuple(self.sealed)
-        rows = Rows([logged.chunk for logged in self.ordered])
+        ordered = self.ordered
+        chunks = Lazy(len(ordered), lambda at: codec.own(ordered[at].chunk))
+        rows = Rows(chunks, [logged.chunk.id for logged in ordered])
         return (*self.sealed, Part(rows, self.vectors, lambda: self._logged(rows)))
 
     def _logged(self, rows: Rows) -> Segment:
@@ -290,6 +302,16 @@ def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:
 def _without(rows: Rows, ids: Iterable[str]) -> Rows:
     gone = [at for chunk_id in ids if (at := rows.ordinal(chunk_id)) is not None]
     return rows.without(gone) if gone else rows
+
+
+def _with(sources: Mapping[str, Source], changed: Mapping[str, Source | None]) -> dict[str, Source]:
+    return {name: source for name, source in {**sources, **changed}.items() if source is not None}
+
+
+def values_of(chunk: Chunk, key: str) -> list[Any]:
+    """What a filter would compare with a value."""
+    value = chunk.parent_id if key == PARENT else chunk.metadata.get(key)
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
 
 
 def _has(rows: Rows, condition: Condition) -> bool:

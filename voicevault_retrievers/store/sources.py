@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from voicevault_retrievers.errors import ConfigError
@@ -28,6 +28,11 @@ class Source:
     sha256: str
     recipe: str = ""
     path: str = ""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not isinstance(getattr(self, field.name), str):
+                raise ConfigError(f"Source({field.name}=...) is a string, not {getattr(self, field.name)!r}")
 
     @classmethod
     def of(cls, path: Path | str, name: str | None = None, recipe: str = "") -> Source:

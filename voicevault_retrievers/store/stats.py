@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.snapshot import Snapshot
@@ -43,10 +45,19 @@ class Stats:
             len(snapshot.segments),
             sum(len(rows) - rows.count for rows in snapshot.rows),
             len(snapshot.tail),
-            sum(path.stat().st_size for path in snapshot.folder.rglob("*") if path.is_file()),
+            _size(snapshot.folder),
             repr(snapshot.analyzer),
             present.vectors if embedder else None,
             tuple(f"{entry.name}: {entry.gate}" for entry in present.segments if entry.gate),
             embedder.fingerprint if embedder else None,
             present.dimension,
         )
+
+
+def _size(folder: Path) -> int:
+    """The bytes of all files; what is removed meanwhile counts nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total

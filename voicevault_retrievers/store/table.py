@@ -42,8 +42,8 @@ class Table(NamedTuple):
     @classmethod
     def open(cls, names: Names, opened: Mapping[str, BlockFile], kb: str) -> Table:
         """The table of these files; of unequal lengths where they do not join."""
-        lines, ids = opened[names.lines], opened[names.ids].array()
-        ends, id_ends = opened[names.ends].array(), opened[names.id_ends].array()
+        lines, ids = opened[names.lines], opened[names.ids].rows()
+        ends, id_ends = opened[names.ends].rows(), opened[names.id_ends].rows()
         return cls(
             Lazy(len(ends), lambda at: codec.decode(lines.read(*_span(ends, at)), kb)),
             Ascending(len(id_ends), lambda at: ids[slice(*_span(id_ends, at))].tobytes().decode(*_UTF8)),

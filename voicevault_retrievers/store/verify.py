@@ -11,7 +11,7 @@ import numpy as np
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import log, manifest, segment
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.manifest import Manifest
+from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
 from voicevault_retrievers.store.snapshot import Snapshot
 
 
@@ -22,15 +22,18 @@ def problems(folder: Path, analyzer: SavedAnalyzer | None = None) -> list[str]:
     what deleted chunks take from the counts; that the log is whole, and whether some of it was set aside. What is seen
     while another process seals is looked at again. A custom analyzer has to be given.
     """
-    try:
-        present = manifest.read(folder)
-    except (IndexDamagedError, IncompatibleIndexError, OSError) as error:
-        return [str(error)]
-    try:
-        found = list(_problems(folder, present, analyzer))
-    except (IndexDamagedError, IncompatibleIndexError, OSError) as error:
-        found = [str(error)]
-    return problems(folder, analyzer) if found and _moved_on(folder, present) else found
+    sound: list[SegmentEntry] = []
+    while True:
+        try:
+            present = manifest.read(folder)
+        except (IndexDamagedError, IncompatibleIndexError, OSError) as error:
+            return [str(error)]
+        try:
+            found = list(_problems(folder, present, analyzer, sound))
+        except (IndexDamagedError, IncompatibleIndexError, OSError) as error:
+            found = [str(error)]
+        if not found or not _moved_on(folder, present):
+            return found
 
 
 def _moved_on(folder: Path, present: Manifest) -> bool:
@@ -40,10 +43,21 @@ def _moved_on(folder: Path, present: Manifest) -> bool:
         return False
 
 
-def _problems(folder: Path, present: Manifest, analyzer: SavedAnalyzer | None) -> Iterator[str]:
-    found = [line for entry in present.segments for line in segment.problems(folder, entry, present.dimension)]
-    yield from found
-    if found:
+def _problems(
+    folder: Path, present: Manifest, analyzer: SavedAnalyzer | None, sound: list[SegmentEntry]
+) -> Iterator[str]:
+    """What is wrong; segments that were found `sound` before are not read again."""
+    whole = True
+    for entry in present.segments:
+        if any(entry.name == other.name and entry.files == other.files for other in sound):
+            continue
+        found = list(segment.problems(folder, entry, present.dimension))
+        yield from found
+        if found:
+            whole = False
+        else:
+            sound.append(entry)
+    if not whole:
         return
     snapshot = Snapshot.open(folder, analyzer=analyzer)
     broken = log.broken_end(folder / present.log, snapshot.end)

@@ -55,6 +55,7 @@ class Writer:
         self._lock: Lock | None = None
         self._mutex = Mutex()
         self._queue_mutex = Mutex()
+        self._tend_mutex = Mutex()
         self._queue: list[_Ticket] = []
         self._tending: Thread | None = None
         self._merging: Lock | None = None
@@ -72,9 +73,14 @@ class Writer:
         ticket = _Ticket(edit)
         with self._queue_mutex:
             self._queue.append(ticket)
-        with self._mutex:
-            if not ticket.done:
-                self._carry_out()
+        try:
+            with self._mutex:
+                if not ticket.done:
+                    self._carry_out()
+        except BaseException:
+            with self._queue_mutex:  # nobody is to carry out what its caller has given up
+                self._queue = [other for other in self._queue if other is not ticket]
+            raise
         if ticket.error is not None:
             raise ticket.error
         value: R = ticket.value
@@ -241,13 +247,19 @@ class Writer:
     def _tend_soon(self) -> None:
         tending = self._tending is not None and self._tending.is_alive()
         if not tending and (pending(self.snapshot) or (self.chroma and not self.chroma.in_step(self.snapshot))):
-            self._tending = Thread(target=self._tend, name="voicevault-tend", daemon=True)
-            self._tending.start()
+            thread = Thread(target=self._tend, name="voicevault-tend", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the interpreter ends, or has no thread left: the next write tries again
+                _logger.warning("segments of %s are not tended now: %s", self.snapshot.folder, error)
+            else:
+                self._tending = thread
 
     def _tend(self) -> None:
         try:
-            while self.merge() or self.follow():
-                pass
+            with self._tend_mutex:
+                while self.merge() or self.follow():
+                    pass
         except (RetrievalError, OSError) as error:  # nothing is lost: segments, and Chroma, stay as they are
             _logger.warning("segments of %s could not be tended: %s", self.snapshot.folder, error)
 

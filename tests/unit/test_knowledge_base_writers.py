@@ -456,8 +456,10 @@ def test_nesting_has_a_limit_and_limits_are_the_callers(kb: KnowledgeBase, tmp_p
         with pytest.raises(ConfigError, match="nests deeper than 16"):
             kb.add([nested(depth)])
     kb.close()
-    wide = opened(kb.path, limits=Limits(text=2_000_000))
-    assert wide.add([Chunk("b", "x " * 900_000)]) == Changes(added=1)
+    narrow = opened(kb.path, limits=Limits(text=10))
+    with pytest.raises(ConfigError, match="11 characters, more than 10"):
+        narrow.add([Chunk("b", "x" * 11)])
+    assert narrow.add([Chunk("b", "x" * 10)]) == Changes(added=1)
     with pytest.raises(ConfigError, match=r"Limits\(text=\.\.\.\) is a whole number"):
         Limits(text=0)
 

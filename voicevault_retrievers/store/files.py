@@ -6,7 +6,8 @@ its files (`BLOCKS`), itself under a sha256.
 
 Read: opening checks sizes, the sha256 of small companions (`read`), all blocks of files up to 1 MiB and the first
 block of larger ones, which holds an array's header. Every other block is checked before what is in it is first used
-(`BlockFile`, `Rows`), so that a flipped bit is an error at the search that meets it; every sha256 is by `problems`.
+(`BlockFile`, `CheckedRows`), so that a flipped bit is an error at the search that meets it; every sha256 is checked by
+`problems`.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ class BlockFile:
 
     def rows(self) -> NDArray[Any]:
         """The array, whose rows are checked when they are taken, by index or as a factor of a product."""
-        return Rows.of(self)
+        return CheckedRows.of(self)
 
     def check(self) -> None:
         """Check every block; IndexDamagedError for one that has changed."""
@@ -256,13 +257,13 @@ class BlockFile:
                 self._checked[block] = 1
 
 
-class Rows(np.ndarray[Any, Any]):
+class CheckedRows(np.ndarray[Any, Any]):
     """The array of a file; what is taken of it is checked first, and is a plain array."""
 
     _file: BlockFile
 
     @classmethod
-    def of(cls, file: BlockFile) -> Rows:
+    def of(cls, file: BlockFile) -> CheckedRows:
         """That of a file."""
         made = file.array().view(cls)
         made._file = file

@@ -42,11 +42,15 @@ class Table(NamedTuple):
     @classmethod
     def open(cls, names: Names, opened: Mapping[str, BlockFile], kb: str) -> Table:
         """The table of these files; of unequal lengths where they do not join."""
-        lines, ids = opened[names.lines], opened[names.ids].rows()
-        ends, id_ends = opened[names.ends].rows(), opened[names.id_ends].rows()
+        lines, text = opened[names.lines], opened[names.ids]
+        spans, id_spans, ids = _Spans(opened[names.ends]), _Spans(opened[names.id_ends]), text.array()
+
+        def chunk_id(at: int) -> str:
+            text.check()
+            return ids[slice(*id_spans[at])].tobytes().decode(*_UTF8)
+
         return cls(
-            Lazy(len(ends), lambda at: codec.decode(lines.read(*_span(ends, at)), kb)),
-            Ascending(len(id_ends), lambda at: ids[slice(*_span(id_ends, at))].tobytes().decode(*_UTF8)),
+            Lazy(len(spans), lambda at: codec.decode(lines.read(*spans[at]), kb)), Ascending(len(id_spans), chunk_id)
         )
 
     def problems(self, where: str) -> Iterator[str]:
@@ -75,5 +79,16 @@ def write(folder: NewFolder, names: Names, chunks: Iterable[Chunk]) -> None:
     folder.save(names.id_ends, np.cumsum([len(encoded) for encoded in ids], dtype=np.int64))
 
 
-def _span(ends: NDArray[np.int64], at: int) -> tuple[int, int]:
-    return (int(ends[at - 1]) if at else 0), int(ends[at])
+class _Spans:
+    """Where each of some pieces begins and ends; all of the file is checked when the first is asked for."""
+
+    def __init__(self, file: BlockFile) -> None:
+        self._file = file
+        self._ends: NDArray[np.int64] = file.array()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, at: int) -> tuple[int, int]:
+        self._file.check()
+        return (int(self._ends[at - 1]) if at else 0), int(self._ends[at])

@@ -163,7 +163,7 @@ def _manifest(header: Header, analyzer: SavedAnalyzer | None, embedder: Embedder
 @contextmanager
 def _moved_to(target: Path) -> Iterator[Path]:
     """A folder to be made beside another place, to which it is moved in the end; gone where that is not reached."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folders(target.parent)
     with TemporaryDirectory(prefix=".import-", dir=target.parent) as made:
         folder = Path(made, target.name)
         yield folder

@@ -71,7 +71,7 @@ def import_voicevault(
     stored = _read_chroma(home, collection, embedder is not None)
     chunks = _joined(index, stored)
     vectors = None if stored is None or embedder is None else stored.vectors(chunks, embedder)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folders(target.parent)
     with TemporaryDirectory(prefix=".import-", dir=target.parent) as made:
         with KnowledgeBase.create(Path(made, target.name), analyzer=analyzer, embedder=embedder) as kb:
             kb.add(chunks, vectors, progress=progress)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, overload
 
 T = TypeVar("T")
 
-_STEP = 64
+_STEP = 16
 
 
 class Lazy(Sequence[T], Generic[T]):

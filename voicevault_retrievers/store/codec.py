@@ -6,13 +6,11 @@ import json
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.types import Chunk
-
-T = TypeVar("T")
 
 
 def encode(chunk: Chunk) -> bytes:
@@ -41,11 +39,17 @@ def own(chunk: Chunk) -> Chunk:
 
 def same(one: Chunk, other: Chunk | None) -> bool:
     """Whether two chunks are alike in all that is kept; `true` and `1` are not, as they are not for a filter."""
-    return other is not None and _sorted(one) == _sorted(other)
+    if other is None or (one.id, one.text, one.parent_id) != (other.id, other.text, other.parent_id):
+        return False
+    return _alike(one.metadata, other.metadata)
 
 
-def _sorted(chunk: Chunk) -> str:
-    return json.dumps([chunk.id, chunk.text, chunk.parent_id, chunk.metadata], sort_keys=True)
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return type(one) is type(other) and bool(one == other)
 
 
 def _kept(chunk: Chunk, kb: str, limits: Limits) -> Chunk:

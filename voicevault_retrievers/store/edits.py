@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from voicevault_retrievers.columns import PARENT
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.commit import Changes
-from voicevault_retrievers.store.embedding import Rows
+from voicevault_retrievers.store.embedding import Prepared
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.snapshot import Snapshot, values_of
 from voicevault_retrievers.store.sources import KEY, Source
@@ -25,13 +25,13 @@ class Put:
     """
 
     chunks: Sequence[Chunk]
-    vectors: Callable[[Snapshot, Sequence[Chunk]], Rows | None]
+    vectors: Prepared
     parents: Sequence[Chunk] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
     alone: bool = False
 
     def __call__(self, snapshot: Snapshot) -> tuple[Record, Changes]:
-        present = [snapshot.get(chunk.id) for chunk in self.chunks]
+        present = [self.vectors.present(snapshot, chunk.id) for chunk in self.chunks]
         changed = [at for at, chunk in enumerate(self.chunks) if not codec.same(chunk, present[at])]
         picked = tuple(self.chunks[at] for at in changed)
         gone = self._gone(snapshot)

@@ -82,6 +82,16 @@ class Prepared:
     def __init__(self, embedder: Callable[[], Embedder | None], given: dict[str, Vector]) -> None:
         self._embedder = embedder
         self._rows = given
+        self._present: tuple[Snapshot | None, dict[str, Chunk | None]] = (None, {})
+
+    def present(self, snapshot: Snapshot, chunk_id: str) -> Chunk | None:
+        """What a snapshot has under an id; looked up once."""
+        if self._present[0] is not snapshot:
+            self._present = (snapshot, {})
+        known = self._present[1]
+        if chunk_id not in known:
+            known[chunk_id] = snapshot.get(chunk_id)
+        return known[chunk_id]
 
     def __call__(self, snapshot: Snapshot, chunks: Sequence[Chunk]) -> Rows | None:
         """A row per chunk; None where a knowledge base keeps none."""
@@ -100,7 +110,7 @@ class Prepared:
             return
         new: list[Chunk] = []
         for chunk in chunks:
-            old = None if chunk.id in self._rows else snapshot.get(chunk.id)
+            old = None if chunk.id in self._rows else self.present(snapshot, chunk.id)
             if old is not None and old.text == chunk.text:
                 self._rows[chunk.id] = snapshot.vector(chunk.id)
             elif chunk.id not in self._rows:

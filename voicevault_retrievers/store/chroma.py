@@ -33,7 +33,9 @@ from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.store import disk, files
+from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.types import Vector
 
@@ -120,15 +122,16 @@ class Chroma:
         Stops where `goes_on` says so; the next one begins there. Where Chroma itself fails, it is made again of
         nothing, once; then StorageError.
         """
+        tables = list(snapshot.committed())
         try:
-            return self._follow(snapshot, self.marker, goes_on)
+            return self._follow(snapshot.manifest, tables, self.marker, goes_on)
         except MissingExtraError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a damaged Chroma raises: all of it is derived
             _logger.warning("Chroma in %s fails (%r) and is made again", self._folder, error)
         try:
             self.remove()
-            self._follow(snapshot, None, goes_on)
+            self._follow(snapshot.manifest, tables, None, goes_on)
         except Exception as error:
             raise StorageError(
                 f"Chroma in {self._folder} cannot be made ({error!r}): until it can, all vectors are compared"
@@ -142,8 +145,13 @@ class Chroma:
                 if path.exists():
                     disk.remove(path)
 
-    def _follow(self, snapshot: Snapshot, marker: Marker | None, goes_on: Callable[[], bool]) -> None:
-        present, tables = snapshot.manifest, list(snapshot.committed())
+    def _follow(
+        self,
+        present: Manifest,
+        tables: Sequence[tuple[StoredSegment, Rows]],
+        marker: Marker | None,
+        goes_on: Callable[[], bool],
+    ) -> None:
         if marker is None or marker.base != present.id or max(marker.holds, marker.changed) > present.generation:
             self.remove()  # of another base, or of this one before it was put back from a copy
             marker = Marker(present.id, -1, present.generation)

@@ -247,10 +247,14 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         (folder / "bm25.pkl").write_bytes(whole[:cut])
         with pytest.raises(IndexDamagedError, match=r"bm25.pkl is cut short, or no pickle of an index"):
             read_bm25(folder / "bm25.pkl")
-    (folder / "bm25.pkl").write_bytes(whole)
-    (folder / "chroma.sqlite3").write_bytes(b"no database" * 100)
-    with pytest.raises(IndexDamagedError, match=r"Chroma cannot read .*old"):
-        import_voicevault(folder, "new", root=tmp_path)
     (folder / "bm25.pkl").unlink()
     with pytest.raises(ConfigError, match=r"bm25.pkl is not a file"):
+        import_voicevault(folder, "new", root=tmp_path)
+
+
+def test_a_damaged_collection_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("chromadb")
+    folder = old(tmp_path / "old", (RANKER, IDS))
+    (folder / "chroma.sqlite3").write_bytes(b"no database" * 100)
+    with pytest.raises(IndexDamagedError, match=r"Chroma cannot read .*old"):
         import_voicevault(folder, "new", root=tmp_path)

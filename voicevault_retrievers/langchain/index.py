@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
 
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.drive import Plan, adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import in_thread
@@ -21,13 +20,11 @@ from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.embedder import as_embedder
-from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.names import locate, vacant
-from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
 from voicevault_retrievers.types import Query, Ranking
 
 D = TypeVar("D", bound="HybridIndex")
@@ -138,7 +135,7 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
         return _Live(self)
 
     def _build(self) -> Pipeline:
-        commit = _Commit(self.kb, self.kb.view())
+        commit = self.kb.view()
         if self.preset is None and self.kb.manifest.embedder is None:
             return self._over({"bm25": commit.bm25()})
         return self._over_base(commit)
@@ -149,19 +146,6 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
     def _opened(self) -> Plan[Pipeline]:
         """The first search after a commit reads what is new, which an event loop must not wait for."""
         return in_thread("open", lambda: self.pipeline)
-
-
-class _Commit(NamedTuple):
-    """A knowledge base at one commit: both channels are over the same, whatever is written meanwhile."""
-
-    kb: KnowledgeBase
-    view: View
-
-    def bm25(self, **options: Any) -> BM25:
-        return keyword_channel([self.view], self.kb.analyzer, **options)
-
-    def dense(self, **options: Any) -> VectorChannel:
-        return vector_channel([self.view], self.kb.embedder, self.kb.name, **options)
 
 
 class _Live(Channel):

@@ -7,7 +7,6 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -249,22 +248,18 @@ class HybridVectorStore(BasePydanticVectorStore):
 
     def _channels(self) -> Mapping[str, Leaf]:
         """The channels over the present chunks, both of one commit."""
-        searched = self._searched
-        while searched[0] is not (parts := self._base.parts):
-            searched = parts, {"bm25": self._base.bm25(), "dense": self._base.dense()}
-        self._searched = searched
-        return searched[1]
+        view = self._base.view()
+        if self._searched[0] is not view.snapshot:
+            self._searched = view.snapshot, {"bm25": view.bm25(), "dense": view.dense()}
+        return self._searched[1]
 
     def _chunks(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[Chunk]:
         if node_ids is not None:
             passes = compile_filter(where)
             return [chunk for chunk in self._base.get(node_ids).values() if passes(chunk.metadata)]
-        found: list[Chunk] = []
-        for part in self._base.parts:
-            passing = part.rows.selection(where)
-            places = range(len(part.rows)) if passing is None else passing.ordinals.tolist()
-            found.extend(part.rows.chunks[at] for at in places)
-        return sorted(found, key=attrgetter("id"))
+        snapshot = self._base.view().snapshot
+        found = (snapshot.get(chunk_id) for chunk_id in sorted(snapshot.matching(where or {})))
+        return [chunk for chunk in found if chunk is not None]
 
     def __repr__(self) -> str:
         return f"HybridVectorStore({self._base!r})"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -61,6 +63,17 @@ def begin(folder: Path, first: Manifest) -> None:
             raise
         raise ConfigError(f"{folder} cannot be made ({error.strerror}): choose another name or root") from error
     disk.flush_folder(folder.parent)
+
+
+@contextmanager
+def moved_to(target: Path) -> Iterator[Path]:
+    """A folder to be made beside another place, to which it is moved in the end; gone where that is not reached."""
+    disk.make_folders(target.parent)
+    with TemporaryDirectory(prefix=".import-", dir=target.parent) as made:
+        folder = Path(made, target.name)
+        yield folder
+        disk.rename(folder, target)
+    disk.flush_folder(target.parent)
 
 
 def commit(

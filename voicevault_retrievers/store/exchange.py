@@ -14,23 +14,22 @@ import os
 import uuid
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any, TypeAlias
 
 from voicevault_retrievers.errors import ConfigError, DocumentError, StorageError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, disk, embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.commit import begin, checked
+from voicevault_retrievers.store.commit import begin, checked, moved_to
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.exported import KINDS, Exported, Header
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest
-from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.names import free
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.writer import reporting
 from voicevault_retrievers.types import Chunk
@@ -76,13 +75,11 @@ def restore(
     IncompatibleIndexError for a newer version, an embedder that did not make the vectors, and a custom analyzer that is
     not given; ConfigError for a base that is there already.
     """
-    target = locate(base, root)
-    if not vacant(target):
-        raise ConfigError(f"{target} is there already: remove it, or choose another name")
+    target = free(base, root)
     with _opened(file) as stream:
         exported = Exported(stream, limits or Limits())
         first = _manifest(exported.header, analyzer, embedder, target.name)
-        with reporting(target, "made"), _moved_to(target) as folder:
+        with reporting(target, "made"), moved_to(target) as folder:
             begin(folder, first)
             with KnowledgeBase.open(folder, analyzer=analyzer, embedder=embedder, limits=limits) as kb:
                 for block in exported.blocks():
@@ -158,14 +155,3 @@ def _manifest(header: Header, analyzer: SavedAnalyzer | None, embedder: Embedder
     elif embedder is not None:
         entry = embedding.describe(embedder)
     return Manifest.first(chosen, entry, header.vector_search)
-
-
-@contextmanager
-def _moved_to(target: Path) -> Iterator[Path]:
-    """A folder to be made beside another place, to which it is moved in the end; gone where that is not reached."""
-    disk.make_folders(target.parent)
-    with TemporaryDirectory(prefix=".import-", dir=target.parent) as made:
-        folder = Path(made, target.name)
-        yield folder
-        disk.rename(folder, target)
-    disk.flush_folder(target.parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from numpy.typing import ArrayLike
 
@@ -31,12 +31,12 @@ from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.sources import KEY, Drift, Source, by_name, drift
 from voicevault_retrievers.store.stats import Stats
 from voicevault_retrievers.store.verify import problems
-from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
+from voicevault_retrievers.store.view import View
 from voicevault_retrievers.store.writer import Writer, reporting
 from voicevault_retrievers.text import CustomAnalyzer
 from voicevault_retrievers.types import Chunk
 
-_VECTORS = ("exact", "int8", "chroma")
+_VECTORS = get_args(VectorSearch)
 
 _NAMES = (KEY, "source", "file_name")
 """The metadata keys under which this package, LangChain's loaders and LlamaIndex's readers name a file."""
@@ -261,18 +261,18 @@ class KnowledgeBase:
 
     def view(self, prefix: str = "") -> View:
         """The present commit, whatever is written from now on; `prefix` stands before every id."""
-        return View(self._snapshot, self._writer.chroma, prefix)
+        return View(self._snapshot, lambda: self.embedder, self._writer.chroma, prefix)
 
     def bm25(self, **options: Any) -> BM25:
         """The keyword channel over the present chunks; `options` are those of `BM25`."""
-        return keyword_channel([self.view()], self.analyzer, **options)
+        return self.view().bm25(**options)
 
     def dense(self, **options: Any) -> VectorChannel:
         """The vector channel over the present chunks; `options` are those of `VectorChannel`.
 
         Raises ConfigError in a base for keywords only, and as `embedder` does.
         """
-        return vector_channel([self.view()], self.embedder, self.name, **options)
+        return self.view().dense(**options)
 
     def add(
         self,

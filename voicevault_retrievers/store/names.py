@@ -62,6 +62,14 @@ def vacant(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
+def free(base: str | Path, root: Path | str | None) -> Path:
+    """The folder of a knowledge base that is to be made; ConfigError where there is something already."""
+    folder = locate(base, root)
+    if not vacant(folder):
+        raise ConfigError(f"{folder} is there already: remove it, or choose another name")
+    return folder
+
+
 def existing(base: str | Path, root: Path | str | None) -> Path:
     """The folder of a knowledge base; ConfigError, with the known names, where there is none."""
     folder = locate(base, root)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,8 +27,17 @@ class View:
     """A knowledge base at one commit, whatever is written meanwhile; `prefix` stands before every id."""
 
     snapshot: Snapshot
+    embedder: Callable[[], Embedder | None]
     chroma: Chroma | None = None
     prefix: str = ""
+
+    def bm25(self, **options: Any) -> BM25:
+        """The keyword channel; as `KnowledgeBase.bm25`."""
+        return keyword_channel([self], self.snapshot.analyzer, **options)
+
+    def dense(self, **options: Any) -> VectorChannel:
+        """The vector channel; as `KnowledgeBase.dense`."""
+        return vector_channel([self], self.embedder(), self.snapshot.folder.name, **options)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

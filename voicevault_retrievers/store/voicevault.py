@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.store import disk
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.commit import moved_to
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
-from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.names import free
 from voicevault_retrievers.store.pickled import PickledIndex, read_bm25
 from voicevault_retrievers.types import Chunk
 
@@ -64,19 +64,13 @@ def import_voicevault(
     collection has to be read and chromadb is not installed.
     """
     home = _home(folder)
-    target = locate(base, root)
-    if not vacant(target):
-        raise ConfigError(f"{target} is there already: remove it, or choose another name")
+    target = free(base, root)
     index = read_bm25(_own(home, home / PICKLE))
     stored = _read_chroma(home, collection, embedder is not None)
     chunks = _joined(index, stored)
     vectors = None if stored is None or embedder is None else stored.vectors(chunks, embedder)
-    disk.make_folders(target.parent)
-    with TemporaryDirectory(prefix=".import-", dir=target.parent) as made:
-        with KnowledgeBase.create(Path(made, target.name), analyzer=analyzer, embedder=embedder) as kb:
-            kb.add(chunks, vectors, progress=progress)
-        disk.rename(kb.path, target)
-    disk.flush_folder(target.parent)
+    with moved_to(target) as made, KnowledgeBase.create(made, analyzer=analyzer, embedder=embedder) as kb:
+        kb.add(chunks, vectors, progress=progress)
     return KnowledgeBase.open(target, analyzer=analyzer, embedder=embedder)
 
 

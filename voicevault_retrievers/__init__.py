@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from voicevault_retrievers.lexical import BM25, BM25F
     from voicevault_retrievers.pipeline import Pipeline, compose
     from voicevault_retrievers.presets import load_preset
-    from voicevault_retrievers.query import RuleExpansion
-    from voicevault_retrievers.rerank import CrossEncoderRerank
+    from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
+    from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
     from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex
+    from voicevault_retrievers.structure import ParentExpansion
     from voicevault_retrievers.text import Analyzer
     from voicevault_retrievers.types import (
         Chunk,
@@ -52,13 +53,18 @@ __all__ = [
     "CrossEncoderRerank",
     "Failure",
     "Hit",
+    "HyDE",
     "KnowledgeBase",
+    "LLMRerank",
     "Leaf",
     "Match",
+    "ModelExpansion",
     "PageCap",
+    "ParentExpansion",
     "Pipeline",
     "Query",
     "Ranking",
+    "RecencyRerank",
     "Result",
     "Rewriter",
     "Route",
@@ -66,10 +72,12 @@ __all__ = [
     "Source",
     "Stage",
     "TenantIndex",
+    "Together",
     "Turn",
     "Variant",
     "VectorChannel",
     "Vote",
+    "WeightedRerank",
     "compose",
     "explain",
     "fuse",
@@ -79,10 +87,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Analyzer": "text",
     "BM25": "lexical",
     "BM25F": "lexical",
-    "RRF": "fusion",
-    "Analyzer": "text",
     "Bases": "store",
     "Channel": "channel",
     "Chunk": "types",
@@ -92,13 +99,19 @@ _HOMES = {
     "CrossEncoderRerank": "rerank",
     "Failure": "types",
     "Hit": "types",
+    "HyDE": "query",
     "KnowledgeBase": "store",
+    "LLMRerank": "rerank",
     "Leaf": "channel",
     "Match": "channel",
+    "ModelExpansion": "query",
     "PageCap": "diversity",
+    "ParentExpansion": "structure",
     "Pipeline": "pipeline",
     "Query": "types",
+    "RRF": "fusion",
     "Ranking": "types",
+    "RecencyRerank": "rerank",
     "Result": "types",
     "Rewriter": "channel",
     "Route": "types",
@@ -106,10 +119,12 @@ _HOMES = {
     "Source": "store",
     "Stage": "channel",
     "TenantIndex": "store",
+    "Together": "query",
     "Turn": "context",
     "Variant": "types",
     "VectorChannel": "dense",
     "Vote": "types",
+    "WeightedRerank": "rerank",
     "compose": "pipeline",
     "explain": "explanation",
     "fuse": "fusion",

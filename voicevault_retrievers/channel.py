@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+from voicevault_retrievers.calls import AsyncObserver, Call, Lane, Observer, Plan, Span
 from voicevault_retrievers.checks import seconds_or_none, whole
-from voicevault_retrievers.drive import Call, Lane, Plan, Span, adrive, drive
+from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.types import (
     ChannelKind,
     Chunk,
@@ -71,9 +72,10 @@ class Channel(ABC):
         *,
         timeout: float | None = None,
         spans: MutableSequence[Span] | None = None,
+        observe: Observer | None = None,
     ) -> Ranking:
-        """At most k hits, best first. `timeout` is in seconds for the whole search; `spans` collects what ran."""
-        return drive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans)
+        """At most k hits, best first. `timeout` is in seconds for the whole search; the others see `drive`."""
+        return drive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans, observe=observe)
 
     async def asearch(
         self,
@@ -82,9 +84,10 @@ class Channel(ABC):
         *,
         timeout: float | None = None,
         spans: MutableSequence[Span] | None = None,
+        observe: AsyncObserver | None = None,
     ) -> Ranking:
         """`search` on the running event loop; the same ranking."""
-        return await adrive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans)
+        return await adrive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans, observe=observe)
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         """The exact score of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
@@ -170,22 +173,25 @@ class Leaf(Channel):
             lane=self._lane,
             key=(self._lane, query, wordings, k),
             kind="channel",
+            texts=tuple(wording.text for wording in wordings),
+            k=k,
         )
 
     def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> tuple[Hit, ...]:
-        best: dict[str, tuple[tuple[float, int], Hit]] = {}
+        best: dict[str, tuple[tuple[float, int], Match, float | None, str]] = {}
         bare = any(match.score is None for _, matches in found for match in matches)
         for wording, matches in found:
             check_scores((match.chunk.id, match.score) for match in matches)
             for rank, match in enumerate(matches[:k], 1):
                 score = None if bare or match.score is None else weighted(float(match.score), wording.weight)
                 key = (-score if score is not None else 0.0, rank)
-                if match.chunk.id not in best or key < best[match.chunk.id][0]:
-                    vote = Vote(self.name, rank, score, query=wording.text, terms=match.terms, kind=self.kind)
-                    best[match.chunk.id] = key, Hit(match.chunk, score, (vote,))
+                held = best.get(match.chunk.id)
+                if held is None or key < held[0]:
+                    best[match.chunk.id] = key, match, score, wording.text
         order = sorted(best.values(), key=lambda entry: (entry[0] if bare else entry[0][:1], entry[1].chunk.id))
         return tuple(
-            replace(hit, votes=(replace(hit.votes[0], rank=rank),)) for rank, (_, hit) in enumerate(order[:k], 1)
+            Hit(match.chunk, score, (Vote(self.name, rank, score, query=text, terms=match.terms, kind=self.kind),))
+            for rank, (_, match, score, text) in enumerate(order[:k], 1)
         )
 
 
@@ -197,15 +203,20 @@ def weighted(score: float, weight: float) -> float:
 class Stage(ABC):
     """Refines a ranking: reranks, drops, expands. Pure: it never calls the channel below.
 
-    `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are.
+    `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are. One
+    with an async `arefine` is awaited by an async search, unless `awaits` is false.
     """
 
     name: str
     blocking = False
+    awaits = True
     timeout: float | None = None
 
     def __init__(self) -> None:
         self._lane = Lane()
+
+    arefine: Callable[[Query, Ranking], Awaitable[Ranking]] | None = None
+    """An async `refine`, where the stage has one of its own."""
 
     @abstractmethod
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
@@ -220,10 +231,12 @@ class Stage(ABC):
         call = Call(
             self.name,
             partial(self.refine, query, ranking),
+            partial(self.arefine, query, ranking) if self.arefine and self.awaits else None,
             timeout=self.timeout,
             lane=self._lane,
             inline=not self.blocking,
             kind="stage",
+            texts=(query.text,),
         )
         (outcome,) = yield (call,)
         if not isinstance(outcome, Exception | Ranking):
@@ -281,14 +294,21 @@ class Then(Channel):
 
 
 class Rewriter(ABC):
-    """Rewrites a query before it is searched: expansion, hypothetical answers, follow-up questions."""
+    """Rewrites a query before it is searched: expansion, hypothetical answers, follow-up questions.
+
+    `blocking`, `awaits`, `timeout` and an async `arewrite` are as of `Stage`.
+    """
 
     name: str
     blocking = False
+    awaits = True
     timeout: float | None = None
 
     def __init__(self) -> None:
         self._lane = Lane()
+
+    arewrite: Callable[[Query], Awaitable[Query]] | None = None
+    """An async `rewrite`, where the rewriter has one of its own."""
 
     @abstractmethod
     def rewrite(self, query: Query) -> Query:
@@ -299,12 +319,21 @@ class Rewriter(ABC):
         return Call(
             self.name,
             partial(self.rewrite, query),
+            partial(self.arewrite, query) if self.arewrite and self.awaits else None,
             timeout=self.timeout,
             lane=self._lane,
             key=(self._lane, query),
             inline=not self.blocking,
             kind="rewriter",
+            texts=(query.text,),
         )
+
+    def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
+        """How to rewrite a query; where that fails, the query as it was, and the failure."""
+        (outcome,) = yield (self.call(query),)
+        if isinstance(outcome, Exception):
+            return query, (Failure.of(self.name, outcome),)
+        return as_query(outcome), ()
 
     def __rshift__(self, channel: Channel) -> Rewritten:
         if not isinstance(channel, Channel):
@@ -327,11 +356,9 @@ class Rewritten(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
-        (outcome,) = yield (self.rewriter.call(query),)
-        if isinstance(outcome, Exception):
-            ranking = yield from self.below.plan(query, k)
-            return ranking.failing(Failure.of(self.rewriter.name, outcome))
-        return (yield from self.below.plan(replace(as_query(outcome), require=query.require), k))
+        rewritten, failures = yield from self.rewriter.plan(query)
+        ranking = yield from self.below.plan(replace(rewritten, require=query.require), k)
+        return ranking.failing(*failures)
 
     def named(self, name: str) -> Rewritten:
         twin = super().named(name)

@@ -1,8 +1,7 @@
 """Runs plans: pure generators that say what to call, driven synchronously or on an event loop.
 
-A plan yields a tuple of steps, each a `Call` or another plan, and is sent a list with the outcome of each: its value,
-or the exception it raised. Sync and async are two small drivers over the same generators, so they cannot disagree.
-Only calls leave the caller's thread, and only those that are not inline.
+What a plan yields, and what it is sent, see `calls`. Sync and async are two small drivers over the same generators, so
+they cannot disagree. Only calls leave the caller's thread, and only those that are not inline.
 """
 
 from __future__ import annotations
@@ -10,90 +9,44 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, MutableSequence, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from voicevault_retrievers.calls import MAX_ABANDONED, AsyncObserver, Call, Lane, Observer, Plan, Span, Step, value_of
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.workers import WORKERS
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-Kind: TypeAlias = Literal["channel", "stage", "rewriter", "other"]
-Step: TypeAlias = Union["Call", "Plan[Any]"]
-Plan: TypeAlias = Generator[tuple[Step, ...], list[Any], T]
 
-MAX_ABANDONED = 4
 LONGEST_WAIT = 3600.0
 """Seconds after which a driver looks again; a lock cannot wait for any length."""
 
 
-class Lane:
-    """What the calls of one channel or stage share: a deadline within a run, and a count of abandoned calls.
+def drive(
+    plan: Plan[T],
+    *,
+    timeout: float | None = None,
+    spans: MutableSequence[Span] | None = None,
+    observe: Observer | None = None,
+) -> T:
+    """Run a plan to its end, in this thread and the workers'; calls left after `timeout` seconds time out.
 
-    A lane with `MAX_ABANDONED` abandoned calls still running is closed: its next call fails at once.
+    `spans` collects what was called; `observe` is told of each call and its outcome meanwhile, in this thread.
     """
-
-    def __init__(self) -> None:
-        self._lock = Mutex()
-        self._abandoned = 0
-
-    @property
-    def closed(self) -> bool:
-        return self._abandoned >= MAX_ABANDONED
-
-    def count(self, change: int) -> None:
-        with self._lock:
-            self._abandoned += change
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A function to run in a worker thread, or in the driver's own where `inline`.
-
-    `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left. Calls with equal
-    `key` are made once in a run. The async driver awaits `coroutine` where there is one.
-    """
-
-    name: str
-    function: Callable[[], Any]
-    coroutine: Callable[[], Awaitable[Any]] | None = None
-    timeout: float | None = None
-    lane: Lane = field(default_factory=Lane)
-    key: Hashable = None
-    inline: bool = False
-    kind: Kind = "other"
-
-
-@dataclass(frozen=True)
-class Span:
-    """One call of a run: how long it took in seconds, and the error it ended with."""
-
-    name: str
-    kind: Kind
-    seconds: float
-    error: Exception | None = None
-
-
-def value_of(outcome: T | Exception) -> T:
-    """The value of an outcome; raises it when it is an exception."""
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
-def drive(plan: Plan[T], *, timeout: float | None = None, spans: MutableSequence[Span] | None = None) -> T:
-    """Run a plan to its end, in this thread and the workers'; calls left after `timeout` seconds time out."""
-    run = _Run(plan, timeout, spans)
+    run = _Run(plan, timeout, spans, watched=observe is not None)
     inbox: SimpleQueue[tuple[_Ticket, Any]] = SimpleQueue()
     try:
-        while not run.done:
+        while True:
             for ticket in run.start():
                 ticket.in_thread(_paired(ticket, inbox.put))
+            if observe is not None:
+                for span, outcome in run.news():
+                    observe(span, outcome)
             if run.done:
                 break
             try:
@@ -106,11 +59,17 @@ def drive(plan: Plan[T], *, timeout: float | None = None, spans: MutableSequence
         run.close()
 
 
-async def adrive(plan: Plan[T], *, timeout: float | None = None, spans: MutableSequence[Span] | None = None) -> T:
+async def adrive(
+    plan: Plan[T],
+    *,
+    timeout: float | None = None,
+    spans: MutableSequence[Span] | None = None,
+    observe: AsyncObserver | None = None,
+) -> T:
     """`drive` on the running event loop, which is never blocked by a call that is not inline."""
     import asyncio  # a third of this package's import time, and loaded already where there is a loop
 
-    run = _Run(plan, timeout, spans)
+    run = _Run(plan, timeout, spans, watched=observe is not None)
     loop = asyncio.get_running_loop()
     inbox: asyncio.Queue[tuple[_Ticket, Any] | None] = asyncio.Queue()
 
@@ -121,21 +80,18 @@ async def adrive(plan: Plan[T], *, timeout: float | None = None, spans: MutableS
             return
 
     try:
-        while not run.done:
+        while True:
             for ticket in run.start():
                 if ticket.call.coroutine is not None:
-                    ticket.on_loop(loop, ticket.call.coroutine, inbox)
+                    ticket.on_loop(loop, inbox)
                 else:
                     ticket.in_thread(_paired(ticket, from_thread))
+            if observe is not None:
+                for span, outcome in run.news():
+                    await observe(span, outcome)
             if run.done:
                 break
-            patience = run.patience()
-            alarm = None if patience is None else loop.call_later(patience, inbox.put_nowait, None)
-            try:
-                arrived = await inbox.get()
-            finally:
-                if alarm is not None:
-                    alarm.cancel()
+            arrived = await _arrival(loop, inbox, run.patience())
             if arrived is None:
                 run.expire()
             else:
@@ -144,6 +100,18 @@ async def adrive(plan: Plan[T], *, timeout: float | None = None, spans: MutableS
         return result
     finally:
         run.close()
+
+
+async def _arrival(
+    loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[_Ticket, Any] | None], patience: float | None
+) -> tuple[_Ticket, Any] | None:
+    """The next outcome; None where there is none after `patience` seconds."""
+    alarm = None if patience is None else loop.call_later(patience, inbox.put_nowait, None)
+    try:
+        return await inbox.get()
+    finally:
+        if alarm is not None:
+            alarm.cancel()
 
 
 @dataclass(eq=False)
@@ -161,7 +129,7 @@ class _Ticket:
 
     def in_thread(self, done: Callable[[Any], None]) -> None:
         lane = self.call.lane
-        task = WORKERS.submit(self.call.function, done)
+        task = WORKERS.submit(self.call.run, done)
 
         def abandon() -> None:
             lane.count(1)
@@ -171,16 +139,11 @@ class _Ticket:
         self.abandon = abandon
         self.drop = lambda: WORKERS.drop(task)
 
-    def on_loop(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        coroutine: Callable[[], Awaitable[Any]],
-        inbox: asyncio.Queue[tuple[_Ticket, Any] | None],
-    ) -> None:
+    def on_loop(self, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[_Ticket, Any] | None]) -> None:
         async def awaited() -> None:
             outcome: Any
             try:
-                outcome = await coroutine()
+                outcome = await self.call.arun()
             except BaseException as error:  # noqa: BLE001 - an outcome; `finish` raises what is no Exception
                 outcome = error
             inbox.put_nowait((self, outcome))
@@ -196,11 +159,14 @@ class _Ticket:
 class _Run:
     """Advances generators and keeps the deadlines; how calls are made and awaited is the drivers' part."""
 
-    def __init__(self, plan: Plan[Any], timeout: float | None, spans: MutableSequence[Span] | None) -> None:
+    def __init__(
+        self, plan: Plan[Any], timeout: float | None, spans: MutableSequence[Span] | None, *, watched: bool = False
+    ) -> None:
         self.done = False
         self.outcome: Any = None
         self._end = math.inf if timeout is None else time.monotonic() + timeout
         self._spans = spans
+        self._news: list[tuple[Span, Any]] | None = [] if watched else None
         self._queued: list[tuple[Call, Callable[[Any], None]]] = []
         self._pending: dict[_Ticket, None] = {}
         self._known: dict[Hashable, Any] = {}
@@ -221,7 +187,7 @@ class _Run:
                 ticket = self._ticket(call, deliver)
                 refusal = self._refusal(ticket)
                 if refusal is not None or call.inline:
-                    self.finish(ticket, refusal if refusal is not None else _outcome(call.function))
+                    self.finish(ticket, refusal if refusal is not None else _outcome(call.run))
                 else:
                     yield ticket
 
@@ -250,11 +216,24 @@ class _Run:
         if call.key is not None:
             self._known[call.key] = outcome
             self._asked.pop(call.key, None)
-        if self._spans is not None:
-            error = outcome if isinstance(outcome, Exception) else None
-            self._spans.append(Span(call.name, call.kind, time.monotonic() - ticket.began, error))
+        self._note(ticket, outcome)
         for deliver in ticket.deliver:
             deliver(outcome)
+
+    def news(self) -> list[tuple[Span, Any]]:
+        """The calls that ended since this was asked last, with their outcomes."""
+        latest, self._news = self._news or [], []
+        return latest
+
+    def _note(self, ticket: _Ticket, outcome: Any) -> None:
+        if self._spans is None and self._news is None:
+            return
+        call, error = ticket.call, outcome if isinstance(outcome, Exception) else None
+        span = Span(call.name, call.kind, time.monotonic() - ticket.began, error, call.texts, call.k)
+        if self._spans is not None:
+            self._spans.append(span)
+        if self._news is not None:
+            self._news.append((span, outcome))
 
     def close(self) -> None:
         """Drop what still runs and close the generators, the latest first."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import Any, get_args
 
-from voicevault_retrievers.types import Hit, Result, Vote
+from voicevault_retrievers.types import ChannelKind, Hit, Result, Vote
 
 
 def provenance(hit: Hit) -> dict[str, Any]:
     """How a hit was found, as plain data that goes into JSON.
 
-    `found_by`; `channels`: for each channel that found it its rank (from 1), score, weight, contribution to the fused
-    score, the wording that found it and the words that matched; `fused`, the sum of the contributions; and for each
-    later stage, under its name, its rank and score. A channel that did not find it has no entry. `parent_id` and `kb`
-    where there are, and where a model reads a wider context, the `text` that was found.
+    `found_by`; `channels`: for each channel that found it its kind, rank (from 1), score, weight, contribution to the
+    fused score, the wording that found it and the words that matched; `fused`, the sum of the contributions; and for
+    each later stage, under its name, its rank and score, with the `parts` of a sum. A channel that did not find it has
+    no entry. `parent_id` and `kb` where there are, and where a model reads a wider context, the `text` that was found.
+    `votes_of` reads it again.
     """
     votes = hit.votes
     fused = hit.fused
@@ -27,12 +30,37 @@ def provenance(hit: Hit) -> dict[str, Any]:
         told["fused"] = fused
     for vote in votes:
         if vote not in channels:
-            told[vote.stage] = {"rank": vote.rank, "score": vote.score}
+            told[vote.stage] = stage_entry(vote)
     chunk = hit.chunk
     told |= {key: value for key, value in (("parent_id", chunk.parent_id), ("kb", chunk.kb)) if value}
     if hit.context is not None:
         told["text"] = chunk.text
     return told
+
+
+def stage_entry(vote: Vote) -> dict[str, Any]:
+    """What the provenance says of a stage's vote."""
+    told: dict[str, Any] = {"rank": vote.rank, "score": vote.score}
+    if vote.parts:
+        told["parts"] = {
+            part.stage: {key: value for key, value in _channel(part).items() if key != "query"} for part in vote.parts
+        }
+    return told
+
+
+def votes_of(told: Mapping[str, Any]) -> tuple[Vote, ...]:
+    """The votes that a provenance tells of, channels first; what is not of its form is left out."""
+    stages = {name: entry for name, entry in told.items() if name != "channels"}
+    return (*_votes_in(told.get("channels")), *_votes_in(stages))
+
+
+def finite(value: Any) -> float | None:
+    """The value as a float; None where it is not a finite number."""
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def explain(hit: Hit) -> str:
@@ -51,6 +79,8 @@ def explain_result(result: Result) -> str:
 
 def _channel(vote: Vote) -> dict[str, Any]:
     told: dict[str, Any] = {"rank": vote.rank}
+    if vote.kind is not None:
+        told["kind"] = vote.kind
     if vote.score is not None:
         told["score"] = vote.score
     if vote.contribution is not None:
@@ -61,6 +91,29 @@ def _channel(vote: Vote) -> dict[str, Any]:
     if vote.parts:
         told["parts"] = {part.stage: _channel(part) for part in vote.parts}
     return told
+
+
+def _votes_in(told: Any) -> Iterator[Vote]:
+    for stage, entry in told.items() if isinstance(told, Mapping) else ():
+        rank = entry.get("rank") if isinstance(entry, Mapping) else None
+        if isinstance(stage, str) and isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1:
+            yield _vote(stage, rank, entry)
+
+
+def _vote(stage: str, rank: int, told: Mapping[str, Any]) -> Vote:
+    query, terms, kind = (told.get(key) for key in ("query", "matched_terms", "kind"))
+    weight = finite(told.get("weight"))
+    return Vote(
+        stage,
+        rank,
+        finite(told.get("score")),
+        1.0 if weight is None else weight,
+        finite(told.get("contribution")),
+        query=query if isinstance(query, str) else "",
+        terms=tuple(term for term in terms if isinstance(term, str)) if isinstance(terms, list | tuple) else (),
+        parts=tuple(_votes_in(told.get("parts"))),
+        kind=kind if kind in get_args(ChannelKind) else None,
+    )
 
 
 def _headline(hit: Hit) -> str:

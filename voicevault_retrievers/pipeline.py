@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from voicevault_retrievers import telemetry
+from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder, Turn
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.drive import Plan, Span
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
 from voicevault_retrievers.protocols import Scorer
-from voicevault_retrievers.query import RuleExpansion
+from voicevault_retrievers.query import RuleExpansion, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, as_query
 
@@ -53,19 +55,38 @@ class Pipeline:
         self.notes = tuple(notes)
 
     def search(
-        self, query: str | Query, k: int | None = None, *, history: Sequence[Turn | tuple[str, str]] = ()
+        self,
+        query: str | Query,
+        k: int | None = None,
+        *,
+        history: Sequence[Turn | tuple[str, str]] = (),
+        observe: Observer | None = None,
     ) -> Result:
-        """Search, and put what is found in a context behind the conversation so far."""
-        asked, spans = self._asked(query), list[Span]()
-        ranking = self.channel.search(asked, self._k(k), timeout=self.timeout, spans=spans)
+        """Search, and put what is found in a context behind the conversation so far.
+
+        `observe` is told of each channel, fusion and stage, with its outcome, as soon as it has ended.
+        """
+        asked, k, spans = self._asked(query), self._k(k), list[Span]()
+        with telemetry.search(asked.text, k) as note:
+            ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
+            ranking = _permitted(ranking, asked.require)
+            note(ranking)
         return self._result(asked, ranking, spans, history)
 
     async def asearch(
-        self, query: str | Query, k: int | None = None, *, history: Sequence[Turn | tuple[str, str]] = ()
+        self,
+        query: str | Query,
+        k: int | None = None,
+        *,
+        history: Sequence[Turn | tuple[str, str]] = (),
+        observe: AsyncObserver | None = None,
     ) -> Result:
         """`search` on the running event loop; the same result but for the timings."""
-        asked, spans = self._asked(query), list[Span]()
-        ranking = await self.channel.asearch(asked, self._k(k), timeout=self.timeout, spans=spans)
+        asked, k, spans = self._asked(query), self._k(k), list[Span]()
+        with telemetry.search(asked.text, k) as note:
+            ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
+            ranking = _permitted(ranking, asked.require)
+            note(ranking)
         return self._result(asked, ranking, spans, history)
 
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
@@ -76,6 +97,14 @@ class Pipeline:
         if self.timeout is not None:
             raise ConfigError("a pipeline that is a channel has no timeout: set it on the pipeline around it")
         return Narrowed(self, where, require)
+
+    def __rshift__(self, stage: Stage) -> Pipeline:
+        """This pipeline with a stage more."""
+        if not isinstance(stage, Stage):
+            return NotImplemented
+        twin = copy.copy(self)
+        twin.channel = self.channel >> stage
+        return twin
 
     def describe(self) -> str:
         """The pipeline as text, one part a line."""
@@ -96,7 +125,6 @@ class Pipeline:
     def _result(
         self, query: Query, ranking: Ranking, spans: Sequence[Span], history: Sequence[Turn | tuple[str, str]]
     ) -> Result:
-        ranking = _permitted(ranking, query.require)
         if self.on_error == "raise":
             for failure in ranking.errors:
                 if failure.degrades and failure.error is not None:
@@ -148,7 +176,7 @@ class Narrowed(Channel):
 def compose(
     channels: Mapping[str, Channel],
     *,
-    expansion: Rewriter | bool = False,
+    expansion: Rewriter | Sequence[Rewriter] | bool = False,
     fusion: Method | None = None,
     weights: Mapping[str, float] | None = None,
     depth: int | Mapping[str, int] = DEPTH,
@@ -158,8 +186,8 @@ def compose(
 ) -> Pipeline:
     """The usual pipeline: expansion, the channels fused, reranking, the page cap; each only where it is asked for.
 
-    `expansion` True is by rules. `rerank` is a stage, a scorer or the name of a cross-encoder. `options`
-    are those of `Pipeline`.
+    `expansion` True is by rules; several go together. `rerank` is a stage, a scorer or the name of a cross-encoder.
+    `options` are those of `Pipeline`.
     """
     on_error = options.get("on_error", "skip")
     channel: Channel = fuse(channels, method=fusion, weights=weights, depth=depth, on_error=on_error)
@@ -172,10 +200,12 @@ def compose(
     return Pipeline(channel, **options)
 
 
-def _rewriter(expansion: Rewriter | bool) -> Rewriter:
+def _rewriter(expansion: Rewriter | Sequence[Rewriter] | bool) -> Rewriter:
+    if isinstance(expansion, list | tuple):
+        return Together(expansion)
     if isinstance(expansion, Rewriter | bool):
         return RuleExpansion() if isinstance(expansion, bool) else expansion
-    raise ConfigError(f"expansion is true, or a rewriter such as RuleExpansion(3), not {expansion!r}")
+    raise ConfigError(f"expansion is true, or rewriters such as RuleExpansion(3), not {expansion!r}")
 
 
 def _reranker(rerank: Stage | Scorer | str) -> Stage:

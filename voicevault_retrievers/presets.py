@@ -13,8 +13,10 @@ expansion: {method: rules, size: 3}
 fusion: {method: rrf, k: 60, depth: 100, weights: {bm25: 1.0, dense: 1.0}}
 stages:                           # in this order
   - rerank: {model: ms-marco-MiniLM-L-12-v2, backend: auto, depth: 20, timeout: 5}
+  - weighted: {weights: {fused: 0.4, semantic: 0.3, keyword: 0.2, position: 0.1}, depth: 100, scale_fused: false}
+  - recency: {weight: 0.1, half_life_days: 30, date_key: date, reference_date: 2026-01-31, depth: 100}
   - page_cap: {max_chunks_per_page: 2, max_chunks_per_document: 5}
-context: {max_tokens: 3000, max_chars: 12000, history_turns: 5, markers: source}
+context: {max_tokens: 3000, max_chars: 12000, history_turns: 5, markers: source, reorder: false}
 ```
 
 `${NAME}` in a text reads the environment; alone it may be a number. An unknown key is an error that names the nearest.
@@ -41,7 +43,7 @@ from voicevault_retrievers.fusion.fuse import OnError, checked_weights
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion
-from voicevault_retrievers.rerank import CrossEncoderRerank, load_scorer
+from voicevault_retrievers.rerank import CrossEncoderRerank, RecencyRerank, WeightedRerank, load_scorer
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.types import Failure
 
@@ -210,16 +212,31 @@ def _page_cap(options: dict[str, Any]) -> Stage:
     return PageCap(**options)
 
 
+def _recency(options: dict[str, Any]) -> Stage:
+    return RecencyRerank(**options)
+
+
+def _weighted(options: dict[str, Any]) -> Stage:
+    return WeightedRerank(**options)
+
+
 _CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"bm25": _bm25, "dense": _dense}
 _CHANNEL_OPTIONS = {
     "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive", "operators"),
     "dense": ("model", "backend"),
 }
 _METHODS: dict[str, Callable[[Mapping[str, Any]], Method]] = {"rrf": _rrf}
-_STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {"page_cap": _page_cap, "rerank": _rerank}
+_STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {
+    "page_cap": _page_cap,
+    "recency": _recency,
+    "rerank": _rerank,
+    "weighted": _weighted,
+}
 _STAGE_OPTIONS = {
     "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
+    "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
     "rerank": ("model", "backend", "depth", "max_chars", "timeout"),
+    "weighted": ("weights", "depth", "scale_fused", "chunk_index_key", "chunks_in_file_key"),
 }
 _ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
 _CONTEXT_OPTIONS = tuple(option.name for option in fields(ContextBuilder) if option.name != "count_tokens")

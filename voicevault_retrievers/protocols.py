@@ -46,8 +46,9 @@ class Scorer(Protocol):
         ...
 
 
+@runtime_checkable
 class TextModel(Protocol):
-    """A language model: a prompt in, a text out."""
+    """A language model: a prompt in, a text out. One that has an async `acomplete` too is awaited by async searches."""
 
     def complete(self, prompt: str) -> str: ...
 

@@ -73,6 +73,7 @@ class Variant:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise ConfigError(f"a variant's text is a string, not {type(self.text).__name__}")
+        object.__setattr__(self, "text", _valid(self.text))
         if not 0.0 < self.weight <= 1.0:
             raise ConfigError(f"the weight of a variant is above 0 and at most 1, not {self.weight!r}")
         if isinstance(self.channels, str):
@@ -114,7 +115,7 @@ class Query:
         variants = (v if isinstance(v, Variant) else Variant(v) for v in self.variants)
         object.__setattr__(self, "where", deepcopy(self.where))
         object.__setattr__(self, "require", deepcopy(scope(self.require)))
-        object.__setattr__(self, "text", self.text.encode("utf-8", "replace").decode())
+        object.__setattr__(self, "text", _valid(self.text))
         object.__setattr__(self, "vectors", FrozenDict({key: _vector(v) for key, v in vectors.items()}))
         object.__setattr__(self, "variants", tuple(variants))
 
@@ -148,6 +149,11 @@ class Query:
 def as_query(query: str | Query) -> Query:
     """A query from a query or a plain string."""
     return query if isinstance(query, Query) else Query(query)
+
+
+def _valid(text: str) -> str:
+    """The text without lone surrogates, which no encoder of a model or store takes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _vector(values: ArrayLike) -> Vector:
@@ -349,6 +355,10 @@ class Context:
     tokens: int = 0
     over_budget: tuple[str, ...] = ()
     """Ids of hits left out, or shortened, because the budget was spent."""
+
+    def __str__(self) -> str:
+        """The text, so that a context goes into a prompt as it is."""
+        return self.text
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,10 @@ class Runs(BaseCallbackHandler):
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **kwargs: Any) -> None:
         self.events.append((name, data, run_id))
 
+    def told(self, name: str) -> list[tuple[Any, UUID]]:
+        """The data of the events of one name, and the runs that dispatched them."""
+        return [(data, run_id) for event, data, run_id in self.events if event == name]
+
 
 def by_length(query: str, passages: Sequence[str]) -> list[float]:
     return [float(len(passage)) for passage in passages]

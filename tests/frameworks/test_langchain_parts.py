@@ -60,7 +60,7 @@ async def test_a_retriever_as_a_channel_has_ranks_and_no_scores() -> None:
     found = parent.invoke("pump", k=2)
     assert ids(found) == ["flush", "seal"] == ids(await parent.ainvoke("pump", k=2))
     assert found[1].metadata["voicevault"]["channels"]["child"] == {
-        "rank": 2, "weight": 1.0, "contribution": 1 / 62, "query": "pump",
+        "rank": 2, "kind": "semantic", "weight": 1.0, "contribution": 1 / 62, "query": "pump",
     }  # fmt: skip
 
 

@@ -258,8 +258,8 @@ def test_in_a_fusion_a_hit_says_its_own_score_and_its_standing(make: Make) -> No
     own = told["parts"]["b"]
     assert (hit.found_by, told["query"], told["matched_terms"]) == ("hybrid", "hot pump", ["HOT", "PUMP"])
     assert own == {
-        "rank": 1, "score": b.bm25(formula="okapi").search("hot pump").hits[0].score, "query": "hot pump",
-        "matched_terms": ["HOT", "PUMP"],
+        "rank": 1, "kind": "keyword", "score": b.bm25(formula="okapi").search("hot pump").hits[0].score,
+        "query": "hot pump", "matched_terms": ["HOT", "PUMP"],
     }  # fmt: skip
     assert hit.score == hit.fused == 1 / (60 + told["rank"]) + 1 / (60 + other["rank"])
     assert "\n      b: rank 1, score " in explain(hit)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from voicevault_retrievers.drive import MAX_ABANDONED, Call, Lane, Plan, Span, adrive, drive
+from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span
+from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.workers import Workers
 
@@ -278,7 +279,8 @@ def test_more_calls_than_threads_all_run() -> None:
 def test_a_hung_call_does_not_keep_the_process_alive() -> None:
     program = (
         "import threading\n"
-        "from voicevault_retrievers.drive import Call, drive\n"
+        "from voicevault_retrievers.calls import Call\n"
+        "from voicevault_retrievers.drive import drive\n"
         "def plan():\n"
         "    return (yield (Call('slow', threading.Event().wait, timeout=0.05),))\n"
         "print(type(drive(plan())[0]).__name__)\n"

@@ -180,7 +180,7 @@ def test_texts_that_are_equal_under_ids_that_never_are_get_a_note() -> None:
 
 
 def test_what_is_no_option_is_refused() -> None:
-    for options in ({"method": A}, {"depth": A}, {"method": "rrf"}, {"on_error": "ignore"}):
+    for options in ({"method": A}, {"depth": A}, {"method": "rff"}, {"on_error": "ignore"}):
         with pytest.raises(ConfigError):
             fuse({"a": A}, **options)  # type: ignore[arg-type]
     for options in ({"expansion": "rules"}, {"rerank": 3}, {"rerank": True}, {"timeout": "5"}, {"timeout": -1}):
@@ -238,8 +238,8 @@ def test_provenance_says_who_found_a_hit_and_what_each_added() -> None:
     assert told["x"] == {
         "found_by": "hybrid",
         "channels": {
-            "a": {"rank": 1, "score": 3.0, "weight": 1.0, "contribution": 1 / 61, "query": "q"},
-            "b": {"rank": 5, "score": 0.5, "weight": 1.0, "contribution": 1 / 65, "query": "q"},
+            "a": {"rank": 1, "kind": "semantic", "score": 3.0, "weight": 1.0, "contribution": 1 / 61, "query": "q"},
+            "b": {"rank": 5, "kind": "keyword", "score": 0.5, "weight": 1.0, "contribution": 1 / 65, "query": "q"},
         },
         "fused": math.fsum([1 / 61, 1 / 65]),
     }

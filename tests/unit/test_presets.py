@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers import ListChannel
+from voicevault_retrievers import presets
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import RRF
@@ -78,6 +80,8 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"version": 1, "context": {"history_turns": 2.5}}, "history_turns is a whole number"),
         ({"version": 1, "stages": [{"page_cap": {"max_per_page": 1}}]}, "Did you mean 'max_chunks_per_page'"),
         ({"version": 1, "stages": [{"page_cap": {}, "rerank": {}}]}, "one name with its options"),
+        ({"version": 1, "stages": [{"weighted": {"weights": {"fussed": 1}}}]}, "Did you mean 'fused'"),
+        ({"version": 1, "stages": [{"recency": {"half_life_days": 0}}]}, "half_life_days"),
         ({"version": 1, "stages": ["rerankk"]}, "Did you mean 'rerank'"),
         ({"version": 1, "expansion": {"method": "llm"}}, "unknown expansion method"),
         ({"version": 1, "context": {"max_tokens": 0}}, "max_tokens"),
@@ -117,3 +121,10 @@ def test_a_reranker_that_cannot_be_loaded_leaves_the_fused_order() -> None:
     assert result.ranking.ids == ("y", "x")
     assert result.degraded
     assert [failure.stage for failure in result.errors] == ["rerank"]
+
+
+def test_the_preset_of_the_documentation_is_one() -> None:
+    yaml = pytest.importorskip("yaml")
+    (shown,) = re.findall(r"```yaml\n(.*?)```", presets.__doc__ or "", re.DOTALL)
+    made = Preset.of(yaml.safe_load(shown))
+    assert [stage.name for stage in made.stages] == ["rerank", "weighted", "recency", "page_cap"]

@@ -2,5 +2,6 @@
 
 from voicevault_retrievers.context.builder import ContextBuilder, Turn
 from voicevault_retrievers.context.citations import Marker, ResolvedAnswer, header, resolve_citations
+from voicevault_retrievers.context.order import ends_first
 
-__all__ = ["ContextBuilder", "Marker", "ResolvedAnswer", "Turn", "header", "resolve_citations"]
+__all__ = ["ContextBuilder", "Marker", "ResolvedAnswer", "Turn", "ends_first", "header", "resolve_citations"]

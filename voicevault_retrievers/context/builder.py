@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from voicevault_retrievers.checks import whole, whole_or_none
+from voicevault_retrievers.checks import flag, whole, whole_or_none
 from voicevault_retrievers.context.citations import (
     ResolvedAnswer,
     citation_of,
     header,
+    numbered_header,
     resolve_citations,
     without_headers,
 )
+from voicevault_retrievers.context.order import ends_first
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 from voicevault_retrievers.types import Citation, Context, Hit
@@ -42,7 +44,8 @@ class ContextBuilder:
     `max_tokens` and `max_chars` bound the whole text, the conversation's last `history_turns` turns included, which
     stand in front, oldest first, in at most half of the budget. Hits are taken in order; one that does not fit is left
     out, and the first is cut instead, at a sentence's end where one fits. `numbered` puts `[n]` before each header, so
-    that a marker names one block. `count_tokens` is the model's tokenizer; without it tokens are estimated.
+    that a marker names one block. `reorder` puts the best blocks at both ends of the text (see `ends_first`), under the
+    numbers of their ranks. `count_tokens` is the model's tokenizer; without it tokens are estimated.
     """
 
     max_tokens: int | None = None
@@ -50,6 +53,7 @@ class ContextBuilder:
     history_turns: int = 5
     markers: Literal["source", "numbered"] = "source"
     count_tokens: TokenCounter = estimate_tokens
+    reorder: bool = False
 
     def __post_init__(self) -> None:
         whole_or_none("max_tokens", self.max_tokens)
@@ -57,6 +61,7 @@ class ContextBuilder:
         whole("history_turns", self.history_turns, least=0)
         if self.markers not in ("source", "numbered"):
             raise unknown("markers", self.markers, ("source", "numbered"))
+        flag("reorder", self.reorder)
 
     @property
     def instruction(self) -> str:
@@ -75,56 +80,85 @@ class ContextBuilder:
         return resolve_citations(answer, context.citations, numbered=self.markers == "numbered")
 
     def build(
-        self, hits: Iterable[Hit], history: Sequence[Turn | tuple[str, str]] = (), *, max_tokens: int | None = None
+        self,
+        hits: Iterable[Hit],
+        history: Sequence[Turn | tuple[str, str]] = (),
+        *,
+        max_tokens: int | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> Context:
-        """The context of hits, best first. `max_tokens` lowers the builder's own for this call."""
+        """The context of hits, best first. `max_tokens` lowers the builder's own for this call.
+
+        With `numbers`, one for each hit, the blocks have these, the hit of the lowest is the best, and the blocks stand
+        as the hits were given. Raises ConfigError where two are equal, or one is missing.
+        """
         budget = _Budget(_least(self.max_tokens, max_tokens), self.max_chars, self.count_tokens)
         parts = self._history(history, budget)
-        citations: list[Citation] = []
+        blocks: list[_Block] = []
         over: list[str] = []
-        for place, hit in enumerate(hits):
-            citation = citation_of(len(citations) + 1, hit, hit.text)
-            head, text = self._head(citation), without_headers(hit.text)
-            if not budget.fits([*parts, f"{head}\n{text}"]):
+        for rank, (place, number, hit) in enumerate(_by_rank(list(hits), numbers)):
+            citation = citation_of(len(blocks) + 1 if number is None else number, hit, hit.text)
+            block = _Block(place, citation, self._head(citation), self._body(hit.text))
+            if not budget.fits([*parts, *map(str, self._arranged([*blocks, block]))]):
                 over.append(hit.chunk.id)
-                text = "" if place else self._cut(head, text, parts, budget)
+                text = "" if rank else self._cut(block, parts, budget)
                 if not text:
                     continue
-                citation = replace(citation, text=text)
-            citations.append(citation)
-            parts.append(f"{head}\n{text}")
-        whole = SEPARATOR.join(parts)
-        return Context(whole, tuple(citations), self.count_tokens(whole) if whole else 0, tuple(over))
+                block = replace(block, citation=replace(citation, text=text), text=text)
+            blocks.append(block)
+        arranged = self._arranged(blocks)
+        whole = SEPARATOR.join([*parts, *map(str, arranged)])
+        citations = tuple(block.citation for block in arranged)
+        return Context(whole, citations, self.count_tokens(whole) if whole else 0, tuple(over))
+
+    def _arranged(self, blocks: Sequence[_Block]) -> list[_Block]:
+        """Blocks as they stand in the text, of blocks as they rank."""
+        return ends_first(blocks) if self.reorder else sorted(blocks, key=lambda block: block.place)
 
     def _head(self, citation: Citation) -> str:
-        number = f"[{citation.index}] " if self.markers == "numbered" else ""
-        return number + header(citation)
+        return numbered_header(citation) if self.markers == "numbered" else header(citation)
+
+    def _body(self, text: str) -> str:
+        return without_headers(text, numbered=self.markers == "numbered")
 
     def _history(self, history: Sequence[Turn | tuple[str, str]], budget: _Budget) -> list[str]:
         turns = [_turn(turn) for turn in history]
         latest = turns[len(turns) - min(self.history_turns, len(turns)) :]
         kept: list[str] = []
         for turn in reversed(latest):
-            text = without_headers(str(turn))
+            text = self._body(str(turn))
             if not budget.half().fits([text, *kept]):
                 break
             kept.insert(0, text)
         return kept
 
-    def _cut(self, head: str, text: str, parts: Sequence[str], budget: _Budget) -> str:
-        """The longest beginning of a text that fits below its header; empty if none does."""
-        cuts = (self._cut_at([m.end() for m in end.finditer(text)], head, text, parts, budget) for end in _ENDS)
+    def _cut(self, block: _Block, parts: Sequence[str], budget: _Budget) -> str:
+        """The longest beginning of a block's text that fits below its header; empty if none does."""
+        cuts = (self._cut_at([m.end() for m in end.finditer(block.text)], block, parts, budget) for end in _ENDS)
         return next((cut for cut in cuts if cut.strip()), "")
 
-    def _cut_at(self, ends: list[int], head: str, text: str, parts: Sequence[str], budget: _Budget) -> str:
+    def _cut_at(self, ends: list[int], block: _Block, parts: Sequence[str], budget: _Budget) -> str:
         low, high = 0, len(ends)
         while low < high:
             middle = (low + high + 1) // 2
-            if budget.fits([*parts, f"{head}\n{text[: ends[middle - 1]]}"]):
+            if budget.fits([*parts, str(replace(block, text=block.text[: ends[middle - 1]]))]):
                 low = middle
             else:
                 high = middle - 1
-        return text[: ends[low - 1]] if low else ""
+        return block.text[: ends[low - 1]] if low else ""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A hit's part of a text. `place` is where it stands among the hits that were given."""
+
+    place: int
+    citation: Citation
+    head: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.head}\n{self.text}"
 
 
 @dataclass(frozen=True)
@@ -145,6 +179,15 @@ class _Budget:
             tokens=None if self.tokens is None else self.tokens // 2,
             chars=None if self.chars is None else self.chars // 2,
         )
+
+
+def _by_rank(hits: Sequence[Hit], numbers: Sequence[int] | None) -> Iterable[tuple[int, int | None, Hit]]:
+    """Hits, best first, each with its place and its number."""
+    if numbers is None:
+        return ((place, None, hit) for place, hit in enumerate(hits))
+    if len(numbers) != len(hits) or len(set(numbers)) != len(hits):
+        raise ConfigError(f"numbers are one for each of {len(hits)} hits, each another, not {list(numbers)}")
+    return sorted(zip(range(len(hits)), numbers, hits, strict=True), key=lambda numbered: numbered[1])
 
 
 def _turn(turn: object) -> Turn:

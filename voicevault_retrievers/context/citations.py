@@ -13,24 +13,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from voicevault_retrievers.diversity import file_of, page_of
-from voicevault_retrievers.types import Citation, Hit
+from voicevault_retrievers.types import Citation, Context, Hit
 
-_MARKER = re.compile(r"\[Source:(?P<body>[^\[\]\n]*)\]|\[(?P<index>\d{1,6})\]", re.IGNORECASE)
+_MARKER = re.compile(r"\[Source:(?P<body>[^\[\]\n]*)\]|\[(?P<numbers>\d{1,6}(?:\s*[,;]\s*\d{1,6})*)\]", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
 _PREFIX = re.compile(r"^\s*source:\s*", re.IGNORECASE)
 _PLACE = re.compile(r"[^;\s](?:[^;]*[^;\s])?")
 _FORGED = re.compile(r"\[(?=\s*source\s*:)", re.IGNORECASE)
+_FORGED_NUMBERS = re.compile(r"\[(\s*\d[\s\d,;]*)\]")
 _SPACES = re.compile(r"\s*([,|])\s*|\s+")
 _TIDY = str.maketrans({"[": "(", "]": ")", "\n": " ", "\r": " ", "|": "/"})
 
 
 @dataclass(frozen=True)
 class Marker:
-    """A marker of an answer, where it stands (character offsets), and the citations that it names: none if unknown."""
+    """A marker of an answer, where it stands (character offsets), and the citations that it names: none if unknown.
+
+    `quote` is what of the source it is said to rest on, where a model cites by annotations; `text` is then what of the
+    answer is annotated.
+    """
 
     text: str
     start: int
     end: int
     citations: tuple[Citation, ...]
+    quote: str = ""
 
     @property
     def resolved(self) -> bool:
@@ -78,9 +85,38 @@ def header(citation: Citation) -> str:
     return f"[Source: {_forms(citation)[0]}]"
 
 
-def without_headers(text: str) -> str:
-    """A chunk's text in which nothing reads as a header: a document must not forge its neighbour's."""
-    return _FORGED.sub("(", text)
+def title(citation: Citation) -> str:
+    """`file, p.N`; the page is left out where unknown."""
+    return _forms(citation)[1]
+
+
+def without_headers(text: str, *, numbered: bool = False) -> str:
+    """A chunk's text in which nothing reads as a header: a document must not forge its neighbour's.
+
+    For a `numbered` context nothing reads as a block's number either: `[7]` becomes `(7)`, or an answer that repeats
+    the words would cite the seventh block.
+    """
+    text = _FORGED.sub("(", text)
+    return _FORGED_NUMBERS.sub(r"(\1)", text) if numbered else text
+
+
+def is_numbered(context: Context) -> bool:
+    """Whether the blocks of a context that a `ContextBuilder` made have numbers."""
+    return any(f"{numbered_header(citation)}\n" in context.text for citation in context.citations[:1])
+
+
+def numbered_header(citation: Citation) -> str:
+    """`[n] [Source: file, p.N | Section: S]`."""
+    return f"[{citation.index}] {header(citation)}"
+
+
+def cited(place: str, quote: str, citations: Iterable[Citation]) -> tuple[Citation, ...]:
+    """The citations that a place (`file, p.N`, or part of a header) names, and whose text has the quote in it.
+
+    Spaces are compared as one, so that a line's end is no difference.
+    """
+    wanted = _bare(quote)
+    return tuple(citation for citation in _named(place, citations) if wanted in _bare(citation.text))
 
 
 def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: bool = False) -> ResolvedAnswer:
@@ -88,7 +124,8 @@ def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: b
 
     A marker names all blocks of its file and page, in order, and those of every file of that name. One without a page
     names all blocks of its file; one with several places, `;` between them, counts as several. Where the context was
-    `numbered`, `[n]` names the block of that index. A marker without a block stays unresolved.
+    `numbered`, `[n]` names the block of that index, and `[1, 2]` counts as two. A marker without a block stays
+    unresolved.
     """
     return ResolvedAnswer(answer, tuple(_markers(answer, citations, numbered)))
 
@@ -98,8 +135,7 @@ def _markers(answer: str, citations: Sequence[Citation], numbered: bool) -> Iter
         if match["body"] is not None:
             yield from _places(match, citations)
         elif numbered:
-            named = tuple(citation for citation in citations if citation.index == int(match["index"]))
-            yield Marker(match[0], match.start(), match.end(), named)
+            yield from _numbers(match, citations)
 
 
 def _places(match: re.Match[str], citations: Sequence[Citation]) -> Iterator[Marker]:
@@ -111,6 +147,15 @@ def _places(match: re.Match[str], citations: Sequence[Citation]) -> Iterator[Mar
         return
     for part in _PLACE.finditer(body):
         yield Marker(part[0], start + part.start(), start + part.end(), _named(part[0], citations))
+
+
+def _numbers(match: re.Match[str], citations: Sequence[Citation]) -> Iterator[Marker]:
+    """One marker for a number in brackets, or for each of several."""
+    found = list(_NUMBER.finditer(match["numbers"]))
+    for number in found:
+        named = tuple(citation for citation in citations if citation.index == int(number[0]))
+        start, end = match.span() if len(found) == 1 else (match.start("numbers") + at for at in number.span())
+        yield Marker(match.string[start:end], start, end, named)
 
 
 def _named(place: str, citations: Iterable[Citation]) -> tuple[Citation, ...]:
@@ -131,6 +176,11 @@ def _page(citation: Citation) -> str:
 
 def _section(citation: Citation) -> str:
     return f" | Section: {_tidy(citation.section)}" if citation.section else ""
+
+
+def _bare(text: str) -> str:
+    """A text by which quotes are compared: as a model may have read it, single spaces."""
+    return " ".join(without_headers(text, numbered=True).split())
 
 
 def _plain(text: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import number, whole
-from voicevault_retrievers.drive import Plan
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.rrf import RRF
 from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Vote, ranked
@@ -67,8 +67,10 @@ class Fused(Channel):
         failures = [Failure.of(name, error) for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
         self._raise(failed, failures, any_answered=bool(rankings))
-        fused = Ranking(self._fuse(rankings, weights), (*failures, *_strangers(self.name, rankings)))
-        return fused.top(k)
+        (hits,) = yield (
+            Call(self.name, partial(self._fuse, rankings, weights), inline=True, kind="fusion", texts=(query.text,)),
+        )
+        return Ranking(value_of(hits), (*failures, *_strangers(self.name, rankings))).top(k)
 
     def _weights(self, query: Query) -> Mapping[str, float]:
         """The query's weights for these channels over the fusion's own."""
@@ -111,7 +113,7 @@ class Fused(Channel):
 def fuse(
     channels: Mapping[str, Channel] | None = None,
     *,
-    method: Method | None = None,
+    method: Method | str | None = None,
     weights: Mapping[str, float] | None = None,
     depth: int | Mapping[str, int] = DEPTH,
     on_error: OnError = "skip",
@@ -124,8 +126,6 @@ def fuse(
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
         if isinstance(value, Channel):
             raise ConfigError(f"{option!r} is an option of fuse: a channel of that name goes in the mapping")
-    if method is not None and not isinstance(method, Method):
-        raise ConfigError(f"a fusion method is one such as RRF(k=60), not {method!r}")
     both = {**(channels or {}), **named}
     if len(both) < len(channels or {}) + len(named):
         raise ConfigError("a channel's name is given twice")
@@ -136,7 +136,21 @@ def fuse(
             raise ConfigError(f"{name!r} is a {type(channel).__name__}, not a channel")
     if on_error not in ("skip", "raise"):
         raise unknown("on_error", on_error, ("skip", "raise"))
-    return Fused(both, method=method or RRF(), weights=weights or {}, depth=depth, on_error=on_error)
+    return Fused(both, method=method_of(method) or RRF(), weights=weights or {}, depth=depth, on_error=on_error)
+
+
+METHODS: Mapping[str, Callable[[], Method]] = {"rrf": RRF}
+
+
+def method_of(method: Method | str | None) -> Method | None:
+    """A fusion method by its name, with its defaults; others as they are. ConfigError for what is none."""
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise unknown("fusion method", method, METHODS)
+        return METHODS[method]()
+    if method is not None and not isinstance(method, Method):
+        raise ConfigError(f"a fusion method is one such as RRF(k=60), or its name, not {method!r}")
+    return method
 
 
 def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, float]:
@@ -182,7 +196,7 @@ def _vote(name: str, rank: int, hit: Hit, weight: float, contribution: float) ->
     """A vote of the channel's own is carried on; the votes of a composition become the parts of one."""
     own = hit.votes[0] if len(hit.votes) == 1 else None
     if own is not None and own.stage == name and (not own.parts or own.contribution is None):
-        return replace(own, rank=rank, weight=weight, contribution=contribution)
+        return Vote(name, rank, own.score, weight, contribution, own.query, own.terms, own.parts, own.kind)
     leaf = next((part for vote in hit.votes for part in vote.leaves()), None)
     return Vote(
         name,

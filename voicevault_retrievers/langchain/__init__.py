@@ -1,30 +1,67 @@
 """Native LangChain classes over the core: conversion and delegation, no retrieval logic."""
 
+from typing import TYPE_CHECKING, Any
+
 from voicevault_retrievers.extras import require
 
+if TYPE_CHECKING:
+    from voicevault_retrievers.langchain.middleware import RetrievalMiddleware
+
 try:
-    from voicevault_retrievers.langchain.bm25 import BM25Retriever
+    from voicevault_retrievers.langchain.bm25 import BM25Index, BM25Retriever
     from voicevault_retrievers.langchain.channels import RetrieverChannel, VectorStoreChannel, as_channel
     from voicevault_retrievers.langchain.compressors import CrossEncoderReranker, PageDiversityFilter
+    from voicevault_retrievers.langchain.context import ContextBuilder, content_blocks, resolve_citations
     from voicevault_retrievers.langchain.convert import chunk_of, document_of
     from voicevault_retrievers.langchain.embedder import LangChainEmbedder
     from voicevault_retrievers.langchain.index import HybridIndex
+    from voicevault_retrievers.langchain.over import StagedRetriever
+    from voicevault_retrievers.langchain.parents import ParentExpander
+    from voicevault_retrievers.langchain.query import QueryExpander
+    from voicevault_retrievers.langchain.reorder import ContextReorder
+    from voicevault_retrievers.langchain.rerankers import LLMReranker, RecencyReranker, WeightedReranker
     from voicevault_retrievers.langchain.retrievers import HybridRetriever, VectorRetriever
+    from voicevault_retrievers.langchain.tools import given_citations, retrieval_tool
 except ModuleNotFoundError:
     require("langchain_core", extra="langchain")
     raise
 
 __all__ = [
+    "BM25Index",
     "BM25Retriever",
+    "ContextBuilder",
+    "ContextReorder",
     "CrossEncoderReranker",
     "HybridIndex",
     "HybridRetriever",
+    "LLMReranker",
     "LangChainEmbedder",
     "PageDiversityFilter",
+    "ParentExpander",
+    "QueryExpander",
+    "RecencyReranker",
+    "RetrievalMiddleware",
     "RetrieverChannel",
+    "StagedRetriever",
     "VectorRetriever",
     "VectorStoreChannel",
+    "WeightedReranker",
     "as_channel",
     "chunk_of",
+    "content_blocks",
     "document_of",
+    "given_citations",
+    "resolve_citations",
+    "retrieval_tool",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker sees the import above
+
+    def __getattr__(name: str) -> Any:
+        """The middleware is imported when it is asked for: it alone needs the extra `agents`."""
+        if name != "RetrievalMiddleware":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from voicevault_retrievers.langchain.middleware import RetrievalMiddleware
+
+        return RetrievalMiddleware

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -15,23 +15,27 @@ from langchain_core.callbacks import (
     adispatch_custom_event,
     dispatch_custom_event,
 )
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import var_child_runnable_config
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
+from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, value_of
 from voicevault_retrievers.channel import Channel, check_k
-from voicevault_retrievers.drive import Call, Plan, adrive, value_of
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import document_of
+from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, observer
+from voicevault_retrievers.langchain.reorder import ContextReorder
+from voicevault_retrievers.langchain.staged import stage_of
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.types import Query, Result, as_query
 
-DEGRADED_EVENT = "voicevault_degraded"
 T = TypeVar("T")
+R = TypeVar("R", bound="PipelineRetriever")
 _LOG = logging.getLogger(__name__)
 
 
@@ -40,17 +44,26 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     A search gives at most `k` documents, and only such as matched; each is a new one (see `convert.document_of`).
     `where` narrows every search, `require` is the caller's access rights; a call may narrow further, never widen.
-    `timeout` bounds a search in seconds. `on_error` "skip" leaves out a channel or stage that fails: the documents say
-    so in `metadata["voicevault"]["degraded"]`, a warning is logged, and the event `voicevault_degraded` dispatched;
-    "raise" raises its error.
+    `stages` refine what was found, in their order: document compressors of this package or any other's, or Stages;
+    `retriever >> compressor` is the retriever with a stage more. `timeout` bounds a search in seconds. `on_error`
+    "skip" leaves out a channel or stage that fails: the documents say so in `metadata["voicevault"]["degraded"]`, a
+    warning is logged, and the event `voicevault_degraded` dispatched; "raise" raises its error.
+
+    What is called shows in events, as soon as it has ended (see `events.EVENTS`); LangChain's own parts show as runs.
     """
 
     model_config = STRICT
     k: int = 5
     where: dict[str, Any] | None = None
     require: dict[str, Any] | None = None
+    stages: Sequence[Any] = Field(default_factory=list)
     timeout: float | None = None
     on_error: Literal["skip", "raise"] = "skip"
+
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """True: what is made of plain options can be dumped and loaded; see LangChain's `dumpd` and `load`."""
+        return True
 
     @field_validator("where", "require")
     @classmethod
@@ -61,6 +74,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         _k(self.k)
         compile_filter(self.where)
         compile_filter(self.require)
+        for stage in self._refining():
+            stage_of(stage)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -72,16 +87,28 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         """What is searched, under this retriever's filters: a channel for another pipeline."""
         return self.pipeline.narrowed(self.where, self.require)
 
+    def __rshift__(self: R, compressor: Any) -> R:
+        """This retriever with a stage more, which gets as many documents as it needs to give k."""
+        twin = self.model_copy(update={"stages": [*self.stages, compressor]})
+        twin._check()
+        return twin
+
     def search(
         self,
         query: str | Query,
         k: int | None = None,
         *,
         where: Filter | None = None,
+        require: Filter | None = None,
         weights: Mapping[str, float] | None = None,
+        observe: Observer | None = None,
     ) -> Result:
-        """The whole result of a search: hits, errors, timings, context. `weights` are those of channels, by name."""
-        return self.pipeline.search(self._asked(query, where, weights), _k(self.k if k is None else k))
+        """The whole result of a search: hits, errors, timings, context.
+
+        `weights` are those of channels, by name. `observe` is as of `Pipeline.search`.
+        """
+        asked = self._asked(query, where, require, weights)
+        return self.pipeline.search(asked, self._most(k), observe=observe)
 
     async def asearch(
         self,
@@ -89,18 +116,21 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         k: int | None = None,
         *,
         where: Filter | None = None,
+        require: Filter | None = None,
         weights: Mapping[str, float] | None = None,
+        observe: AsyncObserver | None = None,
     ) -> Result:
         """`search` on the running event loop; the same result but for the timings."""
         pipeline = await adrive(self._opened())
-        return await pipeline.asearch(self._asked(query, where, weights), _k(self.k if k is None else k))
+        asked = self._asked(query, where, require, weights)
+        return await pipeline.asearch(asked, self._most(k), observe=observe)
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
-        with _below(ensure_config(config)) as given:
+        with below(ensure_config(config)) as given:
             return super().invoke(input, given, **kwargs)
 
     async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
-        with _below(ensure_config(config)) as given:
+        with below(ensure_config(config)) as given:
             return await super().ainvoke(input, given, **kwargs)
 
     def _get_relevant_documents(
@@ -110,13 +140,18 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
         where: Filter | None = None,
+        require: Filter | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> list[Document]:
-        with _below(patch_config(None, callbacks=run_manager.get_child())) as config:
-            result = self.search(query, k, where=where, weights=weights)
+        with below(patch_config(None, callbacks=run_manager.get_child())) as config:
+            told = observer(config)
+            result = self.search(query, k, where=where, require=require, weights=weights, observe=told)
             if degraded := self._degraded(result):
                 dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
-        return [document_of(hit, degraded) for hit in result.hits]
+            documents: Sequence[Document] = [document_of(hit, degraded) for hit in result.hits]
+            for arrange in self._arranging():
+                documents = arrange.compress_documents(documents, query, config.get("callbacks"))
+        return list(documents)
 
     async def _aget_relevant_documents(
         self,
@@ -125,23 +160,55 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
         where: Filter | None = None,
+        require: Filter | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> list[Document]:
-        with _below(patch_config(None, callbacks=run_manager.get_child())) as config:
-            result = await self.asearch(query, k, where=where, weights=weights)
+        with below(patch_config(None, callbacks=run_manager.get_child())) as config:
+            told = aobserver(config)
+            result = await self.asearch(query, k, where=where, require=require, weights=weights, observe=told)
             if degraded := self._degraded(result):
                 await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
-        return [document_of(hit, degraded) for hit in result.hits]
+            documents: Sequence[Document] = [document_of(hit, degraded) for hit in result.hits]
+            for arrange in self._arranging():
+                documents = await arrange.acompress_documents(documents, query, config.get("callbacks"))
+        return list(documents)
 
-    def _asked(self, query: str | Query, where: Filter | None, weights: Mapping[str, float] | None) -> Query:
+    def _unstaged(self) -> Pipeline:
+        """What is searched, before this retriever's stages."""
+        raise NotImplementedError
+
+    def _build(self) -> Pipeline:
+        pipeline = self._unstaged()
+        for stage in self._refining():
+            pipeline = pipeline >> stage_of(stage)
+        return pipeline
+
+    def _refining(self) -> Sequence[Any]:
+        return self.stages[: len(self.stages) - len(self._arranging())]
+
+    def _arranging(self) -> Sequence[BaseDocumentCompressor]:
+        """What changes the order of the documents at last, and not the ranking."""
+        return [stage for stage in self.stages[-1:] if isinstance(stage, ContextReorder)]
+
+    def _asked(
+        self,
+        query: str | Query,
+        where: Filter | None,
+        require: Filter | None,
+        weights: Mapping[str, float] | None,
+    ) -> Query:
         asked = as_query(query)
-        narrowed = both(self.where, both(asked.where, where))
         return replace(
             asked,
-            where=narrowed,
-            require=scope(self.require, asked.require),
+            where=both(self.where, both(asked.where, where)),
+            require=scope(scope(self.require, asked.require), require),
             weights={**(asked.weights or {}), **(weights or {})} or None,
         )
+
+    def _most(self, k: int | None) -> int:
+        """How many documents are given: k, or fewer where a stage keeps `top_n`."""
+        kept = [n for n in (getattr(stage, "top_n", None) for stage in self.stages) if isinstance(n, int)]
+        return min([_k(self.k if k is None else k), *kept])
 
     def _degraded(self, result: Result) -> list[str]:
         if result.errors:
@@ -164,7 +231,7 @@ def in_thread(name: str, function: Callable[[], T]) -> Plan[T]:
 
 
 @contextmanager
-def _below(config: RunnableConfig) -> Iterator[RunnableConfig]:
+def below(config: RunnableConfig) -> Iterator[RunnableConfig]:
     """What is invoked meanwhile in this context finds `config`; LangChain itself sets none for a retriever."""
     token = var_child_runnable_config.set(config)
     try:

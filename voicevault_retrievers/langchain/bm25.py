@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from langchain_core.documents import Document
+from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
 from langchain_core.vectorstores import VectorStore
+from pydantic import Field
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.langchain.base import PipelineRetriever, in_thread
-from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
+from voicevault_retrievers.langchain.checked import STRICT
+from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
 from voicevault_retrievers.langchain.stores import documents_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
@@ -26,10 +30,10 @@ from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk
 
-K = TypeVar("K", bound="BM25Retriever")
+K = TypeVar("K", bound="KeywordRetriever")
 
 
-class BM25Retriever(PipelineRetriever):
+class KeywordRetriever(PipelineRetriever):
     """Keyword search: documents that share a term with the query, and no others.
 
     Scores are BM25's, unbounded, higher is better. Where documents are taken, `language` is that of their stemmer and
@@ -41,7 +45,7 @@ class BM25Retriever(PipelineRetriever):
     or nothing. Only `persist` writes. They raise ConfigError where `bm25` is a channel of another class.
     """
 
-    bm25: Channel
+    bm25: Channel = Field(default_factory=lambda: BM25.from_chunks([]))
 
     @classmethod
     def from_documents(
@@ -114,6 +118,31 @@ class BM25Retriever(PipelineRetriever):
         """
         return cls(bm25=persisted.load(persist_dir, analyzer, _without_kb), **options)
 
+    def persist(self, persist_dir: str | Path) -> None:
+        """Make a folder hold what is searched now; a folder from before is brought up to date.
+
+        It is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder holds
+        something else, or where the terms are made by a function without a name (see CustomAnalyzer) or metadata is not
+        JSON's; IncompatibleIndexError where the folder is of another analyzer.
+        """
+        persisted.save(self._index(), persist_dir, lambda chunk: chunk)
+
+    async def apersist(self, persist_dir: str | Path) -> None:
+        """`persist` in a worker thread."""
+        await adrive(in_thread("persist", partial(self.persist, persist_dir)))
+
+    def _index(self) -> BM25:
+        if not isinstance(self.bm25, BM25):
+            raise ConfigError(f"only a BM25 can be changed and persisted; this retriever searches {self.bm25!r}")
+        return self.bm25
+
+    def _unstaged(self) -> Pipeline:
+        return Pipeline(self.bm25, timeout=self.timeout, on_error=self.on_error)
+
+
+class BM25Retriever(KeywordRetriever):
+    """Keyword search over documents that are added and deleted as in a vector store; see `KeywordRetriever`."""
+
     def add(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
         """Add documents, found at once; one whose id is here already takes the other's place. The id of each.
 
@@ -149,26 +178,68 @@ class BM25Retriever(PipelineRetriever):
         """`delete` in a worker thread."""
         return await adrive(in_thread("delete", partial(self.delete, ids)))
 
-    def persist(self, persist_dir: str | Path) -> None:
-        """Make a folder hold what is searched now; a folder from before is brought up to date.
 
-        It is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder holds
-        something else, or where the terms are made by a function without a name (see CustomAnalyzer) or metadata is not
-        JSON's; IncompatibleIndexError where the folder is of another analyzer.
+class BM25Index(KeywordRetriever, DocumentIndex):
+    """Keyword search as a destination of LangChain's `index` and `aindex`; see `KeywordRetriever`.
+
+    It is held in memory until `persist`; for one that is on disk after each change, or has vectors too, see
+    `HybridIndex`. `where` and `require` are those of searches: `get` and `delete` reach all documents.
+    """
+
+    model_config = STRICT
+
+    def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
+        """Add documents, found at once; one whose id is here already takes the other's place.
+
+        The response has the id of each, in their order; one that has none is given that of its content. Takes no
+        `kwargs`.
         """
-        persisted.save(self._index(), persist_dir, lambda chunk: chunk)
+        _none(kwargs)
+        chunks = [chunk_of(item) for item in items]
+        self._index().add(chunks)
+        return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
 
-    async def apersist(self, persist_dir: str | Path) -> None:
-        """`persist` in a worker thread."""
-        await adrive(in_thread("persist", partial(self.persist, persist_dir)))
+    async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
+        """`upsert` in a worker thread."""
+        return await adrive(in_thread("upsert", partial(self.upsert, items, **kwargs)))
 
-    def _index(self) -> BM25:
-        if not isinstance(self.bm25, BM25):
-            raise ConfigError(f"only a BM25 can be changed and persisted; this retriever searches {self.bm25!r}")
-        return self.bm25
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
+        """Delete documents by id, or by a filter, `where`; `num_deleted` are those that were here.
 
-    def _build(self) -> Pipeline:
-        return Pipeline(self.bm25, timeout=self.timeout, on_error=self.on_error)
+        Raises ConfigError unless it is one of the two, and for a filter that says nothing.
+        """
+        where = kwargs.pop("where", None)
+        _none(kwargs)
+        if (ids is None) == (where is None):
+            raise ConfigError("say which documents to delete, by ids or by where=...")
+        gone = several(ids) if ids is not None else self._passing(where)
+        return DeleteResponse(num_deleted=self._index().delete(gone), num_failed=0, failed=[])
+
+    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
+        """`delete` in a worker thread."""
+        return await adrive(in_thread("delete", partial(self.delete, ids, **kwargs)))
+
+    def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
+        """Those of the given documents that are here, as they were upserted."""
+        _none(kwargs)
+        index = self._index().index
+        found = (index.get(chunk_id) for chunk_id in dict.fromkeys(several(ids)))
+        return [kept_document(chunk) for chunk in found if chunk is not None]
+
+    async def aget(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
+        """`get` in a worker thread."""
+        return await adrive(in_thread("get", partial(self.get, ids, **kwargs)))
+
+    def _passing(self, where: Filter) -> list[str]:
+        if says_nothing(where):
+            raise ConfigError("a filter that says nothing would delete all documents")
+        passes = compile_filter(where)
+        return [chunk.id for chunk in persisted.live_chunks(self._index().index) if passes(chunk.metadata)]
+
+
+def _none(kwargs: Mapping[str, Any]) -> None:
+    for name in kwargs:
+        raise ConfigError(f"unknown argument {name!r}: a BM25Index takes documents, ids and where alone")
 
 
 def analyzer_of(

@@ -3,25 +3,71 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.mutex import Mutex
 
 T = TypeVar("T")
 STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+MADE_KEPT = 8
 
 # Read at each call, so that what is made stays as it is when they change.
-_READ_LATE = frozenset({"k", "metadata", "name", "require", "tags", "top_n", "where"})
+_READ_LATE = frozenset({"k", "made", "metadata", "name", "require", "tags", "top_n", "where"})
+
+
+class Made:
+    """What was made of options, by name: the `MADE_KEPT` latest of each.
+
+    LangChain makes a retriever anew for each call with a configured field; the new one shares what the old one has
+    opened. It is no part of a recipe: any two are equal, and a copy that is pickled has none.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[tuple[list[Any], Any]]] = {}
+        self._mutex = Mutex()
+
+    def get(self, name: str, options: list[Any], make: Callable[[], T]) -> T:
+        """The part of this name that was made of these options; made now where there is none."""
+        with self._mutex:
+            found = self._find(name, options)
+            if found is None:
+                snapshot = [option.copy() if isinstance(option, list | dict) else option for option in options]
+                found = snapshot, make()
+            kept = [entry for entry in self._parts.get(name, []) if entry is not found]
+            self._parts[name] = [found, *kept][:MADE_KEPT]
+            made: T = found[1]
+            return made
+
+    def has(self, name: str, options: list[Any]) -> bool:
+        """Whether there is such a part."""
+        return self._find(name, options) is not None
+
+    def forget(self, name: str, stale: Callable[[list[Any]], bool] = lambda options: True) -> None:
+        """Drop the parts of this name, or those of stale options: they are made anew when they are asked for."""
+        with self._mutex:
+            self._parts[name] = [entry for entry in self._parts.get(name, []) if not stale(entry[0])]
+
+    def _find(self, name: str, options: list[Any]) -> tuple[list[Any], Any] | None:
+        return next((entry for entry in self._parts.get(name, []) if all(map(_same, entry[0], options))), None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Made)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __reduce__(self) -> tuple[type[Made], tuple[()]]:
+        return (Made, ())
 
 
 class Checked(BaseModel, Generic[T]):
     """A model whose options raise ConfigError where they are wrong or misspelt."""
 
-    _kept: tuple[list[Any], Any] | None = PrivateAttr(None)
-    _mutex: Mutex = PrivateAttr(default_factory=Mutex)
+    model_config = STRICT
+    made: Made = Field(default_factory=Made, exclude=True, repr=False)
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -29,12 +75,6 @@ class Checked(BaseModel, Generic[T]):
         except ValidationError as error:
             raise _config_error(type(self), error) from error
         self._check()
-
-    def __getstate__(self) -> dict[Any, Any]:
-        """Without what was made, which is made again."""
-        state = super().__getstate__()
-        private = {**(state["__pydantic_private__"] or {}), "_kept": None}
-        return {**state, "__pydantic_private__": private}
 
     def _check(self) -> None:
         """Raises ConfigError where options do not go together."""
@@ -45,21 +85,17 @@ class Checked(BaseModel, Generic[T]):
 
     def _built(self) -> T:
         """What `_build` makes; again after a change of options."""
-        with self._mutex:
-            if not self._is_built():
-                options = self._options()
-                self._kept = options, self._build()
-            made: T = self._kept[1]  # type: ignore[index]  # just set
-            return made
-
-    def _keep(self, made: T) -> None:
-        self._kept = (self._options(), made)
+        return self.made.get(type(self).__name__, self._options(), self._build)
 
     def _is_built(self) -> bool:
-        return self._kept is not None and all(a is b for a, b in zip(self._kept[0], self._options(), strict=True))
+        return self.made.has(type(self).__name__, self._options())
 
     def _options(self) -> list[Any]:
         return [getattr(self, name) for name in type(self).model_fields if name not in _READ_LATE]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, str | int | float | list | tuple | dict) and bool(one == other))
 
 
 def _config_error(model: type[BaseModel], error: ValidationError) -> ConfigError:
@@ -67,5 +103,5 @@ def _config_error(model: type[BaseModel], error: ValidationError) -> ConfigError
     first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
     option = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        return unknown(f"option of {model.__name__}", option, model.model_fields)
+        return unknown(f"option of {model.__name__}", option, set(model.model_fields) - {"made"})
     return ConfigError(f"{model.__name__}: {option} is {first['input']!r}: {first['msg']}")

@@ -5,25 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
 from pydantic import InstanceOf
 
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.calls import AsyncObserver, Observer
+from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.langchain.base import PipelineRetriever
+from voicevault_retrievers.langchain.models import as_scorer
+from voicevault_retrievers.langchain.query import QueryExpander
+from voicevault_retrievers.langchain.staged import stage_of
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.presets import Base, Preset, load_preset
 from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
+from voicevault_retrievers.types import Query, Result
+
+C = TypeVar("C", bound="ComposedRetriever")
 
 
 class ComposedRetriever(PipelineRetriever):
     """Several channels fused, then reranked and capped by page where that is asked for.
 
-    `weights` and `depth` (hits asked of a channel) go by channel name. `expansion` True adds wordings by rules.
-    `rerank` is a stage, a scorer or the name of a cross-encoder. A `preset` says all of this itself, and `k`, `timeout`
-    and `on_error` unless they are given.
+    `weights` and `depth` (hits asked of a channel) go by channel name. `fusion` is a method such as RRF(k=60), or its
+    name. `expansion` is True for rules, a QueryExpander, a chat model, or a list of such. `rerank` is True for the
+    default cross-encoder, the name of one, a Scorer, a LangChain cross-encoder, or a stage, such as a document
+    compressor. A `preset` says all of this itself, and `k`, `timeout` and `on_error` unless they are given.
+
+    A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself.
     """
 
     preset: str | Path | InstanceOf[Preset] | None = None
@@ -34,37 +49,157 @@ class ComposedRetriever(PipelineRetriever):
     rerank: Any = None
     max_chunks_per_page: int | None = None
 
+    def search(
+        self,
+        query: str | Query,
+        k: int | None = None,
+        *,
+        where: Filter | None = None,
+        require: Filter | None = None,
+        weights: Mapping[str, float] | None = None,
+        fusion: Method | str | None = None,
+        rerank: Any = None,
+        observe: Observer | None = None,
+    ) -> Result:
+        searched = self._varied(fusion, rerank)
+        return PipelineRetriever.search(
+            searched, query, k, where=where, require=require, weights=weights, observe=observe
+        )
+
+    async def asearch(
+        self,
+        query: str | Query,
+        k: int | None = None,
+        *,
+        where: Filter | None = None,
+        require: Filter | None = None,
+        weights: Mapping[str, float] | None = None,
+        fusion: Method | str | None = None,
+        rerank: Any = None,
+        observe: AsyncObserver | None = None,
+    ) -> Result:
+        searched = self._varied(fusion, rerank)
+        return await PipelineRetriever.asearch(
+            searched, query, k, where=where, require=require, weights=weights, observe=observe
+        )
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        where: Filter | None = None,
+        require: Filter | None = None,
+        weights: Mapping[str, float] | None = None,
+        fusion: Method | str | None = None,
+        rerank: Any = None,
+    ) -> list[Document]:
+        searched = self._varied(fusion, rerank)
+        return PipelineRetriever._get_relevant_documents(
+            searched, query, run_manager=run_manager, k=k, where=where, require=require, weights=weights
+        )
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        where: Filter | None = None,
+        require: Filter | None = None,
+        weights: Mapping[str, float] | None = None,
+        fusion: Method | str | None = None,
+        rerank: Any = None,
+    ) -> list[Document]:
+        searched = self._varied(fusion, rerank)
+        return await PipelineRetriever._aget_relevant_documents(
+            searched, query, run_manager=run_manager, k=k, where=where, require=require, weights=weights
+        )
+
+    def _varied(self: C, fusion: Method | str | None, rerank: Any) -> C:
+        """This retriever with a call's own fusion and reranking; it shares what was opened and made."""
+        given = {"fusion": fusion, "rerank": rerank}
+        said = {name: value for name, value in given.items() if value is not None}
+        return self.model_copy(update=said) if said else self
+
     def _check(self) -> None:
         super()._check()
-        if self.preset is not None:
-            fields = {name: type(self).model_fields[name].get_default() for name in _COMPOSED}
-            taken = [name for name, default in fields.items() if getattr(self, name) != default]
-            if taken:
-                raise ConfigError(
-                    f"the preset {self.preset!r} has its own {', '.join(taken)}: leave out one or the other"
-                )
-            if "k" not in self.model_fields_set:
-                self.k = self._preset().k
-        if self.rerank is not None and not isinstance(self.rerank, Stage):
-            # One stage for good: LangChain makes a retriever anew for each call with a configured field.
-            self.rerank = CrossEncoderRerank(self.rerank)
+        method_of(self.fusion)
+        self._reranker()
+        if self.preset is None:
+            _expanders(self.expansion)
+            return
+        fields = {name: type(self).model_fields[name].get_default() for name in _COMPOSED}
+        taken = [name for name, default in fields.items() if getattr(self, name) != default]
+        if taken:
+            raise ConfigError(f"the preset {self.preset!r} has its own {', '.join(taken)}: leave out one or the other")
+        if "k" not in self.model_fields_set:
+            self.k = self._preset().k
 
     def _preset(self) -> Preset:
-        """The preset, with this retriever's timeout and on_error where they are given."""
+        """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given."""
         preset = self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
-        given = {name: getattr(self, name) for name in ("timeout", "on_error") if name in self.model_fields_set}
+        own = self.model_fields_set & {"timeout", "on_error"}
+        given: dict[str, Any] = {name: getattr(self, name) for name in own}
+        if self.fusion is not None:
+            given["method"] = method_of(self.fusion)
+        if self.rerank is not None:
+            others = [stage for stage in preset.stages if not isinstance(stage, CrossEncoderRerank)]
+            given["stages"] = (*filter(None, [self._reranker()]), *others)
         return replace(preset, **given)
 
-    def _over_base(self, base: Base) -> Pipeline:
-        if self.preset is not None:
+    def _over_base(self, base: Base, more: Mapping[str, Channel] | None = None) -> Pipeline:
+        if self.preset is not None and not more:
             return self._preset().over(base)
-        return self._over({"bm25": base.bm25(), "dense": base.dense()}, notes=getattr(base, "notes", ()))
+        own = {"bm25": base.bm25(), "dense": base.dense()}
+        if taken := sorted(own.keys() & (more or {}).keys()):
+            raise ConfigError(f"knowledge bases have the channels bm25 and dense: give {taken} another name")
+        return self._over({**own, **(more or {})}, notes=getattr(base, "notes", ()))
 
     def _over(self, channels: Mapping[str, Channel], **options: Any) -> Pipeline:
         if self.preset is not None:
-            return self._preset().build(channels)
-        composed = {name: getattr(self, name) for name in _COMPOSED}
-        return compose(channels, **composed, timeout=self.timeout, on_error=self.on_error, **options)
+            return self._preset().build(channels, **options)
+        return compose(
+            channels,
+            weights=self.weights,
+            depth=self.depth,
+            fusion=method_of(self.fusion),
+            expansion=[_rewriter(part) for part in _expanders(self.expansion)],
+            rerank=self._reranker(),
+            max_chunks_per_page=self.max_chunks_per_page,
+            timeout=self.timeout,
+            on_error=self.on_error,
+            **options,
+        )
+
+    def _reranker(self) -> Stage | None:
+        if self.rerank is None or self.rerank is False:
+            return None
+        return self.made.get("rerank", [self.rerank], lambda: _stage(self.rerank))
+
+
+def _stage(rerank: Any) -> Stage:
+    scorer = as_scorer(DEFAULT_MODEL if rerank is True else rerank)
+    if isinstance(scorer, str) or (hasattr(scorer, "score") and hasattr(scorer, "name")):
+        return CrossEncoderRerank(scorer)
+    return stage_of(scorer)
+
+
+def _expanders(expansion: Any) -> list[Rewriter | QueryExpander]:
+    """What expands a query: none, one or several; a chat model is a QueryExpander's."""
+    if expansion is False:
+        return []
+    given = expansion if isinstance(expansion, list | tuple) else [expansion]
+    return [part if isinstance(part, Rewriter | QueryExpander) else _expander(part) for part in given]
+
+
+def _expander(part: Any) -> QueryExpander:
+    return QueryExpander() if part is True else QueryExpander(llm=part)
+
+
+def _rewriter(part: Rewriter | QueryExpander) -> Rewriter:
+    return part.rewriter if isinstance(part, QueryExpander) else part
 
 
 _COMPOSED = ("weights", "depth", "fusion", "expansion", "rerank", "max_chunks_per_page")

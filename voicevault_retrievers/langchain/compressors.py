@@ -5,34 +5,53 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_core.runnables import RunnableLambda
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 
+from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import MAX_DEPTH, Stage
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.drive import Plan, adrive, drive
+from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.explanation import stage_entry
+from voicevault_retrievers.langchain.base import below
 from voicevault_retrievers.langchain.checked import STRICT, Checked
-from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, chunk_of, told_of
+from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, told_of
+from voicevault_retrievers.langchain.models import as_scorer
+from voicevault_retrievers.langchain.over import StagedRetriever, staged
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.types import Hit, Query, Ranking
+from voicevault_retrievers.types import Failure, Hit, Query, Ranking
 
 _LOG = logging.getLogger(__name__)
+_PLACE_DIGITS = 9
 
 
 class StageCompressor(Checked[Stage], BaseDocumentCompressor):
     """A stage as a document compressor: gives new documents, and leaves those it was given as they are.
 
-    Where the stage fails, `on_error` "skip" keeps the documents in their order, says so in
-    `metadata["voicevault"]["degraded"]` and logs a warning; "raise" raises its error.
+    The stage sees how the documents were found (`metadata["voicevault"]`), and their scores where they fall. Where it
+    fails, `on_error` "skip" keeps the documents in their order, says so in `metadata["voicevault"]["degraded"]` and
+    logs a warning; "raise" raises its error.
     """
 
     model_config = STRICT
     on_error: Literal["skip", "raise"] = "skip"
+
+    @property
+    def stage(self) -> Stage:
+        """The same for a pipeline, which itself says how many hits are wanted."""
+        return self._built()
+
+    def __rrshift__(self, retriever: BaseRetriever) -> StagedRetriever:
+        """`retriever >> compressor`, for a retriever of another package's."""
+        return staged(retriever, self)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -54,47 +73,76 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         return RunnableLambda(self._compress, self._acompress, name=type(self).__name__)
 
     def _compress(self, asked: dict[str, Any]) -> list[Document]:
-        return self._told(asked["documents"], drive(self._plan(**asked)))
+        given = ranking_of(asked["documents"])
+        return self._told(asked["documents"], given, drive(self._plan(asked["query"], given)))
 
-    async def _acompress(self, asked: dict[str, Any]) -> list[Document]:
-        return self._told(asked["documents"], await adrive(self._plan(**asked)))
+    async def _acompress(self, asked: dict[str, Any], config: RunnableConfig) -> list[Document]:
+        given = ranking_of(asked["documents"])
+        with below(config):
+            return self._told(asked["documents"], given, await adrive(self._plan(asked["query"], given)))
 
-    def _plan(self, query: str, documents: Sequence[Document]) -> Plan[Ranking]:
-        ranking = yield from self._built().plan(Query(query), _ranking(documents))
+    def _plan(self, query: str, given: Ranking) -> Plan[Ranking]:
+        # What is made on first use may load for long, which an event loop must not wait for.
+        (stage,) = yield (Call("open", self._built, inline=self._is_built()),)
+        if isinstance(stage, Exception):
+            ranking = given.failing(Failure.of(type(self).__name__, stage))
+        else:
+            ranking = yield from self._placed(stage).plan(Query(query), given)
         for failure in ranking.errors:
-            if self.on_error == "raise" and failure.error is not None:
+            if self.on_error == "raise" and failure.degrades and failure.error is not None:
                 raise failure.error
-            _LOG.warning("%s kept the order it was given: %s", type(self).__name__, failure)
+            said = "kept the order it was given" if failure.degrades else "notes"
+            _LOG.warning("%s %s: %s", type(self).__name__, said, failure)
         return ranking
 
-    def _told(self, documents: Sequence[Document], ranking: Ranking) -> list[Document]:
-        degraded = [str(failure) for failure in ranking.errors]
-        return [_annotated(documents[int(hit.id)], hit, degraded) for hit in ranking]
+    def _placed(self, stage: Stage) -> Stage:
+        """The stage for hits that are told by their places among the documents (see `place_id`)."""
+        return stage
+
+    def _told(self, documents: Sequence[Document], given: Ranking, ranking: Ranking) -> list[Document]:
+        before = {hit.id: hit for hit in given}
+        degraded = [str(failure) for failure in ranking.errors if failure.degrades]
+        found = [_annotated(documents[_place(hit.id)], before[hit.id], hit, degraded) for hit in ranking]
+        if all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking):
+            return found  # nothing was ordered anew: documents keep their scores, even such as are of another order
+        return [_scored(document, hit) for document, hit in zip(found, ranking, strict=True)]
 
 
-class CrossEncoderReranker(StageCompressor):
-    """Puts documents in the order of a cross-encoder's logits, ties as they came, and keeps the first `top_n`.
+class Reranker(StageCompressor):
+    """A stage that orders anew; of its documents the first `top_n` are kept, None for all."""
 
-    `scorer` is the name of a model, found on first use, or a Scorer. It reads the first `max_chars` characters of a
-    document. `timeout` is in seconds; None waits. `metadata["relevance_score"]` becomes the logit, unbounded, higher is
-    better, and `metadata["voicevault"]["rerank"]` has rank and score.
-    """
-
-    scorer: Any = DEFAULT_MODEL
     top_n: int | None = None
-    max_chars: int = 2000
-    timeout: float | None = None
 
     def _check(self) -> None:
         super()._check()
         if self.top_n is not None and self.top_n < 1:
             raise ConfigError(f"top_n is a whole number of at least 1, or None for all, not {self.top_n!r}")
 
-    def _build(self) -> Stage:
-        return CrossEncoderRerank(self.scorer, depth=MAX_DEPTH, max_chars=self.max_chars, timeout=self.timeout)
+    def _told(self, documents: Sequence[Document], given: Ranking, ranking: Ranking) -> list[Document]:
+        return super()._told(documents, given, ranking)[: self.top_n]
 
-    def _told(self, documents: Sequence[Document], ranking: Ranking) -> list[Document]:
-        return super()._told(documents, ranking)[: self.top_n]
+
+class CrossEncoderReranker(Reranker):
+    """Puts documents in the order of a cross-encoder's logits, ties as they came, and keeps the first `top_n`.
+
+    `scorer` is the name of a model, found on first use, a Scorer, or a cross-encoder of LangChain's. It reads the first
+    `max_chars` characters of a document. `timeout` is in seconds; None waits. `metadata["relevance_score"]` becomes the
+    logit, unbounded, higher is better, and `metadata["voicevault"]["rerank"]` has rank and score.
+    """
+
+    scorer: Any = DEFAULT_MODEL
+    max_chars: int = 2000
+    timeout: float | None = None
+
+    @property
+    def stage(self) -> Stage:
+        return self.made.get("stage", self._options(), lambda: self._reranking(depth=20))
+
+    def _build(self) -> Stage:
+        return self._reranking(depth=MAX_DEPTH)
+
+    def _reranking(self, depth: int) -> Stage:
+        return CrossEncoderRerank(as_scorer(self.scorer), depth=depth, max_chars=self.max_chars, timeout=self.timeout)
 
 
 class PageDiversityFilter(StageCompressor):
@@ -111,21 +159,48 @@ class PageDiversityFilter(StageCompressor):
         return PageCap(self.max_chunks_per_page, max_chunks_per_document=self.max_chunks_per_document)
 
 
-def _ranking(documents: Sequence[Document]) -> Ranking:
-    """The documents in their order, each by its place: two of them may have one id, and neither is to be lost."""
-    chunks = (chunk_of(document.model_copy(update={"id": f"{at:09d}"})) for at, document in enumerate(documents))
-    return Ranking(tuple(Hit(chunk) for chunk in chunks))
+def ranking_of(documents: Sequence[Document]) -> Ranking:
+    """The documents in their order, each by its place, with their scores where the first have one and these fall."""
+    hits = [hit_of(document, place_id(at, document)) for at, document in enumerate(documents)]
+    scores = [hit.score for hit in hits if hit.score is not None]
+    first = all(hit.score is not None for hit in hits[: len(scores)])
+    if first and not any(after > before for before, after in pairwise(scores)):
+        return Ranking(tuple(hits))
+    return Ranking(tuple(replace(hit, score=None) for hit in hits))
 
 
-def _annotated(document: Document, hit: Hit, degraded: Sequence[str]) -> Document:
+def place_id(at: int, document: Document) -> str:
+    """A document's place and its id: two documents may have one id, and neither is to be lost; ties go as they came."""
+    return f"{at:0{_PLACE_DIGITS}d}:{document.id or ''}"
+
+
+def id_at_place(place: str) -> str:
+    """The document's id in a `place_id`; empty where it has none."""
+    return place[_PLACE_DIGITS + 1 :]
+
+
+def _place(place: str) -> int:
+    return int(place[:_PLACE_DIGITS])
+
+
+def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str]) -> Document:
     """A copy of a document with what the stage said of it, beside what was said before."""
-    told = copy.deepcopy(dict(told_of(document)))
-    told |= {vote.stage: {"rank": vote.rank, "score": vote.score} for vote in hit.votes}
+    twin = document.model_copy(update={"page_content": hit.text, "metadata": copy.deepcopy(document.metadata)})
+    told = dict(told_of(twin))
+    told |= {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
+    if hit.context is not None:
+        told["text"] = hit.chunk.text
     if degraded:
-        told["degraded"] = [*told.get("degraded", ()), *degraded]
-    metadata = copy.deepcopy({key: value for key, value in document.metadata.items() if key != PROVENANCE})
+        earlier = told.get("degraded")
+        told["degraded"] = [*(earlier if isinstance(earlier, list) else ()), *degraded]
     if told:
-        metadata[PROVENANCE] = told
+        twin.metadata[PROVENANCE] = told
+    return twin
+
+
+def _scored(document: Document, hit: Hit) -> Document:
+    """The document, which is nobody else's, with the score of a hit, or without one."""
+    document.metadata.pop(SCORE, None)
     if hit.score is not None:
-        metadata[SCORE] = hit.score
-    return document.model_copy(update={"metadata": metadata})
+        document.metadata[SCORE] = hit.score
+    return document

@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import provenance
+from voicevault_retrievers.explanation import finite, provenance, votes_of
 from voicevault_retrievers.types import Chunk, Hit
 
 SCORE = "relevance_score"
@@ -28,13 +28,13 @@ def chunk_of(document: Document) -> Chunk:
         raise ConfigError(f"expected a LangChain Document, not {type(document).__name__}")
     told = told_of(document)
     metadata = {key: value for key, value in document.metadata.items() if key not in (SCORE, PROVENANCE)}
-    parent = told.get("parent_id", metadata.get("parent_id"))
+    parent, text, kb = told.get("parent_id", metadata.get("parent_id")), told.get("text"), told.get("kb")
     return Chunk(
         document.id or _digest(document.page_content, metadata),
-        told.get("text", document.page_content),
+        text if isinstance(text, str) else document.page_content,
         parent_id=parent if isinstance(parent, str) else None,
         metadata=copy.deepcopy(metadata),
-        kb=told.get("kb", ""),
+        kb=kb if isinstance(kb, str) else "",
     )
 
 
@@ -43,12 +43,23 @@ def chunks_of(documents: Iterable[Document]) -> list[Chunk]:
     return list(dict.fromkeys(map(chunk_of, documents)))
 
 
+def hit_of(document: Document, chunk_id: str | None = None) -> Hit:
+    """The hit that a document was made of (see `document_of`): its chunk, score, votes and wider context.
+
+    `chunk_id` takes the place of the document's own id. What is not of this form, in a document of somebody else's, is
+    left out.
+    """
+    chunk = chunk_of(document if chunk_id is None else document.model_copy(update={"id": chunk_id}))
+    told = told_of(document)
+    context = document.page_content if isinstance(told.get("text"), str) else None
+    return Hit(chunk, finite(document.metadata.get(SCORE)), votes_of(told), context)
+
+
 def document_of(hit: Hit, degraded: Sequence[str] = ()) -> Document:
     """A new document of a hit.
 
-    `metadata["relevance_score"]` is its score, absent where it has none. `metadata["voicevault"]` says how it was
-    found (see `provenance`);
-    `degraded` are the failures that may have cost hits or their order.
+    `metadata["relevance_score"]` is its score, absent where it has none. `metadata["voicevault"]` says how it was found
+    (see `provenance`); `degraded` are the failures that may have cost hits or their order.
     """
     told = provenance(hit)
     if degraded:

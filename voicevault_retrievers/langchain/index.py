@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
 
+from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.drive import Plan, adrive
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import in_thread
 from voicevault_retrievers.langchain.bm25 import analyzer_of
@@ -134,7 +135,12 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
         """What is searched, under this index's filters: a channel for another pipeline, which follows the commits."""
         return _Live(self)
 
-    def _build(self) -> Pipeline:
+    def _built(self) -> Pipeline:
+        if not self._is_built():
+            self.made.forget(type(self).__name__, lambda options: options[-1] is not self.kb.parts)
+        return super()._built()
+
+    def _unstaged(self) -> Pipeline:
         commit = self.kb.view()
         if self.preset is None and self.kb.manifest.embedder is None:
             return self._over({"bm25": commit.bm25()})

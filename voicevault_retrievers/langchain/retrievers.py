@@ -11,10 +11,11 @@ from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.vectorstores import VectorStore
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of
@@ -28,6 +29,7 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.protocols import VectorIndex
 from voicevault_retrievers.store import Bases, KnowledgeBase
 
+COLLECTION = "voicevault"
 V = TypeVar("V", bound="VectorRetriever")
 H = TypeVar("H", bound="HybridRetriever")
 
@@ -37,6 +39,7 @@ class VectorRetriever(PipelineRetriever):
 
     Scores are cosines, in (0, 1], higher is nearer; those of a vector store see `VectorStoreChannel`. `embeddings`
     embed the questions for an index: LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2.
+    `from_documents` makes an index: exact and in memory, or Chroma where it has a folder.
     """
 
     vectorstore: VectorStore | None = None
@@ -44,14 +47,46 @@ class VectorRetriever(PipelineRetriever):
     embeddings: Any = None
 
     @classmethod
-    def from_documents(cls: type[V], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> V:
-        """Exact search over documents held in memory; embeds them now. A document given twice is one."""
+    def from_documents(
+        cls: type[V],
+        documents: Iterable[Document],
+        embeddings: Any = None,
+        *,
+        persist_dir: str | Path | None = None,
+        collection_name: str = COLLECTION,
+        **options: Any,
+    ) -> V:
+        """Search over documents, embedded now: in memory and exact, or in a Chroma collection in `persist_dir`.
+
+        A document given twice is one. In a collection that is there already, they are added.
+        """
         embedder = as_embedder(embeddings)
-        return cls(
-            index=ExactVectors.build(chunks_of(documents), embedder),
-            embeddings=embedder if embeddings is None else embeddings,
-            **options,
-        )
+        chunks = chunks_of(documents)
+        index: VectorIndex
+        if persist_dir is None:
+            index = ExactVectors.build(chunks, embedder)
+        else:
+            index = ChromaVectors.open(persist_dir, collection_name)
+            index.add(chunks, embedder)
+        return cls(index=index, embeddings=embedder if embeddings is None else embeddings, **options)
+
+    @classmethod
+    def from_persist_dir(
+        cls: type[V],
+        persist_dir: str | Path,
+        embeddings: Any = None,
+        *,
+        collection_name: str = COLLECTION,
+        **options: Any,
+    ) -> V:
+        """Search over what `from_documents` wrote, with the embeddings that it had. ConfigError where it is empty."""
+        index = ChromaVectors.open(persist_dir, collection_name) if Path(persist_dir).is_dir() else None
+        if not index:
+            raise ConfigError(
+                f"{persist_dir} holds no Chroma collection {collection_name!r} with documents: "
+                "give the persist_dir and collection_name that from_documents had"
+            )
+        return cls(index=index, embeddings=embeddings, **options)
 
     def _check(self) -> None:
         super()._check()
@@ -60,7 +95,7 @@ class VectorRetriever(PipelineRetriever):
         if self.vectorstore is not None and self.embeddings is not None:
             raise ConfigError("a vectorstore has its own embeddings; those given would not be used")
 
-    def _build(self) -> Pipeline:
+    def _unstaged(self) -> Pipeline:
         return Pipeline(self._channel(), on_error=self.on_error)
 
     def _channel(self) -> Channel:
@@ -72,25 +107,23 @@ class VectorRetriever(PipelineRetriever):
         params = super()._get_ls_params(**kwargs)
         embeddings = self.embeddings if self.vectorstore is None else self.vectorstore.embeddings
         params["ls_vector_store_provider"] = type(self.index if self.vectorstore is None else self.vectorstore).__name__
-        if embeddings is not None:
-            params["ls_embedding_provider"] = type(embeddings).__name__
-            params["ls_embedding_model"] = model_of(embeddings)
-        return params
+        return _with_embedding(params, embeddings)
 
 
 class HybridRetriever(ComposedRetriever):
-    """Hybrid search of knowledge bases, or of channels of any kind; how they are fused see `ComposedRetriever`.
+    """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
 
     It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`;
-    `embeddings` where theirs cannot be loaded by name), or `channels`, by name: each a Channel, a retriever, any
-    runnable that gives documents, or a vector store.
+    `embeddings` where theirs cannot be loaded by name), and `channels`, by name: each a Channel, a retriever, any
+    runnable that gives documents, or a vector store. `id_key` names the metadata that tells which documents of
+    LangChain's own parts are the same; without it that is `Document.id`, or the content where there is none.
     """
 
     kb_names: Sequence[str | Path | KnowledgeBase] = Field(default_factory=list)
     root: str | Path | None = None
     embeddings: Any = None
     channels: dict[str, Any] = Field(default_factory=dict)
-    _bases: Bases | None = PrivateAttr(None)
+    id_key: str | None = None
 
     @classmethod
     def from_documents(
@@ -118,29 +151,60 @@ class HybridRetriever(ComposedRetriever):
 
     def reload(self) -> bool:
         """See what was committed to the knowledge bases, or which were created, since; whether there was anything."""
-        changed = self._bases is not None and self._bases.reload()
-        if changed and self._bases is not None:
-            self._keep(self._over_base(self._bases))
+        changed = bool(self.kb_names) and self._bases().reload()
+        if changed:
+            self.made.forget(type(self).__name__)
         return changed
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What its channels can be configured with, as `config={"configurable": {...}}`."""
-        parts = [part for part in self.channels.values() if isinstance(part, Runnable)]
+        """What its parts can be configured with, as `config={"configurable": {...}}`."""
+        given = [
+            *self.channels.values(),
+            *self.stages,
+            self.rerank,
+            self.expansion,
+            getattr(self.expansion, "llm", None),
+        ]
+        parts = [part for part in given if isinstance(part, Runnable)]
         return get_unique_config_specs(spec for part in parts for spec in part.config_specs)
+
+    def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
+        params = super()._get_ls_params(**kwargs)
+        stores = [part for part in self.channels.values() if isinstance(part, VectorStore)]
+        if stores:
+            params["ls_vector_store_provider"] = type(stores[0]).__name__
+        embeddings = next((store.embeddings for store in stores if store.embeddings is not None), self.embeddings)
+        return _with_embedding(params, embeddings)
 
     def _check(self) -> None:
         super()._check()
-        if bool(self.kb_names) == bool(self.channels):
-            raise ConfigError("a HybridRetriever searches either kb_names or channels: give one of them")
-        if self.channels and (self.embeddings is not None or self.root is not None):
-            raise ConfigError("embeddings and root are for kb_names; with channels they would not be used")
-        if self.channels:
+        if not self.kb_names and not self.channels:
+            raise ConfigError("a HybridRetriever searches kb_names, channels, or both: give one of them")
+        if not self.kb_names and (self.embeddings is not None or self.root is not None):
+            raise ConfigError("embeddings and root are for kb_names; with channels alone they would not be used")
+        if not self.kb_names:
             self._built()
 
-    def _build(self) -> Pipeline:
-        if self.channels:
-            return self._over({name: as_channel(part) for name, part in self.channels.items()})
-        embedder = None if self.embeddings is None else as_embedder(self.embeddings)
-        self._bases = Bases(self.kb_names, root=self.root, embedder=embedder)
-        return self._over_base(self._bases)
+    def _unstaged(self) -> Pipeline:
+        channels = self.made.get("channels", [self.channels, self.id_key], self._parts)
+        return self._over_base(self._bases(), channels) if self.kb_names else self._over(channels)
+
+    def _parts(self) -> dict[str, Channel]:
+        return {name: as_channel(part, id_key=self.id_key) for name, part in self.channels.items()}
+
+    def _bases(self) -> Bases:
+        """The knowledge bases, opened once for all copies of this retriever."""
+
+        def opened() -> Bases:
+            embedder = None if self.embeddings is None else as_embedder(self.embeddings)
+            return Bases(self.kb_names, root=self.root, embedder=embedder)
+
+        return self.made.get("bases", [self.kb_names, self.root, self.embeddings], opened)
+
+
+def _with_embedding(params: LangSmithRetrieverParams, embeddings: Any) -> LangSmithRetrieverParams:
+    if embeddings is not None:
+        params["ls_embedding_provider"] = type(embeddings).__name__
+        params["ls_embedding_model"] = model_of(embeddings)
+    return params

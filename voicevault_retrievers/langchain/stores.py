@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -18,9 +18,10 @@ _LOG = logging.getLogger(__name__)
 def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[Document]:
     """Those of these `ids`, or all that a store holds, as its searches give them; the order is the store's.
 
-    LangChain has no listing: all can be had of an InMemoryVectorStore, of Chroma, and of a store with an in-memory
-    docstore, such as FAISS; of others with `get_by_ids`, those of `ids`. Raises ConfigError where they cannot be had,
-    or where none of `ids` is in the store; where some are not, a warning is logged.
+    LangChain has no listing: all can be had of an InMemoryVectorStore, of Chroma, Qdrant and PGVector (one with a sync
+    engine), and of a store with an in-memory docstore, such as FAISS; of others with `get_by_ids`, those of `ids`.
+    Raises ConfigError where they cannot be had, or where none of `ids` is in the store; where some are not, a warning
+    is logged.
     """
     if not isinstance(store, VectorStore):
         raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
@@ -28,8 +29,9 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
         return _checked(store, list(several(ids)))
     if isinstance(store, InMemoryVectorStore):
         return store.get_by_ids(list(store.store))
-    if any(base.__name__ == "Chroma" for base in type(store).__mro__):
-        return _of_chroma(store.get())  # type: ignore[attr-defined]  # Chroma has it
+    listing = next((_LISTINGS[kind] for kind in kinds_of(store) if kind in _LISTINGS), None)
+    if listing is not None and not getattr(store, "async_mode", False):
+        return listing(store)
     held = getattr(getattr(store, "docstore", None), "_dict", None)
     if isinstance(held, Mapping):
         return list(held.values())
@@ -39,9 +41,32 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
     )
 
 
+def kinds_of(part: Any) -> list[str]:
+    """Its class and that one's bases, each by package and name; other packages have stores of the same names."""
+    return [f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(part).__mro__]
+
+
+def id_key_of(store: VectorStore | None) -> str | None:
+    """The metadata that holds the ids of a store whose documents come without theirs."""
+    return "_id" if "langchain_qdrant.QdrantVectorStore" in kinds_of(store) else None
+
+
+def identified(document: Document, id_key: str | None) -> Document:
+    """A document whose id is `metadata[id_key]`; ConfigError where that is neither a whole number nor a string."""
+    if id_key is None:
+        return document
+    found = document.metadata.get(id_key)
+    if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+        raise ConfigError(
+            f"the document {document.page_content[:40]!r} has {found!r} in metadata[{id_key!r}]; as the id_key says "
+            "that its id is there, it is a whole number or a string that is not empty"
+        )
+    return document.model_copy(update={"id": str(found)})
+
+
 def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     try:
-        found = store.get_by_ids(ids)
+        found = [identified(document, id_key_of(store)) for document in store.get_by_ids(ids)]
     except NotImplementedError as error:
         raise ConfigError(
             f"{type(store).__name__} gives no documents by id: give the documents, with the ids that they have in the "
@@ -57,10 +82,38 @@ def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     return found
 
 
-def _of_chroma(held: Mapping[str, Any]) -> list[Document]:
+def _of_chroma(store: Any) -> list[Document]:
+    held = store.get()
     rows = zip(held["ids"], held["documents"], held["metadatas"], strict=True)
     return [
         Document(id=document_id, page_content=text, metadata=metadata or {})
         for document_id, text, metadata in rows
         if text is not None  # Chroma may hold vectors alone, and its searches leave those out
     ]
+
+
+def _of_qdrant(store: Any) -> list[Document]:
+    keys = store.collection_name, store.content_payload_key, store.metadata_payload_key
+    found: list[Document] = []
+    start = None
+    while True:
+        points, start = store.client.scroll(store.collection_name, limit=_PAGE, offset=start, with_payload=True)
+        found.extend(identified(store._document_from_point(point, *keys), id_key_of(store)) for point in points)
+        if start is None:
+            return found
+
+
+def _of_postgres(store: Any) -> list[Document]:
+    with store.session_maker() as session:
+        collection = store.get_collection(session)
+        rows = session.query(store.EmbeddingStore).filter_by(collection_id=collection.uuid)
+        return [Document(id=row.id, page_content=row.document, metadata=row.cmetadata) for row in rows]
+
+
+_PAGE = 1000
+_LISTINGS: dict[str, Callable[[Any], list[Document]]] = {
+    "langchain_chroma.Chroma": _of_chroma,
+    "langchain_community.Chroma": _of_chroma,
+    "langchain_postgres.PGVector": _of_postgres,
+    "langchain_qdrant.QdrantVectorStore": _of_qdrant,
+}

@@ -14,8 +14,8 @@ from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index_instrumentation import get_dispatcher
 
+from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel, check_k
-from voicevault_retrievers.drive import Call, Plan, value_of
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.llama_index.convert import query_of

@@ -1,5 +1,7 @@
 """What happens to a query before it is searched."""
 
-from voicevault_retrievers.query.expansion import RuleExpansion
+from voicevault_retrievers.query.expansion import RuleExpansion, Together
+from voicevault_retrievers.query.hyde import HyDE
+from voicevault_retrievers.query.model import ModelExpansion
 
-__all__ = ["RuleExpansion"]
+__all__ = ["HyDE", "ModelExpansion", "RuleExpansion", "Together"]

@@ -1,14 +1,17 @@
-"""Query expansion without a model: further wordings of a question, by rules."""
+"""Query expansion without a model: further wordings of a question, by rules; and several expansions as one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
+from voicevault_retrievers.calls import Plan, value_of
 from voicevault_retrievers.channel import Rewriter
 from voicevault_retrievers.checks import whole
-from voicevault_retrievers.types import Query, Variant
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.types import Failure, Query, Variant
 
 _LEAD = re.compile(
     r"^(?:please\s+)?(?:(?:can|could|would)\s+you\s+)?(?:(?:tell|show|give)\s+me\s+(?:about\s+)?)?"
@@ -46,6 +49,39 @@ class RuleExpansion(Rewriter):
 
     def __repr__(self) -> str:
         return f"RuleExpansion({self.size})"
+
+
+class Together(Rewriter):
+    """Several expansions of one query, at the same time: it gets the variants that each adds, in their order.
+
+    Where one fails, those of the others stay, and the failure is noted beside what is found.
+    """
+
+    name = "expansion"
+    blocking = True
+
+    def __init__(self, rewriters: Iterable[Rewriter]) -> None:
+        super().__init__()
+        self.rewriters = tuple(rewriters)
+        for rewriter in self.rewriters:
+            if not isinstance(rewriter, Rewriter):
+                raise ConfigError(f"expansions are rewriters such as RuleExpansion(3), not {rewriter!r}")
+
+    def rewrite(self, query: Query) -> Query:
+        return _joined(query, [rewriter.rewrite(query) for rewriter in self.rewriters])
+
+    def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
+        outcomes = yield tuple(rewriter.plan(query) for rewriter in self.rewriters)
+        rewritten, failures = zip(*map(value_of, outcomes), strict=True) if outcomes else ((), ())
+        return _joined(query, rewritten), tuple(chain.from_iterable(failures))
+
+    def __repr__(self) -> str:
+        return f"Together({list(self.rewriters)!r})"
+
+
+def _joined(query: Query, rewritten: Sequence[Query]) -> Query:
+    variants = (variant for each in rewritten for variant in each.variants)
+    return replace(query, variants=tuple(dict.fromkeys((*query.variants, *variants))))
 
 
 def statement(question: str) -> str:

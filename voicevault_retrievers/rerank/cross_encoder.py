@@ -12,7 +12,7 @@ from voicevault_retrievers.errors import ConfigError, InvalidScoreError, Reranke
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, load_scorer
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, shared_scorer
 from voicevault_retrievers.types import Query, Ranking
 
 SCORES_KEPT = 4096
@@ -75,7 +75,7 @@ class CrossEncoderRerank(Stage):
     def _found(self) -> Scorer:
         with self._lock:
             if self._loaded is None:
-                self._loaded = load_scorer(self.scorer) if isinstance(self.scorer, str) else self.scorer
+                self._loaded = shared_scorer(self.scorer) if isinstance(self.scorer, str) else self.scorer
             return self._loaded
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ def rank_passages(
     """The index and score of each passage, by falling score, ties by rising index. Raises as `CrossEncoderRerank`."""
     if not passages:
         return []
-    found = load_scorer(scorer) if isinstance(scorer, str) else scorer
+    found = shared_scorer(scorer) if isinstance(scorer, str) else scorer
     return sorted(enumerate(_scored(found, query, passages)), key=lambda pair: (-pair[1], pair[0]))
 
 

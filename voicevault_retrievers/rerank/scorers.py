@@ -130,6 +130,18 @@ def load_scorer(name: str = DEFAULT_MODEL, backend: str = "auto") -> Scorer:
     return OnnxScorer(name) if choose(name, backend) == "onnx" else SentenceTransformerScorer(name)
 
 
+def shared_scorer(name: str) -> Scorer:
+    """`load_scorer`, once in a process for each name: a model is in memory once, however many stages read it."""
+    with _SHARING:
+        if name not in _SHARED:
+            _SHARED[name] = load_scorer(name)
+        return _SHARED[name]
+
+
+_SHARED: dict[str, Scorer] = {}
+_SHARING = Mutex()
+
+
 @contextmanager
 def _available(model: str) -> Iterator[None]:
     try:

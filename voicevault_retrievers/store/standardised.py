@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Leaf, Match
-from voicevault_retrievers.drive import Plan
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Spread, Variant, Vote, ranked
 

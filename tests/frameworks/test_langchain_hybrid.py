@@ -1,0 +1,317 @@
+"""HybridRetriever: what a call and a configuration may say, stages behind it, and how it is kept."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.load import dumpd, dumps, loads
+from langchain_core.runnables import ConfigurableField, RunnablePassthrough
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from tests.frameworks.langchain_parts import AsyncChild, Child, by_length, documents, hybrid, ids
+from tests.helpers import HashEmbedder, ListChannel
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion import RRF
+from voicevault_retrievers.langchain import (
+    BM25Retriever,
+    CrossEncoderReranker,
+    HybridRetriever,
+    PageDiversityFilter,
+    QueryExpander,
+    VectorRetriever,
+    chunk_of,
+)
+from voicevault_retrievers.rerank import CallableScorer
+from voicevault_retrievers.store import KnowledgeBase
+
+SHORT_FIRST = CallableScorer(lambda query, passages: [-float(len(p)) for p in passages], name="short first")
+LONG_FIRST = CallableScorer(by_length, name="long first")
+
+
+@pytest.fixture
+def manual(tmp_path: Path) -> Path:
+    with KnowledgeBase.create("manual", root=tmp_path, embedder=HashEmbedder()) as base:
+        base.add([chunk_of(document) for document in documents()])
+    return tmp_path
+
+
+def lengths(found: Sequence[Document]) -> list[int]:
+    return [len(document.page_content) for document in found]
+
+
+def reciprocal(document: Document, k: int) -> float:
+    """The fused score of a document by Reciprocal Rank Fusion with this constant."""
+    return sum(1 / (k + told["rank"]) for told in document.metadata["voicevault"]["channels"].values())
+
+
+# What a call can say
+
+
+async def test_a_call_says_how_it_is_fused_and_reranked() -> None:
+    retriever = hybrid(rerank=LONG_FIRST)
+    long, short = retriever.invoke("pump"), retriever.invoke("pump", rerank=SHORT_FIRST)
+    assert lengths(long) == sorted(lengths(long), reverse=True)
+    assert lengths(short) == sorted(lengths(long))
+    assert short == await retriever.ainvoke("pump", rerank=SHORT_FIRST)
+    bare = retriever.invoke("pump", rerank=False, fusion=RRF(k=1))
+    assert "rerank" not in bare[0].metadata["voicevault"]
+    assert bare[0].metadata["relevance_score"] == reciprocal(bare[0], 1)
+    assert bare == await retriever.ainvoke("pump", rerank=False, fusion=RRF(k=1))
+    named = retriever.invoke("pump", rerank=False, fusion="rrf")[0]
+    assert named.metadata["relevance_score"] == reciprocal(named, 60)
+    assert retriever.invoke("pump") == long
+    assert retriever.search("pump", rerank=SHORT_FIRST).hits[0].chunk.id == short[0].id
+    assert (await retriever.asearch("pump", rerank=SHORT_FIRST)).hits[0].chunk.id == short[0].id
+
+
+@pytest.mark.parametrize(("option", "value"), [("fusion", "rff"), ("fusion", 60), ("rerank", 3), ("kk", 3)])
+async def test_what_a_call_says_wrongly_is_refused(option: str, value: Any) -> None:
+    with pytest.raises((ConfigError, TypeError), match=r"rrf|fusion|stage|kk"):
+        hybrid().invoke("pump", **{option: value})
+    with pytest.raises((ConfigError, TypeError), match=r"rrf|fusion|stage|kk"):
+        await hybrid().ainvoke("pump", **{option: value})
+
+
+async def test_batches_are_what_single_calls_are() -> None:
+    retriever, queries = hybrid(), ["pump", "seal", "zeppelin", "lamp"]
+    single = [retriever.invoke(query, k=2) for query in queries]
+    assert retriever.batch(queries, k=2) == single == await retriever.abatch(queries, k=2)
+
+
+async def test_every_field_can_be_configured() -> None:
+    fields = ("k", "where", "weights", "fusion", "rerank")
+    retriever = hybrid().configurable_fields(**{name: ConfigurableField(name) for name in fields})
+    chain = RunnablePassthrough() | retriever
+    for searched in (retriever, chain):
+        for configurable in (
+            {"k": 1},
+            {"where": {"page": 1}},
+            {"weights": {"bm25": 0.0}},
+            {"fusion": RRF(k=1)},
+            {"rerank": SHORT_FIRST, "k": 2},
+        ):
+            expected = hybrid(**configurable).invoke("pump")
+            assert searched.invoke("pump", {"configurable": configurable}) == expected
+            assert await searched.ainvoke("pump", {"configurable": configurable}) == expected
+    with pytest.raises(ConfigError, match="whole number"):
+        retriever.invoke("pump", {"configurable": {"k": 0}})
+
+
+def test_a_configured_call_opens_no_knowledge_base_again(manual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    open_ = KnowledgeBase.open
+
+    def counting(base: Any, **options: Any) -> KnowledgeBase:
+        opened.append(Path(base).name)
+        return open_(base, **options)
+
+    monkeypatch.setattr(KnowledgeBase, "open", counting)
+    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder())
+    configured = retriever.configurable_fields(k=ConfigurableField("k"), kb_names=ConfigurableField("bases"))
+    for k in (1, 2, 3):
+        assert len(configured.invoke("pump", {"configurable": {"k": k}})) == k
+    assert retriever.invoke("pump", rerank=LONG_FIRST)
+    assert opened == ["manual"]
+    with KnowledgeBase.create("other", root=manual, embedder=HashEmbedder()) as base:
+        base.add([chunk_of(Document("A pump for oil", id="oil"))])
+    assert ids(configured.invoke("pump", {"configurable": {"bases": ["other"]}})) == ["oil"]
+    assert len(configured.invoke("pump", {"configurable": {"k": 2}})) == 2
+    assert opened.count("manual") == 1
+
+
+def test_what_is_committed_is_seen_after_a_reload_by_all_copies(manual: Path) -> None:
+    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder(), k=9)
+    twin = copy.copy(retriever)
+    before = ids(retriever.invoke("oil"))
+    with KnowledgeBase.open("manual", root=manual, embedder=HashEmbedder()) as base:
+        base.add([chunk_of(Document("Oil for the hinge", id="oil"))])
+    assert ids(retriever.invoke("oil")) == before
+    assert retriever.reload()
+    assert not retriever.reload()
+    assert "oil" in ids(retriever.invoke("oil"))
+    assert "oil" in ids(twin.invoke("oil"))
+
+
+# What it searches
+
+
+def test_knowledge_bases_and_other_channels_are_searched_together(manual: Path) -> None:
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    store.add_documents(documents())
+    more = {"child": Child(found=documents()[:2], seen=[]), "store": store, "list": ListChannel([("flush", 1.0)])}
+    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder(), channels=more)
+    found = retriever.invoke("pump")
+    assert found[0].id == "flush"
+    assert set(found[0].metadata["voicevault"]["channels"]) == {"bm25", "dense", "child", "store", "list"}
+    clash = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder(), channels={"bm25": store})
+    with pytest.raises(ConfigError, match="another name"):
+        clash.invoke("pump")
+
+
+def test_documents_without_ids_are_told_by_their_metadata() -> None:
+    def bare(**more: Any) -> list[Document]:
+        return [Document(text, metadata={"key": text[:5], **more}) for text in ("pump one", "seal two")]
+
+    channels = {"a": Child(found=bare(), seen=[]), "b": AsyncChild(found=bare(seen=1)[::-1], seen=[])}
+    assert len(HybridRetriever(channels=channels).invoke("pump")) == 4
+    found = HybridRetriever(channels=channels, id_key="key").invoke("pump")
+    assert sorted(ids(found)) == ["pump ", "seal "]
+    assert all(set(document.metadata["voicevault"]["channels"]) == {"a", "b"} for document in found)
+
+
+# What a query becomes
+
+
+async def test_a_chat_model_expands_and_its_answer_is_for_vectors_alone() -> None:
+    wordings = FakeListChatModel(responses=["seal of hot water", "seal of hot water"])
+    found = hybrid(expansion=wordings).invoke("zeppelin")
+    assert "seal" in ids(found)
+    assert found == await hybrid(expansion=wordings).ainvoke("zeppelin")
+    assert hybrid(expansion=[True, wordings]).search("where is the pump").query.text == "where is the pump"
+    answer = FakeListChatModel(responses=["seal of hot water"])
+    told = [
+        document.metadata["voicevault"]["channels"]
+        for document in hybrid(expansion=QueryExpander(llm=answer, size=1, hyde=True)).invoke("zeppelin")
+    ]
+    assert told
+    assert all(set(channels) == {"dense"} for channels in told)
+    assert {channels["dense"]["query"] for channels in told} & {"seal of hot water"}
+
+
+async def test_a_model_that_fails_leaves_the_question_and_says_so() -> None:
+    def down(prompt: str) -> str:
+        raise OSError("no route to the model")
+
+    for found in (hybrid(expansion=down).invoke("pump"), await hybrid(expansion=down).ainvoke("pump")):
+        assert [document.id for document in found] == ids(hybrid().invoke("pump"))
+        assert "no route" in found[0].metadata["voicevault"]["degraded"][0]
+    with pytest.raises(OSError, match="no route"):
+        hybrid(expansion=down, on_error="raise").invoke("pump")
+
+
+# Stages behind it
+
+
+async def test_a_compressor_behind_a_retriever_is_a_stage_that_fills_up() -> None:
+    retriever = hybrid(k=3) >> PageDiversityFilter(max_chunks_per_page=1)
+    found = retriever.invoke("pump seal lamp door hose")
+    assert [document.metadata["page"] for document in found] == [0, 1, 2] or len(found) == 3
+    assert len({document.metadata["page"] for document in found}) == 3
+    assert found == await retriever.ainvoke("pump seal lamp door hose")
+    assert isinstance(retriever, HybridRetriever)
+    assert repr(retriever).count("PageDiversityFilter") == 1
+
+
+async def test_stages_follow_in_their_order() -> None:
+    retriever = (
+        hybrid() >> CrossEncoderReranker(scorer=LONG_FIRST, top_n=3) >> PageDiversityFilter(max_chunks_per_page=1)
+    )
+    found = retriever.invoke("pump seal")
+    assert lengths(found) == sorted(lengths(found), reverse=True)
+    assert len({document.metadata["page"] for document in found}) == len(found) <= 3
+    assert found == await retriever.ainvoke("pump seal")
+    same = hybrid(stages=[CrossEncoderReranker(scorer=LONG_FIRST, top_n=3), PageDiversityFilter(max_chunks_per_page=1)])
+    assert same.invoke("pump seal") == found
+    assert len(hybrid().invoke("pump seal", k=5)) == 5
+    assert len(retriever.invoke("pump seal", k=2)) == 2
+
+
+async def test_any_retriever_takes_a_stage() -> None:
+    child = AsyncChild(found=documents(), seen=[])
+    retriever = child >> CrossEncoderReranker(scorer=LONG_FIRST)
+    found = retriever.invoke("pump")
+    assert lengths(found) == sorted(lengths(found), reverse=True)
+    assert "fused" not in found[0].metadata["voicevault"]
+    assert found == await retriever.ainvoke("pump")
+    assert [config["configurable"] for config in child.seen] == [{}, {}]
+    assert retriever.k == 5
+
+
+class Reverse(BaseDocumentCompressor):
+    """Somebody else's compressor: turns the order round, shortens the texts, drops one."""
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Any = None
+    ) -> Sequence[Document]:
+        return [document.model_copy(update={"page_content": document.page_content[:4]}) for document in documents][
+            :0:-1
+        ]
+
+
+class Stranger(Reverse):
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Any = None
+    ) -> Sequence[Document]:
+        return [Document("not from here", id="stranger")]
+
+
+async def test_a_compressor_of_somebody_elses_is_a_stage_too() -> None:
+    before = hybrid(k=3).invoke("pump")
+    found = (hybrid(k=3) >> Reverse()).invoke("pump")
+    assert found == await (hybrid(k=3) >> Reverse()).ainvoke("pump")
+    assert {len(document.page_content) for document in found} == {4}
+    told = found[0].metadata["voicevault"]
+    assert told["text"] in {document.page_content for document in documents()}
+    assert told["Reverse"]["rank"] == 1
+    assert set(ids(before)) & set(ids(found))
+    degraded = (hybrid(k=3) >> Stranger()).invoke("pump")
+    assert ids(degraded) == ids(before)
+    assert "stranger" in degraded[0].metadata["voicevault"]["degraded"][0]
+
+
+@pytest.mark.parametrize("stage", ["rerank", 3, BM25Retriever])
+def test_what_is_no_stage_is_refused(stage: Any) -> None:
+    with pytest.raises(ConfigError, match="document compressor"):
+        hybrid() >> stage
+
+
+# How it is kept
+
+
+@pytest.mark.filterwarnings("ignore:The function `loads`")
+def test_what_is_made_of_plain_options_can_be_dumped_and_loaded(manual: Path) -> None:
+    retriever = HybridRetriever(
+        kb_names=["manual"],
+        root=str(manual),
+        k=3,
+        weights={"bm25": 2.0},
+        fusion="rrf",
+        rerank="ms-marco-MiniLM-L-12-v2",
+    )
+    again = loads(dumps(retriever), allowed_objects=[HybridRetriever], valid_namespaces=["voicevault_retrievers"])
+    assert again == retriever
+    assert dumpd(retriever)["kwargs"]["rerank"] == "ms-marco-MiniLM-L-12-v2"
+    assert "made" not in dumpd(retriever)["kwargs"]
+
+
+def test_what_is_made_of_live_objects_says_so_in_a_dump() -> None:
+    dumped = dumpd(hybrid())
+    assert dumped["kwargs"]["channels"]["bm25"]["type"] == "not_implemented"
+
+
+def test_pickles_and_copies_search_alike(manual: Path) -> None:
+    for retriever in (hybrid(k=2), HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder(), k=2)):
+        expected = ids(retriever.invoke("pump seal"))
+        for again in (pickle.loads(pickle.dumps(retriever)), copy.deepcopy(retriever), copy.copy(retriever)):
+            assert ids(again.invoke("pump seal")) == expected
+
+
+def test_langsmith_is_told_what_is_searched() -> None:
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    bm25 = BM25Retriever.from_documents(documents())
+    assert HybridRetriever(channels={"bm25": bm25, "store": store})._get_ls_params() == {
+        "ls_retriever_name": "hybrid",
+        "ls_vector_store_provider": "InMemoryVectorStore",
+        "ls_embedding_provider": "DeterministicFakeEmbedding",
+        "ls_embedding_model": None,
+    }
+    assert bm25._get_ls_params() == {"ls_retriever_name": "bm25"}
+    assert VectorRetriever(vectorstore=store)._get_ls_params()["ls_vector_store_provider"] == "InMemoryVectorStore"

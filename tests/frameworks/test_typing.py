@@ -1,0 +1,40 @@
+"""The package's types reach its users: mypy reads what they write, away from the checkout."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TYPED = ROOT / "tests" / "typed"
+NAMED = re.compile(r"  # ([a-z-]+)$")
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What mypy says of the files in tests/typed."""
+    for needed in ("mypy", "langchain"):
+        pytest.importorskip(needed)
+    options = ["--config-file", TYPED / "mypy.ini", "--cache-dir", ROOT / ".mypy_cache" / "typed", "--output", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *map(str, [*options, *sorted(TYPED.glob("*.py"))])],
+        cwd=tmp_path_factory.mktemp("away"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return [said for said in map(json.loads, done.stdout.splitlines()) if said["severity"] == "error"]
+
+
+def test_what_users_write_has_no_error(errors: list[dict[str, Any]]) -> None:
+    assert [said for said in errors if said["file"].endswith("_usage.py")] == []
+
+
+def test_each_mistake_is_found(errors: list[dict[str, Any]]) -> None:
+    lines = (TYPED / "langchain_mistakes.py").read_text(encoding="utf-8").splitlines()
+    named = [(at, found[1]) for at, line in enumerate(lines, 1) if (found := NAMED.search(line))]
+    assert [(said["line"], said["code"]) for said in errors if said["file"].endswith("_mistakes.py")] == named

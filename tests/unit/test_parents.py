@@ -1,0 +1,204 @@
+"""Parent expansion: what a model reads of the chunks that were found (CAPABILITIES B and E)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voicevault_retrievers.channel import Leaf, Match
+from voicevault_retrievers.errors import ConfigError, ContextExpansionError
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.structure import ParentExpansion, parent_store
+from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
+
+PARENTS = {
+    "p1": Chunk("p1", "one: a, b and c", metadata={"team": "red"}),
+    "p2": Chunk("p2", "two: d", metadata={"team": "blue"}),
+}
+FOUND = Ranking(
+    tuple(
+        Hit(Chunk(chunk_id, f"text {chunk_id}", parent_id), score)
+        for chunk_id, parent_id, score in [
+            ("b", "p1", 0.9), ("alone", None, 0.8), ("d", "p2", 0.7), ("a", "p1", 0.6), ("x", "lost", 0.5),
+            ("y", "lost", 0.4),
+        ]
+    )
+)  # fmt: skip
+
+
+class Store:
+    """A store that counts how often it is asked."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.error = error
+
+    def fetch(self, ids: Sequence[str]) -> Mapping[str, Chunk]:
+        self.asked.append(tuple(ids))
+        if self.error is not None:
+            raise self.error
+        return {parent_id: PARENTS[parent_id] for parent_id in ids if parent_id in PARENTS}
+
+
+class AsyncStore(Store):
+    async def afetch(self, ids: Sequence[str]) -> Mapping[str, Chunk]:
+        return {parent_id: chunk for parent_id, chunk in self.fetch(ids).items()}
+
+
+class Given(Leaf):
+    """Finds the hits of a ranking."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        super().__init__("given", "keyword")
+        self.ranking = ranking
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [[Match(hit.chunk, hit.score) for hit in self.ranking.hits[:k]] for _ in wordings]
+
+
+def read(ranking: Ranking) -> list[tuple[str, float | None, str]]:
+    return [(hit.id, hit.score, hit.text) for hit in ranking]
+
+
+EXPANDED = [
+    ("b", 0.9, "one: a, b and c"),
+    ("alone", 0.8, "text alone"),
+    ("d", 0.7, "two: d"),
+    ("x", 0.5, "text x"),
+    ("y", 0.4, "text y"),
+]
+
+
+def test_each_parent_comes_once_and_hits_keep_chunk_score_and_order() -> None:
+    store = Store()
+    found = ParentExpansion(store).refine(Query("q"), FOUND)
+    assert read(found) == EXPANDED
+    assert [hit.chunk for hit in found] == [hit.chunk for hit in FOUND if hit.id != "a"]
+    assert [hit.context for hit in found][1] is None
+    assert store.asked == [("p1", "p2", "lost")]
+
+
+def test_a_missing_parent_degrades_and_its_children_stay() -> None:
+    (failure,) = ParentExpansion(PARENTS).refine(Query("q"), FOUND).errors
+    assert (failure.kind, failure.message) == ("ContextExpansionError", "1 of 3 parents are not in the store")
+    assert failure.degrades
+    empty = ParentExpansion({"p1": Chunk("p1", "")}).refine(Query("q"), FOUND)
+    assert read(empty) == read(FOUND)
+    assert "3 of 3" in empty.errors[0].message
+
+
+@pytest.mark.parametrize("kind", [Store, AsyncStore])
+async def test_a_store_that_fails_leaves_the_ranking_as_it_was(kind: type[Store]) -> None:
+    channel = Given(FOUND) >> ParentExpansion(kind(ConnectionError("no route")))
+    for found in (channel.search("q"), await channel.asearch("q")):
+        assert read(found) == read(FOUND)
+        (failure,) = found.errors
+        assert isinstance(failure.error, ContextExpansionError)
+        assert failure.message == "parents could not be fetched: no route"
+
+
+@pytest.mark.parametrize("kind", [Store, AsyncStore])
+async def test_a_search_counts_parents_and_sync_equals_async(kind: type[Store]) -> None:
+    many = Ranking(tuple(Hit(Chunk(f"c{at:02d}", "t", f"p{1 + at // 12}"), 1.0 - at / 100) for at in range(24)))
+    store = kind()
+    channel = Given(many) >> ParentExpansion(store)
+    found = channel.search("q", 2)
+    assert [(hit.id, hit.text) for hit in found] == [("c00", "one: a, b and c"), ("c12", "two: d")]
+    assert await channel.asearch("q", 2) == found
+    assert channel.search("q", 1) == found.top(1)
+    assert store.asked[0] == ("p1",)
+
+
+async def test_an_async_store_is_awaited() -> None:
+    class Awaited(AsyncStore):
+        async def afetch(self, ids: Sequence[str]) -> Mapping[str, Chunk]:
+            return {"p1": Chunk("p1", "awaited")}
+
+    channel = Given(FOUND) >> ParentExpansion(Awaited())
+    assert (await channel.asearch("q")).hits[0].text == "awaited"
+    assert channel.search("q").hits[0].text == "one: a, b and c"
+
+
+def test_hits_without_parents_ask_no_store() -> None:
+    store = Store()
+    alone = Ranking((Hit(Chunk("a")),))
+    assert ParentExpansion(store).refine(Query("q"), alone) == alone
+    assert ParentExpansion(store).refine(Query("q"), Ranking()) == Ranking()
+    assert store.asked == []
+
+
+def test_a_parent_that_is_not_permitted_is_not_shown_and_not_told_of() -> None:
+    red = {"team": "red"}
+    by_query = ParentExpansion(PARENTS).refine(Query("q", require=red), FOUND)
+    by_stage = ParentExpansion(PARENTS, require=red).refine(Query("q"), FOUND)
+    assert read(by_query) == read(by_stage) == [("d", 0.7, "text d") if row[0] == "d" else row for row in EXPANDED]
+    assert [failure.message for failure in by_query.errors] == ["1 of 3 parents are not in the store"]
+    for nothing in (
+        ParentExpansion(PARENTS).refine(Query("q", require={}), FOUND),
+        ParentExpansion(PARENTS, require={}).refine(Query("q"), FOUND),
+        ParentExpansion(PARENTS, require={"team": "blue"}).refine(Query("q", require=red), FOUND),
+    ):
+        assert read(nothing) == read(FOUND)
+
+
+def test_the_budget_goes_to_the_parent_if_it_fits_then_to_the_hits_own_text() -> None:
+    # p1 takes 15 of the characters, "text alone" 10, p2 6, "text x" and "text y" 6 each
+    for limit, texts, over in [
+        (15 + 10 + 6 + 6 + 6, ["one: a, b and c", "text alone", "two: d", "text x", "text y"], 0),
+        (15 + 10 + 6 + 6, ["one: a, b and c", "text alone", "two: d", "text x", "text y"], 1),
+        (15 - 1, ["text b", "text alone", "two: d", "text a", "text x", "text y"], 4),
+        (5, ["text b", "text alone", "text d", "text a", "text x", "text y"], 6),
+    ]:
+        found = ParentExpansion(PARENTS, max_chars=limit).refine(Query("q"), FOUND)
+        assert [hit.text for hit in found] == texts
+        notes = [failure for failure in found.errors if not failure.degrades]
+        assert [note.message.split(" do ")[0] for note in notes] == ([f"{over} of 6 hits"] if over else [])
+
+
+def test_a_budget_of_tokens_is_lowered_by_the_query() -> None:
+    def words(text: str) -> int:
+        return len(text.split())
+
+    stage = ParentExpansion(PARENTS, max_tokens=100, count_tokens=words)
+    assert read(stage.refine(Query("q"), FOUND)) == EXPANDED
+    lowered = stage.refine(Query("q", max_context_tokens=4), FOUND)
+    assert [hit.text for hit in lowered][:3] == ["text b", "text alone", "text d"]
+
+
+def test_parents_of_a_knowledge_base(tmp_path: Path) -> None:
+    kb = KnowledgeBase.create("kb", root=tmp_path)
+    kb.add([hit.chunk for hit in FOUND], parents=PARENTS.values())
+    found = (kb.bm25() >> ParentExpansion(kb)).search("text b", 3)
+    assert found.hits[0].id == "b"
+    assert {hit.text for hit in found} >= {"one: a, b and c", "two: d"}
+    assert repr(ParentExpansion(kb)).startswith(f"ParentExpansion({kb!r}, max_chars=None")
+
+
+def test_a_parent_of_another_knowledge_base_is_none() -> None:
+    store = {"p1": Chunk("p1", "of one", kb="one")}
+    hits = Ranking(tuple(Hit(Chunk(kb, "own", "p1", kb=kb)) for kb in ("one", "two")))
+    found = ParentExpansion(store).refine(Query("q"), hits)
+    assert [hit.text for hit in found] == ["of one", "own"]
+    assert found.errors[0].message == "1 of 2 parents are not in the store"
+
+
+def test_a_parents_id_may_stand_in_the_metadata() -> None:
+    hits = Ranking((Hit(Chunk("a", "own", metadata={"doc_id": "p1"})), Hit(Chunk("b", "own", metadata={"doc_id": 3}))))
+    found = ParentExpansion(PARENTS, id_key="doc_id").refine(Query("q"), hits)
+    assert [hit.text for hit in found] == ["one: a, b and c", "own"]
+    assert ParentExpansion(PARENTS).refine(Query("q"), hits) == hits
+
+
+@pytest.mark.parametrize("options", [{"max_chars": 0}, {"max_tokens": -1}, {"timeout": 0}, {"require": {"$x": 1}}])
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        ParentExpansion(PARENTS, **options)
+
+
+@pytest.mark.parametrize("store", [None, "kb", Path("kb"), [1]])
+def test_what_is_no_store_is_refused(store: Any) -> None:
+    with pytest.raises(ConfigError, match="knowledge base"):
+        parent_store(store)

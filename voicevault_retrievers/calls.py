@@ -1,0 +1,106 @@
+"""What plans are made of: calls, the lanes that they share, and the spans that say how they went.
+
+A plan is a generator that yields a tuple of steps, each a `Call` or another plan, and is sent a list with the outcome
+of each: its value, or the exception it raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar, Union
+
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.telemetry import recorded
+
+T = TypeVar("T")
+Kind: TypeAlias = Literal["channel", "fusion", "stage", "rewriter", "other"]
+Step: TypeAlias = Union["Call", "Plan[Any]"]
+Plan: TypeAlias = Generator[tuple[Step, ...], list[Any], T]
+
+MAX_ABANDONED = 4
+
+
+class Lane:
+    """What the calls of one channel or stage share: a deadline within a run, and a count of abandoned calls.
+
+    A lane with `MAX_ABANDONED` abandoned calls still running is closed: its next call fails at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Mutex()
+        self._abandoned = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._abandoned >= MAX_ABANDONED
+
+    def count(self, change: int) -> None:
+        with self._lock:
+            self._abandoned += change
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function to run in a worker thread, or in the driver's own where `inline`.
+
+    `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left. Calls with equal
+    `key` are made once in a run. The async driver awaits `coroutine` where there is one. `texts` and `k` say in traces
+    what is asked.
+    """
+
+    name: str
+    function: Callable[[], Any]
+    coroutine: Callable[[], Awaitable[Any]] | None = None
+    timeout: float | None = None
+    lane: Lane = field(default_factory=Lane)
+    key: Hashable = None
+    inline: bool = False
+    kind: Kind = "other"
+    texts: tuple[str, ...] = ()
+    k: int | None = None
+
+    def run(self) -> Any:
+        """Call the function, within a span where the application records them."""
+        span = recorded(self)
+        if span is None:
+            return self.function()
+        with span as note:
+            value = self.function()
+            note(value)
+            return value
+
+    async def arun(self) -> Any:
+        """Await the coroutine, as `run` calls the function."""
+        if self.coroutine is None:
+            return self.run()
+        span = recorded(self)
+        if span is None:
+            return await self.coroutine()
+        with span as note:
+            value = await self.coroutine()
+            note(value)
+            return value
+
+
+@dataclass(frozen=True)
+class Span:
+    """One call of a run: how long it took in seconds, the error it ended with, and what was asked."""
+
+    name: str
+    kind: Kind
+    seconds: float
+    error: Exception | None = None
+    texts: tuple[str, ...] = ()
+    k: int | None = None
+
+
+Observer: TypeAlias = Callable[[Span, Any], None]
+AsyncObserver: TypeAlias = Callable[[Span, Any], Awaitable[None]]
+
+
+def value_of(outcome: T | Exception) -> T:
+    """The value of an outcome; raises it when it is an exception."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -1,0 +1,209 @@
+"""What a model reads of documents, and from its answer back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from itertools import accumulate
+from typing import Any, Literal
+
+from langchain_core.documents import Document
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.content import create_plaintext_block
+from langchain_core.runnables import RunnableConfig, RunnableSerializable
+
+from voicevault_retrievers.context import ContextBuilder as Builder
+from voicevault_retrievers.context import Marker, ResolvedAnswer, Turn
+from voicevault_retrievers.context import resolve_citations as markers_of
+from voicevault_retrievers.context.citations import citation_of, cited, is_numbered, title, without_headers
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.langchain.base import in_thread
+from voicevault_retrievers.langchain.checked import STRICT, Checked
+from voicevault_retrievers.langchain.convert import hit_of
+from voicevault_retrievers.langchain.reorder import numbers_of
+from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
+from voicevault_retrievers.types import Citation, Context
+
+_OPTIONS = [option.name for option in fields(Builder)]
+_STYLES = ("text-plain", "search_result")
+
+
+class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
+    """Makes one text of documents, with a citation for each of its blocks; `str(context)` is the text.
+
+    Takes documents, best first, or a mapping of which it reads `documents` and `history`: the conversation so far as
+    questions with their answers, or as LangChain's messages. A document's block has its place as its number, or the one
+    that ContextReorder gave it: those of the lowest numbers are then the best, and the text keeps the order in which
+    the documents come. What the options say see `context.ContextBuilder`; `count_tokens` is a function from a text to a
+    number, or a language model. A call's own `max_tokens` may lower the builder's.
+    """
+
+    model_config = STRICT
+    max_tokens: int | None = None
+    max_chars: int | None = None
+    history_turns: int = 5
+    markers: Literal["source", "numbered"] = "source"
+    reorder: bool = False
+    count_tokens: Any = estimate_tokens
+
+    @property
+    def instruction(self) -> str:
+        """What to tell a model so that its answer cites the blocks."""
+        return self._built().instruction
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Context:
+        return self._call_with_config(self._context, input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Context:
+        return await self._acall_with_config(self._acontext, input, config, **kwargs)
+
+    def _check(self) -> None:
+        self._built()
+
+    def _build(self) -> Builder:
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        return Builder(**{**options, "count_tokens": token_counter(self.count_tokens)})
+
+    def _context(self, given: Any, *, max_tokens: int | None = None) -> Context:
+        documents, history = _parts(given)
+        hits = [hit_of(document) for document in documents]
+        return self._built().build(hits, history, max_tokens=max_tokens, numbers=numbers_of(documents))
+
+    async def _acontext(self, given: Any, *, max_tokens: int | None = None) -> Context:
+        """In a worker thread: a model's own way of counting tokens may ask a server."""
+        return await adrive(in_thread(self.get_name(), partial(self._context, given, max_tokens=max_tokens)))
+
+
+def resolve_citations(
+    answer: str | BaseMessage,
+    context: Context | Sequence[Document] | Sequence[Citation],
+    *,
+    numbered: bool | None = None,
+) -> ResolvedAnswer:
+    """Find the blocks of a context, the documents, or the citations that an answer names; else it stays unresolved.
+
+    Markers are those of `context.resolve_citations`. `numbered` says whether `[n]` is one; by default it is where the
+    blocks of the context have numbers. Where a model has cited by annotations (standard content blocks of type
+    "citation"), each is a marker too: it names the blocks of its `url`, or else of its `title`, whose text has its
+    `cited_text` in it. The places that providers count (`document_index`, `search_result_index`) are not read: they
+    count through all of a request, of which the context may be a part.
+    """
+    texts = _texts(answer)
+    citations = _citations(context)
+    if numbered is None:
+        numbered = isinstance(context, Context) and is_numbered(context)
+    whole = "".join(block["text"] for block in texts)
+    found = [*markers_of(whole, citations, numbered=numbered).markers, *_annotations(texts, citations)]
+    return ResolvedAnswer(whole, tuple(sorted(found, key=lambda marker: (marker.start, marker.end))))
+
+
+def content_blocks(
+    context: Context, style: Literal["text-plain", "search_result"] = "text-plain"
+) -> list[dict[str, Any]]:
+    """The blocks of a context as documents for a chat model that cites by itself; `resolve_citations` reads them again.
+
+    `text-plain` are LangChain's standard blocks, `search_result` those of Anthropic. Both ask for citations. The title
+    is the file and page. Raises ConfigError for another style.
+    """
+    if style not in _STYLES:
+        raise unknown("style", style, _STYLES)
+    made = _plain_block if style == "text-plain" else _search_result
+    numbered = is_numbered(context)
+    return [made(one, without_headers(one.text, numbered=numbered)) for one in context.citations]
+
+
+def token_counter(count_tokens: Any) -> TokenCounter:
+    """A function from a text to its number of tokens, from such a function or a language model."""
+    if isinstance(count_tokens, BaseLanguageModel):
+        return count_tokens.get_num_tokens
+    if callable(count_tokens):
+        counter: TokenCounter = count_tokens
+        return counter
+    raise ConfigError(f"count_tokens is a function from a text to a number, or a language model, not {count_tokens!r}")
+
+
+def _parts(given: Any) -> tuple[list[Document], list[Any]]:
+    """The documents and the history of an input."""
+    told = given if isinstance(given, Mapping) else {"documents": given}
+    documents = told.get("documents")
+    if isinstance(documents, str | bytes) or not isinstance(documents, Sequence):
+        raise ConfigError(f"a context is made of documents, or of a mapping with 'documents', not of {given!r:.200}")
+    return list(documents), _turns(told.get("history") or ())
+
+
+def _turns(history: Sequence[Any]) -> list[Any]:
+    """Turns as they are, or of messages each question with the last answer to it."""
+    if not any(isinstance(turn, BaseMessage) for turn in history):
+        return list(history)
+    turns: list[Turn] = []
+    for message in history:
+        if not isinstance(message, BaseMessage):
+            raise ConfigError(f"a history is of messages or of turns, not of both: {message!r:.200}")
+        if isinstance(message, HumanMessage):
+            turns.append(Turn(str(message.text), ""))
+        elif isinstance(message, AIMessage) and message.text and turns:
+            turns[-1] = Turn(turns[-1].question, str(message.text))
+    return [turn for turn in turns if turn.answer]
+
+
+def _texts(answer: str | BaseMessage) -> list[Mapping[str, Any]]:
+    """The text blocks of an answer."""
+    if isinstance(answer, str):
+        return [{"text": answer}]
+    if isinstance(answer, BaseMessage):
+        return [block for block in answer.content_blocks if block["type"] == "text"]
+    raise ConfigError(f"an answer is a text or a message, not a {type(answer).__name__}")
+
+
+def _citations(sources: Context | Sequence[Document] | Sequence[Citation]) -> tuple[Citation, ...]:
+    if isinstance(sources, Context):
+        return sources.citations
+    documents = [source for source in sources if isinstance(source, Document)]
+    if not documents:
+        return tuple(source for source in sources if isinstance(source, Citation))
+    numbered = zip(numbers_of(documents), map(hit_of, documents), strict=True)
+    return tuple(citation_of(number, hit, hit.text) for number, hit in numbered)
+
+
+def _annotations(texts: Sequence[Mapping[str, Any]], citations: Sequence[Citation]) -> Iterator[Marker]:
+    starts = accumulate((len(block["text"]) for block in texts), initial=0)
+    for start, block in zip(starts, texts, strict=False):
+        for annotation in block.get("annotations") or ():
+            if annotation.get("type") == "citation":
+                yield _marker(annotation, block["text"], start, citations)
+
+
+def _marker(annotation: Mapping[str, Any], text: str, start: int, citations: Sequence[Citation]) -> Marker:
+    place, quote = annotation.get("url") or annotation.get("title") or "", annotation.get("cited_text") or ""
+    first, last = _span(annotation, len(text))
+    return Marker(text[first:last], start + first, start + last, cited(place, quote, citations) if place else (), quote)
+
+
+def _span(annotation: Mapping[str, Any], length: int) -> tuple[int, int]:
+    """Where an annotation stands in its block: all of it, where it does not say."""
+    first, last = annotation.get("start_index"), annotation.get("end_index")
+    if isinstance(first, int) and isinstance(last, int) and 0 <= first <= last <= length:
+        return first, last
+    return 0, length
+
+
+def _plain_block(citation: Citation, text: str) -> dict[str, Any]:
+    section = f"Section: {citation.section}" if citation.section else None
+    return dict(
+        create_plaintext_block(
+            text, title=title(citation), context=section, id=f"lc_{citation.chunk_id}", citations={"enabled": True}
+        )
+    )
+
+
+def _search_result(citation: Citation, text: str) -> dict[str, Any]:
+    return {
+        "type": "search_result",
+        "source": citation.source_file or citation.chunk_id,
+        "title": title(citation),
+        "content": [{"type": "text", "text": text}],
+        "citations": {"enabled": True},
+    }

@@ -1,0 +1,194 @@
+"""Retrieval for every turn of a LangChain agent, and the check of what its answer cites."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import Runnable, ensure_config
+
+from voicevault_retrievers.context import ContextBuilder, ResolvedAnswer, resolve_citations
+from voicevault_retrievers.errors import ConfigError, MissingExtraError, unknown
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.langchain.convert import PROVENANCE
+from voicevault_retrievers.langchain.numbered import (
+    GIVEN,
+    Found,
+    Search,
+    as_data,
+    given_citations,
+    listed,
+    next_numbers,
+)
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+    from langchain.agents.middleware.types import OmitFromSchema
+    from langgraph.runtime import Runtime
+    from typing_extensions import NotRequired
+except ModuleNotFoundError:
+    require("langchain.agents", extra="agents")
+    raise
+
+TURN = "voicevault_turn"
+"""The state key of what was searched for the last human message."""
+
+_LOG = logging.getLogger(__name__)
+_PRIVATE = OmitFromSchema(input=True, output=True)
+
+
+class RetrievalState(AgentState[Any]):
+    """What the middleware keeps: for itself all citations that it gave and the turn's sources, and what came of it."""
+
+    voicevault_given: NotRequired[Annotated[list[dict[str, Any]], _PRIVATE]]
+    voicevault_turn: NotRequired[Annotated[dict[str, Any], _PRIVATE]]
+    citations: NotRequired[Annotated[dict[str, Any], OmitFromSchema(input=True, output=False)]]
+
+
+class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
+    """Searches for each human message, gives the model the numbered sources, and resolves what its answer cites.
+
+    A turn is searched once, for its last human message, however often the model is called. The sources, within
+    `max_tokens`, stand before that message in what the model reads, and not in the conversation's messages. Numbers go
+    on through the conversation, together with those of `retrieval_tool`.
+
+    When the agent has answered, `state["citations"]` has the `citations` that the answer names, the markers that are
+    `unresolved`, and `degraded`, the failures of the search; and so has the answer's own
+    `response_metadata["voicevault"]`. All of it is plain data. With `on_unresolved` "retry" the model is asked once
+    more where it cites what it was not given; what is unresolved then, or with "note" at once, is only said.
+
+    A search that fails is told to the model and in `degraded`, and the agent goes on. Raises ConfigError for wrong
+    options.
+    """
+
+    state_schema = RetrievalState
+
+    def __init__(
+        self,
+        retriever: Runnable[str, list[Document]],
+        *,
+        k: int | None = None,
+        max_tokens: int | None = None,
+        on_unresolved: Literal["note", "retry"] = "note",
+    ) -> None:
+        super().__init__()
+        if on_unresolved not in ("note", "retry"):
+            raise unknown("on_unresolved", on_unresolved, ("note", "retry"))
+        self.search = Search(retriever, k)
+        self.builder = ContextBuilder(max_tokens=max_tokens, markers="numbered")
+        self.on_unresolved = on_unresolved
+
+    def before_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        asked = _asked(state)
+        if asked is None:
+            return None
+        try:
+            found = self.search.find(str(asked.text), ensure_config())
+        except Exception as error:  # noqa: BLE001 - of any retriever; the model and the state are told
+            found = _failed(error)
+        return self._turn(state, asked, found)
+
+    async def abefore_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        asked = _asked(state)
+        if asked is None:
+            return None
+        try:
+            found = await self.search.afind(str(asked.text), ensure_config())
+        except Exception as error:  # noqa: BLE001 - as above
+            found = _failed(error)
+        return self._turn(state, asked, found)
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        request = _informed(request)
+        response: ModelResponse[Any] = handler(request)
+        again = self._again(request, response)
+        return response if again is None else handler(again)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        request = _informed(request)
+        response: ModelResponse[Any] = await handler(request)
+        again = self._again(request, response)
+        return response if again is None else await handler(again)
+
+    def after_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any]:
+        degraded = state.get("voicevault_turn", {}).get("degraded", [])
+        answer = state["messages"][-1]
+        if not isinstance(answer, AIMessage):
+            return {"citations": {"citations": [], "unresolved": [], "degraded": degraded}}
+        resolved = _resolved(answer, state)
+        told = {
+            "citations": as_data(resolved.citations),
+            "unresolved": [marker.text for marker in resolved.unresolved],
+            "degraded": degraded,
+        }
+        metadata = {**answer.response_metadata, PROVENANCE: told}
+        return {"citations": told, "messages": [answer.model_copy(update={"response_metadata": metadata})]}
+
+    async def aafter_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any]:
+        return self.after_agent(state, runtime)
+
+    def _turn(self, state: RetrievalState, asked: HumanMessage, found: Found) -> dict[str, Any]:
+        sources = listed(found, self.builder, next_numbers(len(found.documents), state))
+        text = sources.text if asked.text.strip() else ""
+        return {
+            GIVEN: [*state.get("voicevault_given", []), *as_data(sources.citations)],
+            TURN: {"message": asked.id, "sources": text, "degraded": list(found.degraded)},
+        }
+
+    def _again(self, request: ModelRequest[Any], response: ModelResponse[Any]) -> ModelRequest[Any] | None:
+        """What the model is asked where it is asked once more."""
+        answer = response.result[-1]
+        if self.on_unresolved != "retry" or not isinstance(answer, AIMessage) or answer.tool_calls:
+            return None
+        unresolved = [marker.text for marker in _resolved(answer, request.state).unresolved]
+        if not unresolved:
+            return None
+        wrong = (
+            f"You cite sources that you were not given: {', '.join(unresolved)}. "
+            "Write the whole answer again, and cite only what you were given."
+        )
+        return request.override(messages=[*request.messages, answer, HumanMessage(wrong)])
+
+
+def _asked(state: RetrievalState) -> HumanMessage | None:
+    """The message that is to be searched for; None where there is none, or it has been."""
+    last = next((one for one in reversed(state["messages"]) if isinstance(one, HumanMessage)), None)
+    searched = state.get("voicevault_turn", {}).get("message")
+    return None if last is None or last.id == searched else last
+
+
+def _failed(error: Exception) -> Found:
+    """Nothing, for that reason; what is set up wrongly is raised."""
+    if isinstance(error, ConfigError | MissingExtraError):
+        raise error
+    _LOG.warning("a search failed: %r", error)
+    return Found((), (f"{type(error).__name__}: {error}",))
+
+
+def _informed(request: ModelRequest[Any]) -> ModelRequest[Any]:
+    """The request with the turn's sources before the last human message."""
+    turn: Any = request.state.get(TURN)
+    at = max((at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage)), default=None)
+    if not turn or not turn["sources"] or at is None:
+        return request
+    messages = list(request.messages)
+    messages[at] = below(f"{turn['sources']}\n\n(End of the sources.)\n\n", messages[at])
+    return request.override(messages=messages)
+
+
+def below(text: str, message: AnyMessage) -> AnyMessage:
+    """A message with a text before its own."""
+    content = message.content
+    below = text + content if isinstance(content, str) else [{"type": "text", "text": text}, *content]
+    return message.model_copy(update={"content": below})
+
+
+def _resolved(answer: AIMessage, state: Any) -> ResolvedAnswer:
+    return resolve_citations(str(answer.text), given_citations(state), numbered=True)

@@ -1,0 +1,121 @@
+"""LangChain's language models as text models, and its cross-encoders as scorers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel, BaseLLM
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import Runnable
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.protocols import TextModel
+
+
+class LangChainTextModel:
+    """Any chat model, LLM or runnable from a prompt to a text or message.
+
+    It runs below the caller's run, with its callbacks and configurable values.
+    """
+
+    def __init__(self, model: Runnable[Any, Any]) -> None:
+        self.model = model
+
+    def complete(self, prompt: str) -> str:
+        """What the model answers."""
+        return text_of(self.model.invoke(prompt))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.model).__name__})"
+
+
+class AsyncLangChainTextModel(LangChainTextModel):
+    """One that has an async call of its own.
+
+    The default of the others runs the sync one in asyncio's threads, which are joined at exit: an async search calls
+    those in this package's.
+    """
+
+    async def acomplete(self, prompt: str) -> str:
+        """`complete` on the running event loop."""
+        return text_of(await self.model.ainvoke(prompt))
+
+
+class CallableTextModel:
+    """Any function from a prompt to a text."""
+
+    def __init__(self, function: Callable[[str], str]) -> None:
+        self.function = function
+
+    def complete(self, prompt: str) -> str:
+        """What the function gives."""
+        return self.function(prompt)
+
+    def __repr__(self) -> str:
+        return f"CallableTextModel({self.function!r})"
+
+
+def as_text_model(model: Any) -> TextModel:
+    """A text model from a chat model, an LLM, any runnable, a function, or the name of a chat model.
+
+    A name, such as "openai:gpt-5", is for LangChain's `init_chat_model` (extra `agents`). Raises ConfigError for
+    anything else.
+    """
+    if isinstance(model, str):
+        chat_models = require("langchain.chat_models", extra="agents")
+        model = chat_models.init_chat_model(model)
+    if isinstance(model, BaseLanguageModel | Runnable):
+        return AsyncLangChainTextModel(model) if _awaits(model) else LangChainTextModel(model)
+    if isinstance(model, TextModel):
+        return model
+    if callable(model):
+        return CallableTextModel(model)
+    raise ConfigError(
+        "a language model is a chat model, an LLM, a runnable, a function from a prompt to a text, or the name of a "
+        f"chat model, not a {type(model).__name__}"
+    )
+
+
+def _awaits(model: Any) -> bool:
+    """Whether a model's async call is its own; that of any other runnable is taken to be."""
+    model = getattr(model, "bound", model)
+    if isinstance(model, BaseChatModel):
+        return type(model)._agenerate is not BaseChatModel._agenerate
+    if isinstance(model, LLM):
+        return type(model)._acall is not LLM._acall
+    return not isinstance(model, BaseLLM) or type(model)._agenerate is not BaseLLM._agenerate
+
+
+def text_of(answer: Any) -> str:
+    """The text of what a model gave: a message's text blocks, or a string as it is."""
+    if isinstance(answer, BaseMessage):
+        return str(answer.text)
+    if isinstance(answer, str):
+        return answer
+    raise ConfigError(f"a language model gives a text or a message, not a {type(answer).__name__}")
+
+
+class LangChainScorer:
+    """A LangChain cross-encoder as a scorer; scores are its own, higher is more relevant."""
+
+    def __init__(self, model: BaseCrossEncoder) -> None:
+        self.model = model
+
+    @property
+    def name(self) -> str:
+        return type(self.model).__name__
+
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        """One number per passage, in their order."""
+        return list(self.model.score([(query, passage) for passage in passages]))
+
+    def __repr__(self) -> str:
+        return f"LangChainScorer({self.name})"
+
+
+def as_scorer(scorer: Any) -> Any:
+    """A scorer from a LangChain cross-encoder; anything else as it is."""
+    return LangChainScorer(scorer) if isinstance(scorer, BaseCrossEncoder) else scorer

@@ -1,0 +1,116 @@
+"""Parents of LangChain's documents, from wherever they are kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.stores import BaseStore
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.langchain.compressors import StageCompressor
+from voicevault_retrievers.langchain.context import token_counter
+from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
+from voicevault_retrievers.text.tokens import estimate_tokens
+from voicevault_retrievers.types import Chunk
+
+
+class ParentExpander(StageCompressor):
+    """Gives each document that has a parent the parent's text; a parent comes once, for the best of its children.
+
+    The document stays what it was, with its id, metadata and score; its own text is in
+    `metadata["voicevault"]["text"]`. Where a parent is missing, is not permitted by `require`, or does not fit into
+    `max_chars` and `max_tokens`, a document keeps its own text, and where the store fails all do (see
+    `structure.ParentExpansion`).
+
+    `store` is a knowledge base, a mapping, a `BaseStore` (the docstore of a ParentDocumentRetriever, or one of bytes),
+    or has `fetch(ids)`. Values of a mapping or a `BaseStore` are Documents, or JSON with `text` and `metadata`, under
+    `key_prefix` and the parent's id; what is neither counts as missing. The parent's id is `parent_id` of the metadata,
+    else that under `id_key`. `count_tokens` is a function from a text to a number, or a language model. `timeout` is in
+    seconds; None waits.
+    """
+
+    store: Any
+    key_prefix: str = ""
+    id_key: str | None = "doc_id"
+    max_chars: int | None = None
+    max_tokens: int | None = None
+    count_tokens: Any = estimate_tokens
+    require: dict[str, Any] | None = None
+    timeout: float | None = None
+
+    def _build(self) -> ParentExpansion:
+        return ParentExpansion(
+            _store_of(self.store, self.key_prefix),
+            max_chars=self.max_chars,
+            max_tokens=self.max_tokens,
+            count_tokens=token_counter(self.count_tokens),
+            id_key=self.id_key,
+            require=self.require,
+            timeout=self.timeout,
+        )
+
+    def _options(self) -> list[Any]:
+        return [*super()._options(), self.require]
+
+
+@dataclass(frozen=True)
+class _Values:
+    """A store of what may be parents, under `prefix` and their ids."""
+
+    mget: Callable[[list[str]], Sequence[Any]]
+    prefix: str
+
+    def fetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        return _parents(ids, self.mget(self._keys(ids)))
+
+    def _keys(self, ids: Sequence[str]) -> list[str]:
+        return [self.prefix + parent_id for parent_id in ids]
+
+
+@dataclass(frozen=True)
+class _AsyncValues(_Values):
+    amget: Callable[[list[str]], Awaitable[Sequence[Any]]]
+
+    async def afetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        return _parents(ids, await self.amget(self._keys(ids)))
+
+
+def _store_of(store: Any, prefix: str) -> ParentStore:
+    if isinstance(store, Mapping):
+        return _Values(lambda keys: [store.get(key) for key in keys], prefix)
+    if isinstance(store, BaseStore):
+        # BaseStore's own amget would run mget in asyncio's executor, which a hung call keeps from ending.
+        own = type(store).amget is not BaseStore.amget
+        return _AsyncValues(store.mget, prefix, store.amget) if own else _Values(store.mget, prefix)
+    if prefix:
+        raise ConfigError(f"key_prefix is for a mapping or a BaseStore, not for a {type(store).__name__}")
+    return parent_store(store)
+
+
+def _parents(ids: Sequence[str], values: Sequence[Any]) -> dict[str, Chunk]:
+    found = ((parent_id, _parent(parent_id, value)) for parent_id, value in zip(ids, values, strict=True))
+    return {parent_id: parent for parent_id, parent in found if parent is not None}
+
+
+def _parent(parent_id: str, value: Any) -> Chunk | None:
+    """The parent that a stored value is; None where it is none."""
+    if isinstance(value, Chunk):
+        return value
+    if isinstance(value, Document):
+        return Chunk(parent_id, value.page_content, metadata=value.metadata)
+    told = value if isinstance(value, Mapping) else _json(value)
+    text, metadata = (told.get("text"), told.get("metadata")) if isinstance(told, Mapping) else (None, None)
+    if not isinstance(text, str):
+        return None
+    return Chunk(parent_id, text, metadata=metadata if isinstance(metadata, Mapping) else {})
+
+
+def _json(value: Any) -> Any:
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return None

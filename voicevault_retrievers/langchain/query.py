@@ -1,0 +1,100 @@
+"""Query expansion for LangChain."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun
+from langchain_core.prompts import StringPromptTemplate
+from langchain_core.runnables import RunnableConfig, RunnableSerializable, patch_config
+from pydantic import Field, InstanceOf
+
+from voicevault_retrievers.calls import Call, Plan, value_of
+from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.langchain.base import below
+from voicevault_retrievers.langchain.checked import STRICT, Checked
+from voicevault_retrievers.langchain.models import as_text_model
+from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
+from voicevault_retrievers.types import Query
+
+_LOG = logging.getLogger(__name__)
+_VARIABLES = {"query": "{query}", "question": "{query}", "count": "{count}"}
+
+
+class QueryExpander(Checked[Together], RunnableSerializable[str, list[str]]):
+    """Gives a question and further wordings of it: `size` in all, the question itself always first.
+
+    They are made by rules, or by `llm`: a chat model, an LLM, a runnable, a function, or a chat model's name. `hyde`
+    adds the answer that the model makes up, as the last of the list: in a retriever only the semantic channels see it,
+    and with `size` 1 it is all that the model is asked for. `prompt`, and `hyde` where it is no flag, are prompts of
+    your own: a text or template with `{query}` in it, and for `prompt` `{count}`, how many wordings are wanted.
+    `timeout` is in seconds for each call of the model. Where the model fails, `on_error` "skip" gives what there is
+    without it, and logs a warning; "raise" raises its error. In a retriever the retriever's own `on_error` holds.
+    """
+
+    model_config = STRICT
+    llm: Any = None
+    size: int = Field(default=3, ge=1)
+    hyde: bool | str | InstanceOf[StringPromptTemplate] = False
+    prompt: str | InstanceOf[StringPromptTemplate] | None = None
+    timeout: float | None = None
+    on_error: Literal["skip", "raise"] = "skip"
+
+    @property
+    def rewriter(self) -> Rewriter:
+        """What expands a query in a pipeline."""
+        return self._built()
+
+    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
+        return self._call_with_config(self._expand, input, config, **kwargs)
+
+    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
+        return await self._acall_with_config(self._aexpand, input, config, **kwargs)
+
+    def _check(self) -> None:
+        if self.llm is None and (self.hyde is not False or self.prompt is not None):
+            raise ConfigError("hyde and prompt are for a language model: give QueryExpander an llm as well")
+        if not isinstance(self.llm, str):  # a name is looked up on first use
+            self._built()
+
+    def _build(self) -> Together:
+        if self.llm is None:
+            return Together([RuleExpansion(self.size)])
+        model = as_text_model(self.llm)
+        wordings = ModelExpansion(model, self.size, prompt=_text_of(self.prompt), timeout=self.timeout)
+        if self.hyde is False:
+            return Together([wordings])
+        answer = HyDE(model, prompt=None if self.hyde is True else _text_of(self.hyde), timeout=self.timeout)
+        return Together([wordings, answer])
+
+    def _expand(self, question: str) -> list[str]:
+        return drive(self._plan(question))
+
+    async def _aexpand(
+        self, question: str, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> list[str]:
+        with below(patch_config(config, callbacks=run_manager.get_child())):
+            return await adrive(self._plan(question))
+
+    def _plan(self, question: str) -> Plan[list[str]]:
+        (outcome,) = yield (Call("open", self._built, inline=self._is_built()),)
+        together: Together = value_of(outcome)
+        query, failures = yield from together.plan(Query(question))
+        for failure in failures:
+            if self.on_error == "raise" and failure.error is not None:
+                raise failure.error
+            _LOG.warning("%s goes on without %s", self.get_name(), failure)
+        return list(dict.fromkeys((query.text, *(variant.text for variant in query.variants))))
+
+
+def _text_of(prompt: str | StringPromptTemplate | None) -> str | None:
+    """A prompt as a text in which the core puts the question and the number."""
+    if not isinstance(prompt, StringPromptTemplate):
+        return prompt
+    for name in prompt.input_variables:
+        if name not in _VARIABLES:
+            raise unknown("variable in the prompt", name, _VARIABLES)
+    return prompt.format(**{name: _VARIABLES[name] for name in prompt.input_variables})

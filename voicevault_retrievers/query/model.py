@@ -1,0 +1,121 @@
+"""Query expansion by a language model, and what every rewriter that asks one shares."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.prompts import filled
+from voicevault_retrievers.protocols import TextModel
+from voicevault_retrievers.query.wordings import one_line, wordings_of
+from voicevault_retrievers.types import Query, Variant
+
+_THOUGHT = re.compile(r"\A.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.IGNORECASE | re.DOTALL)
+
+
+class ModelRewriter(Rewriter):
+    """Asks a language model for what it adds to a query; an async search awaits a model's `acomplete`.
+
+    A subclass says what is `asked` and what is made of the answer. In `prompt` the text `{query}` is replaced by the
+    question, whatever that holds; `timeout` is in seconds, None waits.
+    """
+
+    blocking = True
+    PROMPT: ClassVar[str]
+
+    def __init__(self, model: TextModel, *, prompt: str | None, timeout: float | None, name: str) -> None:
+        super().__init__()
+        if not isinstance(model, TextModel):
+            raise ConfigError(f"a language model has a method complete(prompt), not {model!r}")
+        self.model = model
+        self.prompt = self.PROMPT if prompt is None else prompt
+        if not isinstance(self.prompt, str) or "{query}" not in self.prompt:
+            raise ConfigError(f"a prompt is a text with {{query}} in it, which the question replaces, not {prompt!r}")
+        self.timeout = seconds_or_none("timeout", timeout)
+        self.name = name
+        self.awaits = callable(getattr(model, "acomplete", None))
+
+    @abstractmethod
+    def asked(self, query: Query) -> str | None:
+        """The prompt; None where the model is not to be asked."""
+
+    @abstractmethod
+    def answered(self, query: Query, answer: str) -> Query:
+        """The query with what the model added; raises RetrievalError for an answer that is of no use."""
+
+    def rewrite(self, query: Query) -> Query:
+        prompt = self.asked(query)
+        return query if prompt is None else self.answered(query, self._text(self.model.complete(prompt)))
+
+    async def arewrite(self, query: Query) -> Query:
+        prompt = self.asked(query)
+        model: Any = self.model
+        return query if prompt is None else self.answered(query, self._text(await model.acomplete(prompt)))
+
+    def _text(self, answer: object) -> str:
+        """What the model said aloud: a reasoning model's thoughts are dropped."""
+        if not isinstance(answer, str):
+            raise RetrievalError(f"{self.name}: a language model gives a text, not a {type(answer).__name__}")
+        return _THOUGHT.sub("", answer)
+
+    def _recipe(self) -> str:
+        own = "" if self.prompt == self.PROMPT else f"prompt={self.prompt!r}, "
+        return f"{own}timeout={self.timeout}, name={self.name!r}"
+
+
+class ModelExpansion(ModelRewriter):
+    """Adds a language model's wordings until a query has `size`, the original among them and always first.
+
+    The query's own variants stay and count. Each text is kept once, whatever its case and spacing. In `prompt`,
+    `{count}` is replaced by how many wordings are wanted. The model is asked for nothing where none is wanted or the
+    question is blank. Raises RetrievalError where its answer holds no wording.
+    """
+
+    PROMPT = (
+        "Write {count} other wordings of the question below, to find documents that answer it with a search engine. "
+        "Keep the meaning, the language, names, codes and numbers; vary the words. "
+        "Give one wording a line, without numbers, quotes or comments.\n\nQuestion: {query}"
+    )
+
+    def __init__(
+        self,
+        model: TextModel,
+        size: int = 3,
+        prompt: str | None = None,
+        timeout: float | None = None,
+        name: str = "expansion",
+    ) -> None:
+        super().__init__(model, prompt=prompt, timeout=timeout, name=name)
+        self.size = whole("size", size)
+
+    def asked(self, query: Query) -> str | None:
+        count = self.size - len(_known(query))
+        return filled(self.prompt, query=query.text, count=count) if count > 0 and query.text.strip() else None
+
+    def answered(self, query: Query, answer: str) -> Query:
+        wordings = wordings_of(answer, longest=4 * len(query.text) + 200)
+        if not wordings:
+            raise RetrievalError(f"{self.name}: the model gave no wording of the question but {answer[:200]!r}")
+        known = _known(query)
+        added: dict[str, Variant] = {}
+        for text in wordings:
+            if _key(text) not in known:
+                added.setdefault(_key(text), Variant(text))
+        wanted = max(0, self.size - len(known))
+        return replace(query, variants=(*query.variants, *list(added.values())[:wanted]))
+
+    def __repr__(self) -> str:
+        return f"ModelExpansion({self.model!r}, {self.size}, {self._recipe()})"
+
+
+def _known(query: Query) -> set[str]:
+    return {_key(query.text), *(_key(variant.text) for variant in query.variants)}
+
+
+def _key(text: str) -> str:
+    return one_line(text).casefold()

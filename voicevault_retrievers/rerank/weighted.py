@@ -1,0 +1,137 @@
+"""Reranking by a weighted sum of what is known of a hit: fused score, cosine, BM25 score, place in its document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.checks import flag, number, seconds_or_none, whole
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.fuse import DEPTH
+from voicevault_retrievers.rerank.signals import Signal, summed
+from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking
+
+WEIGHTS: Mapping[str, float] = {"fused": 0.4, "semantic": 0.3, "keyword": 0.2, "position": 0.1}
+
+
+class WeightedRerank(Stage):
+    """Orders the first `depth` hits by a weighted sum of four signals; the others follow unscored, in their order.
+
+    `fused` is the sum of the channels' contributions (`Hit.fused`), divided by the highest of the candidates where
+    `scale_fused`. `semantic` is the cosine, where one below 0 counts as 0. `keyword` is the BM25 score divided by the
+    highest of the candidates. `position` is `1 - chunk_index / max(1, chunks_in_file - 1)`, from the metadata under
+    these keys. Cosine and BM25 score are the best votes of the semantic and the keyword channels. A cosine that no
+    channel gave is asked of `dense`, where it is given: then the stage is blocking, under `timeout` seconds.
+
+    What is not known adds 0: a channel that did not find the hit or gave no score, a hit without a place, and the
+    fused score where no fusion took part. `weights` are those that differ from `WEIGHTS`. The stage's vote has a part
+    for each signal; their contributions add up to the score exactly.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float] | None = None,
+        *,
+        depth: int = DEPTH,
+        scale_fused: bool = False,
+        dense: Channel | None = None,
+        timeout: float | None = None,
+        chunk_index_key: str = "chunk_index",
+        chunks_in_file_key: str = "chunks_in_file",
+        name: str = "weighted",
+    ) -> None:
+        super().__init__()
+        if dense is not None and not isinstance(dense, Channel):
+            raise ConfigError(f"dense is a channel that tells exact scores, or None, not a {type(dense).__name__}")
+        self.weights = _weights(weights or {})
+        self.depth = whole("depth", depth)
+        self.scale_fused = flag("scale_fused", scale_fused)
+        self.dense = dense
+        self.blocking = dense is not None
+        self.timeout = seconds_or_none("timeout", timeout)
+        self.chunk_index_key = chunk_index_key
+        self.chunks_in_file_key = chunks_in_file_key
+        self.name = name
+
+    def needs(self, k: int) -> int:
+        return max(k, self.depth)
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        head = ranking.hits[: self.depth]
+        cosines, notes = self._cosines(query, head)
+        values = {
+            "fused": _known((hit.chunk.id, hit.fused) for hit in head),
+            "semantic": cosines,
+            "keyword": _known((hit.chunk.id, _best(hit, "keyword")) for hit in head),
+            "position": _known((hit.chunk.id, self._position(hit.chunk.metadata)) for hit in head),
+        }
+        scaled = {name: self._scaled(name, known) for name, known in values.items()}
+        signals = [
+            {
+                name: Signal(known[chunk_id], self.weights[name], self.weights[name] * scaled[name][chunk_id])
+                for name, known in values.items()
+                if chunk_id in known
+            }
+            for chunk_id in (hit.chunk.id for hit in head)
+        ]
+        return summed(ranking, self.name, signals).failing(*notes)
+
+    def _scaled(self, signal: str, values: Mapping[str, float]) -> Mapping[str, float]:
+        if signal == "semantic":
+            return {chunk_id: max(0.0, cosine) for chunk_id, cosine in values.items()}
+        if signal == "keyword" or (signal == "fused" and self.scale_fused):
+            top = max(values.values(), default=0.0)
+            return {chunk_id: value / top if top > 0 else 0.0 for chunk_id, value in values.items()}
+        return values
+
+    def _cosines(self, query: Query, hits: Sequence[Hit]) -> tuple[dict[str, float], list[Failure]]:
+        """The cosines that are known; and a note where `dense` was asked for the others and cannot tell."""
+        cosines = _known((hit.chunk.id, _best(hit, "semantic")) for hit in hits)
+        missing = [hit.chunk.id for hit in hits if hit.chunk.id not in cosines]
+        if self.dense is None or not missing:
+            return cosines, []
+        found = self.dense.scores(query, missing)
+        if found is None:
+            message = f"{self.dense.name} cannot tell the scores of given chunks: {len(missing)} hits have no cosine"
+            return cosines, [Failure(self.name, "NoScores", message, degrades=False)]
+        return {**cosines, **{chunk_id: found[chunk_id] for chunk_id in missing if chunk_id in found}}, []
+
+    def _position(self, metadata: Mapping[str, Any]) -> float | None:
+        """1 for the first chunk of a file, 0 for the last; None where it is not known."""
+        index, count = _count(metadata.get(self.chunk_index_key)), _count(metadata.get(self.chunks_in_file_key))
+        return None if index is None or count is None else max(0.0, 1.0 - index / max(1, count - 1))
+
+    def __repr__(self) -> str:
+        return (
+            f"WeightedRerank({self.weights}, depth={self.depth}, scale_fused={self.scale_fused}, dense={self.dense!r}, "
+            f"timeout={self.timeout}, chunk_index_key={self.chunk_index_key!r}, "
+            f"chunks_in_file_key={self.chunks_in_file_key!r}, name={self.name!r})"
+        )
+
+
+def _weights(given: Mapping[str, float]) -> dict[str, float]:
+    for name, weight in given.items():
+        if name not in WEIGHTS:
+            raise unknown("signal in weights", name, WEIGHTS)
+        number(f"the weight of {name!r}", weight)
+    weights = {**WEIGHTS, **given}
+    if not any(weights.values()):
+        raise ConfigError("the weights of all signals are 0: nothing would be ordered")
+    return weights
+
+
+def _best(hit: Hit, kind: ChannelKind) -> float | None:
+    """The highest score that a channel of this kind gave the hit; None where none did."""
+    leaves = (leaf for vote in hit.votes for leaf in vote.leaves())
+    return max((leaf.score for leaf in leaves if leaf.kind == kind and leaf.score is not None), default=None)
+
+
+def _known(values: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    return {chunk_id: value for chunk_id, value in values if value is not None}
+
+
+def _count(value: Any) -> int | None:
+    counts = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < 2**53
+    return int(value) if counts else None

@@ -1,0 +1,202 @@
+"""Small chunks are found, and the model reads the larger parent that they were cut from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias, Union, runtime_checkable
+
+from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.checks import seconds_or_none, whole_or_none
+from voicevault_retrievers.errors import ConfigError, ContextExpansionError
+from voicevault_retrievers.filters import Filter, compile_filter, scope
+from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
+from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking
+
+Parents: TypeAlias = Union["ParentStore", "KeepsParents", Mapping[str, Chunk]]
+
+
+@runtime_checkable
+class ParentStore(Protocol):
+    """Holds parents by id. One that has an async `afetch` too is awaited by async searches."""
+
+    def fetch(self, ids: Sequence[str]) -> Mapping[str, Chunk]:
+        """Those of the given parents that are here, by id; asked once for all of a query's."""
+        ...
+
+
+@runtime_checkable
+class KeepsParents(Protocol):
+    """What a knowledge base is to a parent store."""
+
+    def parents(self, ids: Iterable[str]) -> Mapping[str, Chunk]:
+        """Those of the given parents that are here, by id."""
+        ...
+
+
+def parent_store(store: Parents) -> ParentStore:
+    """A parent store from a mapping of ids to chunks, or a knowledge base; one that can `fetch` as it is.
+
+    Raises ConfigError for anything else.
+    """
+    if isinstance(store, ParentStore):
+        return store
+    if isinstance(store, Mapping):
+        return _Asked(lambda ids: {parent_id: store[parent_id] for parent_id in ids if parent_id in store}, "{...}")
+    if isinstance(store, KeepsParents) and callable(store.parents):  # a path has parents too
+        return _Asked(store.parents, repr(store))
+    raise ConfigError(
+        "parents are in a knowledge base, in a mapping of ids to chunks, or in a store with fetch(ids), not in a "
+        f"{type(store).__name__}"
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A function from ids to parents, as a store."""
+
+    fetch: Callable[[Sequence[str]], Mapping[str, Chunk]]
+    origin: str
+
+    def __repr__(self) -> str:
+        return self.origin
+
+
+class ParentExpansion(Stage):
+    """Gives each hit whose chunk has a parent that parent's text to read, each parent once.
+
+    The best child of a parent stays, with its own chunk and score, and further ones are dropped. What has no parent
+    stays as it is. Order and scores stay.
+
+    A hit keeps its own text, and its siblings stay too, where its parent is not in the store, which the ranking's
+    errors say; where the metadata of the parent does not pass the query's `require`, which nothing says; and where the
+    parent does not fit. `max_chars` and `max_tokens` bound the texts together, counted in rank order: the parent where
+    it fits, else the hit's own text. What then does not fit either is noted and left to the `ContextBuilder`, which
+    knows of the headers. A query's `max_context_tokens` lowers `max_tokens`.
+
+    A chunk without a `parent_id` has the one that its metadata names under `id_key`, if one is given. `require` are
+    rights that hold beside the query's. `timeout` is in seconds; None waits. Raises ContextExpansionError where the
+    store fails.
+    """
+
+    blocking = True
+
+    def __init__(
+        self,
+        store: Parents,
+        *,
+        max_chars: int | None = None,
+        max_tokens: int | None = None,
+        count_tokens: TokenCounter = estimate_tokens,
+        id_key: str | None = None,
+        require: Filter | None = None,
+        timeout: float | None = None,
+        name: str = "parents",
+    ) -> None:
+        super().__init__()
+        self.store = parent_store(store)
+        self.max_chars = whole_or_none("max_chars", max_chars)
+        self.max_tokens = whole_or_none("max_tokens", max_tokens)
+        self.count_tokens = count_tokens
+        self.id_key = id_key
+        self.require = scope(require)
+        self.timeout = seconds_or_none("timeout", timeout)
+        self.name = name
+        self.awaits = hasattr(self.store, "afetch")
+
+    def needs(self, k: int) -> int:
+        return 3 * k
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        ids = self._parent_ids(ranking)
+        with _fetching():
+            found = self.store.fetch(ids) if ids else {}
+        return self._expanded(query, ranking, found)
+
+    async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
+        ids = self._parent_ids(ranking)
+        with _fetching():
+            found = await self.store.afetch(ids) if ids else {}  # type: ignore[attr-defined]  # as `awaits` says
+        return self._expanded(query, ranking, found)
+
+    def _expanded(self, query: Query, ranking: Ranking, found: Mapping[str, Chunk]) -> Ranking:
+        permitted = compile_filter(scope(self.require, query.require))
+        room = self._room(query)
+        kept: list[Hit] = []
+        shown: set[tuple[str, str]] = set()
+        over = 0
+        for hit in ranking:
+            if (key := self._key(hit)) in shown:
+                continue
+            parent = self._parent(hit, found)
+            if parent is not None and permitted(parent.metadata) and room.takes(parent.text):
+                kept.append(replace(hit, context=parent.text))
+                shown.add(key)
+            else:
+                kept.append(hit)
+                over += not room.takes(hit.text)
+        return replace(ranking, hits=tuple(kept)).failing(*self._failures(ranking, found, over))
+
+    def _failures(self, ranking: Ranking, found: Mapping[str, Chunk], over: int) -> Iterator[Failure]:
+        parents = {key: self._parent(hit, found) for hit in ranking if (key := self._key(hit))[1]}
+        missing = sum(parent is None for parent in parents.values())
+        if missing:
+            message = f"{missing} of {len(parents)} parents are not in the store"
+            yield Failure.of(self.name, ContextExpansionError(message))
+        if over:
+            message = f"{over} of {len(ranking)} hits do not fit into the budget, not even with their own text"
+            yield Failure(self.name, "over budget", message, degrades=False)
+
+    def _parent_ids(self, ranking: Ranking) -> list[str]:
+        return list(dict.fromkeys(parent_id for _, parent_id in map(self._key, ranking) if parent_id))
+
+    def _parent(self, hit: Hit, found: Mapping[str, Chunk]) -> Chunk | None:
+        """The parent of a hit; one of that id in another knowledge base, or without text, is none."""
+        kb, parent_id = self._key(hit)
+        parent = found.get(parent_id)
+        if parent is None or not parent.text or (kb and parent.kb and parent.kb != kb):
+            return None
+        return parent
+
+    def _key(self, hit: Hit) -> tuple[str, str]:
+        """The knowledge base and the id of a hit's parent; an empty id where it has none."""
+        named = hit.chunk.parent_id or hit.chunk.metadata.get(self.id_key or "")
+        return hit.chunk.kb, named if isinstance(named, str) else ""
+
+    def _room(self, query: Query) -> _Room:
+        tokens = [limit for limit in (self.max_tokens, query.max_context_tokens) if limit is not None]
+        return _Room(self.max_chars, min(tokens, default=None), self.count_tokens)
+
+    def __repr__(self) -> str:
+        return (
+            f"ParentExpansion({self.store!r}, max_chars={self.max_chars}, max_tokens={self.max_tokens}, "
+            f"id_key={self.id_key!r}, require={self.require!r}, timeout={self.timeout}, name={self.name!r})"
+        )
+
+
+class _Room:
+    """What is left of a budget."""
+
+    def __init__(self, chars: int | None, tokens: int | None, count: TokenCounter) -> None:
+        self._chars = math.inf if chars is None else chars
+        self._tokens = math.inf if tokens is None else tokens
+        self._count = count
+
+    def takes(self, text: str) -> bool:
+        """Whether a text still fits; it is in then."""
+        tokens = 0 if math.isinf(self._tokens) else self._count(text)
+        if len(text) > self._chars or tokens > self._tokens:
+            return False
+        self._chars -= len(text)
+        self._tokens -= tokens
+        return True
+
+
+@contextmanager
+def _fetching() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ContextExpansionError(f"parents could not be fetched: {error or type(error).__name__}") from error

@@ -1,0 +1,96 @@
+"""OpenTelemetry spans of a search, where the application has loaded OpenTelemetry; else nothing is imported or done.
+
+A search is a span `retrieval`, and what it calls are spans below it: `rewriter NAME`, `channel NAME`, `fusion NAME` and
+`stage NAME`, each around the call itself, so that what a store's client records nests below its channel. They carry the
+query, how many hits were asked for, and the ids and scores of what was found, under OpenTelemetry's names for
+retrieval (gen_ai.*) and OpenInference's. Texts of documents are never recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+NAME = "voicevault_retrievers"
+_KINDS = {"channel": "RETRIEVER", "fusion": "CHAIN", "rewriter": "CHAIN", "stage": "RERANKER"}
+
+
+class Work(Protocol):
+    """What is recorded: see `drive.Call`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def texts(self) -> Sequence[str]: ...
+
+    @property
+    def k(self) -> int | None: ...
+
+
+Note = Callable[[Any], None]
+
+
+def found_in(value: Any) -> list[tuple[str, float | None]]:
+    """Ids and scores of the hits of a ranking, or of a channel's matches for each wording."""
+    if hasattr(value, "chunk"):
+        return [(value.chunk.id, value.score)]
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return []
+    return [pair for part in value for pair in found_in(part)]
+
+
+def recorded(work: Work) -> AbstractContextManager[Note] | None:
+    """A span around a call, to be told of its value; None where nobody records, or the call is none of a search's."""
+    tracer = _tracer() if work.kind in _KINDS else None
+    return None if tracer is None else _span(tracer, f"{work.kind} {work.name}", _KINDS[work.kind], work.texts, work.k)
+
+
+@contextmanager
+def search(text: str, k: int) -> Iterator[Note]:
+    """A span around a whole search, to be told of its ranking."""
+    tracer = _tracer()
+    if tracer is None:
+        yield lambda value: None
+        return
+    with _span(tracer, "retrieval", "RETRIEVER", (text,), k) as note:
+        yield note
+
+
+@contextmanager
+def _span(tracer: Any, name: str, kind: str, texts: Sequence[str], k: int | None) -> Iterator[Note]:
+    with tracer.start_as_current_span(name) as span:
+        if span.is_recording():
+            query = "\n".join(texts)
+            span.set_attributes({"openinference.span.kind": kind, "gen_ai.operation.name": "retrieval"})
+            span.set_attributes({"input.value": query, "gen_ai.retrieval.query.text": query})
+            if k is not None:
+                span.set_attribute("gen_ai.request.top_k", k)
+
+        def note(value: Any) -> None:
+            if span.is_recording():
+                span.set_attributes(_attributes(found_in(value)))
+
+        yield note
+
+
+def _attributes(found: Sequence[tuple[str, float | None]]) -> dict[str, Any]:
+    documents = [{"id": chunk_id, **({} if score is None else {"score": score})} for chunk_id, score in found]
+    flat = {
+        f"retrieval.documents.{at}.document.{key}": value
+        for at, document in enumerate(documents)
+        for key, value in document.items()
+    }
+    return {"gen_ai.retrieval.documents": json.dumps(documents), **flat}
+
+
+def _tracer() -> Any | None:
+    """A tracer of the application's; what has not been imported is not set up either."""
+    get_tracer = getattr(sys.modules.get("opentelemetry.trace"), "get_tracer", None)
+    return None if get_tracer is None else get_tracer(NAME)

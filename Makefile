@@ -8,7 +8,7 @@ DATA ?= ../shared/data
 export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
 
-.PHONY: help install install-demo demo test check format matrix wheel bench soak docs clean
+.PHONY: help install install-demo demo test check format matrix frameworks wheel bench soak docs clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,6 +56,9 @@ matrix:  ## run the torch-free tests on every interpreter found
 		.venv-$$version/bin/python -m pytest -q -m 'not torch' || exit 1; \
 	done
 
+frameworks: install  ## run the LangChain tests with the oldest and the newest langchain-core
+	$(BIN)/python tests/packaging/check_frameworks.py
+
 wheel: install  ## build the wheel and use it in fresh environments
 	$(BIN)/python tests/packaging/check_wheel.py
 
@@ -72,4 +75,4 @@ docs: install  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove what was built
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .venv .venv-3.*
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .venv .venv-3.* .venv-floor .venv-newest

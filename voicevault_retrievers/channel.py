@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from functools import partial
@@ -120,9 +121,10 @@ class Channel(ABC):
 class Leaf(Channel):
     """A channel that searches something itself: subclasses say how to `find` for one wording of a query.
 
-    Of a query's wordings each chunk keeps its best score (CombMAX of Fox, Shaw, 1994). They are searched in one call,
-    or where `each_alone`, for channels that wait on something remote, in one call each, at the same time. `timeout` is
-    in seconds; None waits.
+    Of a query's wordings each chunk keeps its best score (CombMAX of Fox, Shaw, 1994), or where there are no scores its
+    best rank; of equal ranks the one goes first that more wordings found, and higher. They are searched in one call, or
+    where `each_alone`, for channels that wait on something remote, in one call each, at the same time. `timeout` is in
+    seconds; None waits.
     """
 
     each_alone = False
@@ -157,7 +159,12 @@ class Leaf(Channel):
             if not isinstance(outcome, Exception)
             for wording, matches in zip(group, outcome, strict=True)
         ]
-        return Ranking(self._merge(found, k), tuple(Failure.of(self.name, error) for error in failures))
+        notes = self.notes([matches for _, matches in found])
+        return Ranking(self._merge(found, k), (*(Failure.of(self.name, error) for error in failures), *notes))
+
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        """What is to be said beside the matches of each wording, as `find` gave them."""
+        return ()
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
         """Those that say something; the query's own text may be blank where the query brings a vector."""
@@ -178,20 +185,21 @@ class Leaf(Channel):
         )
 
     def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> tuple[Hit, ...]:
-        best: dict[str, tuple[tuple[float, int], Match, float | None, str]] = {}
+        best: dict[str, tuple[float, int, Match, float | None, str]] = {}
+        support: defaultdict[str, float] = defaultdict(float)
         bare = any(match.score is None for _, matches in found for match in matches)
         for wording, matches in found:
             check_scores((match.chunk.id, match.score) for match in matches)
             for rank, match in enumerate(matches[:k], 1):
                 score = None if bare or match.score is None else weighted(float(match.score), wording.weight)
-                key = (-score if score is not None else 0.0, rank)
+                support[match.chunk.id] -= wording.weight / rank
                 held = best.get(match.chunk.id)
-                if held is None or key < held[0]:
-                    best[match.chunk.id] = key, match, score, wording.text
-        order = sorted(best.values(), key=lambda entry: (entry[0] if bare else entry[0][:1], entry[1].chunk.id))
+                if held is None or (-(score or 0.0), rank) < held[:2]:
+                    best[match.chunk.id] = -(score or 0.0), rank, match, score, wording.text
+        order = sorted(best, key=lambda key: (*best[key][1:2], support[key], key) if bare else (best[key][0], key))
         return tuple(
             Hit(match.chunk, score, (Vote(self.name, rank, score, query=text, terms=match.terms, kind=self.kind),))
-            for rank, (_, match, score, text) in enumerate(order[:k], 1)
+            for rank, (_, _, match, score, text) in enumerate((best[key] for key in order[:k]), 1)
         )
 
 
@@ -204,12 +212,14 @@ class Stage(ABC):
     """Refines a ranking: reranks, drops, expands. Pure: it never calls the channel below.
 
     `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are. One
-    with an async `arefine` is awaited by an async search, unless `awaits` is false.
+    with an async `arefine` is awaited by an async search, unless `awaits` is false. One that never `refills` is asked
+    once, however many hits it leaves.
     """
 
     name: str
     blocking = False
     awaits = True
+    refills = True
     timeout: float | None = None
 
     def __init__(self) -> None:
@@ -251,7 +261,8 @@ class Then(Channel):
     """A channel followed by a stage.
 
     While the stage gives fewer than k and the channel gave all it was asked for, the channel is asked for twice as
-    many. Where a deeper ask fails, even in part, the answer to the one before it stands, with the failure beside it.
+    many, unless the stage never `refills`. Where a deeper ask fails, even in part, the answer to the one before it
+    stands, with the failure beside it.
     """
 
     def __init__(self, below: Channel, stage: Stage) -> None:
@@ -266,7 +277,7 @@ class Then(Channel):
         ask = max(k, self.stage.needs(k))
         below = yield from self.below.plan(query, ask)
         refined = yield from self.stage.plan(query, below)
-        while len(refined) < k and len(below) >= ask and ask < MAX_DEPTH:
+        while self.stage.refills and len(refined) < k and len(below) >= ask and ask < MAX_DEPTH:
             ask = min(2 * ask, MAX_DEPTH)
             try:
                 deeper = yield from self.below.plan(query, ask)

@@ -48,7 +48,7 @@ def postgres_server() -> Iterator[str]:
         if "user" in owner:
             shutil.chown(folder, "nobody")
         made = [programs / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
-        subprocess.run([*map(str, made), "--locale=C"], check=True, capture_output=True, **owner)  # type: ignore[call-overload]
+        subprocess.run([*map(str, made), "--locale=C"], check=True, capture_output=True, **owner)
         server = [programs / "postgres", "-D", folder / "data", "-k", folder, "-h", "", "-F"]
         ready = [str(programs / "pg_isready"), "-h", str(folder)]
         with _running([*map(str, server)], lambda: subprocess.run(ready, capture_output=True).returncode == 0, **owner):
@@ -71,7 +71,11 @@ def _running(command: Sequence[str], ready: Callable[[], bool], **options: Any) 
             yield
         finally:
             server.send_signal(SIGINT)  # PostgreSQL would wait for its clients after SIGTERM
-            server.wait(PATIENCE)
+            try:
+                server.wait(PATIENCE)
+            finally:
+                server.kill()  # which does nothing to one that has ended
+                server.wait()
 
 
 def _answers(port: int) -> bool:

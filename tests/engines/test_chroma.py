@@ -44,6 +44,11 @@ CHUNKS = [
 FILTERS: list[dict[str, Any]] = [
     {"file": "a.pdf"},
     {"page": {"$gte": 2}},
+    {"page": {"$lt": 2.5}},
+    {"page": {"$lte": 1.5}},
+    {"page": {"$gt": 1.5}},
+    {"page": {"$gte": 0.5}},
+    {"page": 1.5},
     {"page": 3},
     {"page": True},
     {"tags": "x"},

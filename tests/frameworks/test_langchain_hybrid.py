@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.load import dumpd, dumps, loads
@@ -22,6 +22,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.langchain import (
     BM25Retriever,
+    ContextReorder,
     CrossEncoderReranker,
     HybridRetriever,
     PageDiversityFilter,
@@ -224,6 +225,19 @@ async def test_stages_follow_in_their_order() -> None:
     assert len(retriever.invoke("pump seal", k=2)) == 2
 
 
+def test_a_reranker_behind_a_retriever_scores_as_many_as_it_is_told() -> None:
+    asked: list[int] = []
+
+    def counting(query: str, passages: Sequence[str]) -> list[float]:
+        asked.append(len(passages))
+        return by_length(query, passages)
+
+    reranker = CrossEncoderReranker(scorer=CallableScorer(counting, name="counting"), depth=2)
+    assert len((hybrid() >> reranker).invoke("pump seal", k=1)) == 1
+    assert len(reranker.compress_documents(documents(), "pump")) == len(documents())
+    assert asked == [2, len(documents())]
+
+
 async def test_any_retriever_takes_a_stage() -> None:
     child = AsyncChild(found=documents(), seen=[])
     retriever = child >> CrossEncoderReranker(scorer=LONG_FIRST)
@@ -231,8 +245,15 @@ async def test_any_retriever_takes_a_stage() -> None:
     assert lengths(found) == sorted(lengths(found), reverse=True)
     assert "fused" not in found[0].metadata["voicevault"]
     assert found == await retriever.ainvoke("pump")
-    assert [config["configurable"] for config in child.seen] == [{}, {}]
-    assert retriever.k == 5
+    assert len(child.seen) == 2
+    store = InMemoryVectorStore.from_documents(documents(), DeterministicFakeEmbedding(size=8))
+    for k, foreign in ((2, store.as_retriever(search_kwargs={"k": 2})), (4, store.as_retriever()), (5, child)):
+        assert len(foreign.invoke("pump")) == k == len((foreign >> CrossEncoderReranker(scorer=LONG_FIRST)).invoke("p"))
+        bound = foreign.with_config(tags=["a"]) >> PageDiversityFilter(max_chunks_per_page=9)
+        assert len(bound.invoke("pump")) == k
+    reordered = (store.as_retriever() >> ContextReorder()).invoke("pump")
+    assert [document.metadata["voicevault"]["citation"] for document in reordered] == [1, 3, 4, 2]
+    assert hybrid(channels={"found": lambda query: documents()}).invoke("pump")
 
 
 class Reverse(BaseDocumentCompressor):
@@ -244,6 +265,39 @@ class Reverse(BaseDocumentCompressor):
         return [document.model_copy(update={"page_content": document.page_content[:4]}) for document in documents][
             :0:-1
         ]
+
+
+class Forgetful(BaseDocumentTransformer):
+    """Makes new documents without their ids, as LLMChainExtractor and EmbeddingsRedundantFilter do."""
+
+    def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
+        return [Document(each.page_content, metadata=each.metadata) for each in documents][::-1]
+
+
+class Picky(BaseDocumentCompressor):
+    """Counts what it is given, as one that asks a model of each document, and keeps nothing."""
+
+    given: list[int]
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Any = None
+    ) -> Sequence[Document]:
+        self.given.append(len(documents))
+        return []
+
+
+async def test_a_compressor_of_somebody_elses_is_asked_once_and_for_no_more_than_is_wanted() -> None:
+    picky = Picky(given=[])
+    assert (hybrid(k=2) >> picky).invoke("pump seal lamp door hose") == []
+    assert await (hybrid(k=2) >> picky).ainvoke("pump seal lamp door hose") == []
+    assert picky.given == [2, 2]
+    for reranked in (
+        hybrid(k=4) >> CrossEncoderReranker(scorer=LONG_FIRST, top_n=3),
+        hybrid(k=4, rerank=CrossEncoderReranker(scorer=LONG_FIRST, top_n=3)),
+    ):
+        assert len(reranked.invoke("pump seal lamp door hose")) == 3
+        (reranked >> picky).invoke("pump seal lamp door hose")
+    assert picky.given[2:] == [3, 3]
 
 
 class Stranger(Reverse):
@@ -262,6 +316,9 @@ async def test_a_compressor_of_somebody_elses_is_a_stage_too() -> None:
     assert told["text"] in {document.page_content for document in documents()}
     assert told["Reverse"]["rank"] == 1
     assert set(ids(before)) & set(ids(found))
+    bare = (hybrid(k=3) >> Forgetful()).invoke("pump")
+    assert ids(bare) == ids(before)[::-1]
+    assert "degraded" not in bare[0].metadata["voicevault"]
     degraded = (hybrid(k=3) >> Stranger()).invoke("pump")
     assert ids(degraded) == ids(before)
     assert "stranger" in degraded[0].metadata["voicevault"]["degraded"][0]
@@ -315,3 +372,12 @@ def test_langsmith_is_told_what_is_searched() -> None:
     }
     assert bm25._get_ls_params() == {"ls_retriever_name": "bm25"}
     assert VectorRetriever(vectorstore=store)._get_ls_params()["ls_vector_store_provider"] == "InMemoryVectorStore"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"retrievers": []}, "`channels`"), ({"model": "m"}, "`scorer`"), ({"search_kwargs": {}}, "`k` and `where`")],
+)
+def test_an_option_of_langchain_classics_is_named_as_it_is_here(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        HybridRetriever(**options)

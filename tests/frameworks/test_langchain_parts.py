@@ -26,6 +26,7 @@ from voicevault_retrievers.errors import (
     RerankerError,
     RetrievalError,
 )
+from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.langchain import (
     BM25Retriever,
     CrossEncoderReranker,
@@ -36,10 +37,12 @@ from voicevault_retrievers.langchain import (
     VectorRetriever,
     VectorStoreChannel,
     as_channel,
+    channels,
     chunk_of,
 )
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.rerank import CallableScorer
+from voicevault_retrievers.types import Query, Ranking, Variant
 
 # Other people's parts as channels
 
@@ -53,6 +56,8 @@ def test_what_can_be_a_channel() -> None:
     assert as_channel(channel) is channel
     with pytest.raises(ConfigError, match="int"):
         as_channel(3)
+    with pytest.raises(ConfigError, match="Document, not str"):
+        as_channel(RunnableLambda(lambda _: ["text"])).search("pump")
 
 
 async def test_a_retriever_as_a_channel_has_ranks_and_no_scores() -> None:
@@ -96,9 +101,9 @@ class Reversed(InMemoryVectorStore):
         return lambda similarity: -similarity
 
 
-@pytest.mark.parametrize(("kind", "scored"), [(InMemoryVectorStore, False), (Relevant, True), (Reversed, False)])
+@pytest.mark.parametrize(("kind", "below"), [(InMemoryVectorStore, 0), (Relevant, 1), (Reversed, None)])
 async def test_a_vector_store_keeps_its_order_and_scores_that_mean_something(
-    kind: type[InMemoryVectorStore], scored: bool
+    kind: type[InMemoryVectorStore], below: int | None
 ) -> None:
     store = vector_store(kind)
     retriever = VectorRetriever(vectorstore=store, k=3)
@@ -107,23 +112,110 @@ async def test_a_vector_store_keeps_its_order_and_scores_that_mean_something(
     expected = store.similarity_search_with_score("hot water", k=3)
     assert ids(found) == [document.id for document, _ in expected]
     scores = [document.metadata.get("relevance_score") for document in found]
-    assert scores == ([score - 1 for _, score in expected] if scored else [None] * 3)
+    assert scores == ([None] * 3 if below is None else [score - below for _, score in expected])
 
 
 @pytest.mark.parametrize("filters", [{"where": {"page": 0}}, {"require": {"page": 0}}])
 async def test_what_cannot_filter_is_not_searched(filters: dict[str, Any]) -> None:
     child = AsyncChild(found=documents(), seen=[])
-    for part in (vector_store(), child):
-        alone = HybridRetriever(channels={"part": part}, **filters)
-        with pytest.raises(FilterNotSupportedError):
-            alone.invoke("pump")
-        with pytest.raises(FilterNotSupportedError):
-            await alone.ainvoke("pump")
-        joined = HybridRetriever(channels={"part": part, "bm25": BM25Retriever.from_documents(documents())}, **filters)
-        found = joined.invoke("pump")
-        assert set(ids(found)) == {"flush", "seal"}
-        assert "part: FilterNotSupportedError" in found[0].metadata["voicevault"]["degraded"][0]
+    alone = HybridRetriever(channels={"part": child}, **filters)
+    with pytest.raises(FilterNotSupportedError):
+        alone.invoke("pump")
+    with pytest.raises(FilterNotSupportedError):
+        await alone.ainvoke("pump")
+    joined = HybridRetriever(channels={"part": child, "bm25": BM25Retriever.from_documents(documents())}, **filters)
+    found = joined.invoke("pump")
+    assert set(ids(found)) == {"flush", "seal"}
+    assert "part: FilterNotSupportedError" in found[0].metadata["voicevault"]["degraded"][0]
     assert child.seen == []
+
+
+class Deep(AsyncChild):
+    """Takes k, and no filter."""
+
+    async def _aget_relevant_documents(self, query: str, *, run_manager: Any, k: int = 4) -> list[Document]:
+        return (await super()._aget_relevant_documents(query, run_manager=run_manager))[:k]
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any, k: int = 4) -> list[Document]:
+        return super()._get_relevant_documents(query, run_manager=run_manager)[:k]
+
+
+class Unknown(InMemoryVectorStore):
+    """A store of whose filters nothing is known."""
+
+
+async def test_what_takes_k_is_asked_deeper_until_enough_pass() -> None:
+    store = vector_store(Unknown)
+    parts = [Deep(found=documents(), seen=[]), store, store.as_retriever(), store.as_retriever(search_type="mmr")]
+    for channel in map(as_channel, parts):
+        every = channel.search("pump", 5)
+        for where in ({"page": 2}, {"page": {"$gte": 1}}, {"page": 9}, {"$or": []}):
+            query = Query("pump", where=where)
+            expected = [hit.id for hit in every if compile_filter(where)(hit.chunk.metadata)]
+            assert list(channel.search(query, 2).ids) == expected[:2]
+            assert channel.search(query, 2) == await channel.asearch(query, 2)
+            assert channel.search(query, 2).errors == ()
+
+
+async def test_a_search_that_ends_at_its_depth_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "MAX_DEPTH", 4)
+    child = Deep(found=documents(), seen=[])
+    query = Query("pump", where={"page": {"$in": [0, 2]}}, variants=(Variant("seal"),))
+    for found in (as_channel(child).search(query, 3), await as_channel(child).asearch(query, 3)):
+        assert found.ids == ("flush", "seal")  # of four, and the fifth would pass too
+        (note,) = found.errors
+        assert (note.kind, note.degrades) == ("FilterDepth", True)
+    assert as_channel(child).search(query, 2).errors == ()
+
+
+async def test_where_looking_deeper_fails_what_was_found_stands() -> None:
+    class Limited(Unknown):
+        def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
+            if k > 4:
+                raise RuntimeError("at most 4")
+            return super().similarity_search(query, k, **options)
+
+        async def asimilarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
+            return self.similarity_search(query, k, **options)
+
+    channel = as_channel(vector_store(Limited))
+    expected = [hit.id for hit in channel.search("pump", 4) if hit.chunk.metadata["page"] < 2]
+    query = Query("pump", where={"page": {"$lt": 2}})
+    assert len(expected) < 4
+    for found in (channel.search(query, 4), await channel.asearch(query, 4)):
+        assert list(found.ids) == expected
+        assert list(map(str, found.errors)) == ["vectorstore: RuntimeError: at most 4"]
+    with pytest.raises(RuntimeError):
+        channel.search(query, 5)
+
+
+def test_where_nothing_can_pass_nothing_is_asked() -> None:
+    child = AsyncChild(found=documents(), seen=[])
+    assert as_channel(child).search(Query("pump", where={"page": 0}, require={}), 3) == Ranking()
+    assert child.seen == []
+
+
+async def test_a_retrievers_own_filter_stays_in_force() -> None:
+    own = vector_store().as_retriever(search_kwargs={"filter": lambda document: document.metadata["page"] < 2})
+    channel = as_channel(own)
+    query = Query("pump", where={"page": {"$gte": 1}})
+    assert set(channel.search(query, 5).ids) == {"hose", "lamp"}
+    assert channel.search(query, 1) == await channel.asearch(query, 1)
+
+
+async def test_an_id_may_be_in_the_metadata() -> None:
+    given = [Document(text, metadata={"key": key, "n": n}) for n, (key, text) in enumerate(TEXTS.items())]
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    store.add_documents(given)  # under ids of its own
+    child = AsyncChild(found=given, seen=[])
+    for part in (store, store.as_retriever(), child):
+        channel = as_channel(part, id_key="key")
+        assert set(channel.search("pump", 5).ids) == set(TEXTS)
+        assert channel.search("pump", 5) == await channel.asearch("pump", 5)
+    assert as_channel(child, id_key="n").search("pump", 5).ids[0] == "0"
+    with pytest.raises(ConfigError, match=r"'Flush the pump housing.*None in metadata\['missing'\]"):
+        as_channel(child, id_key="missing").search("pump", 5)
+    assert all(document.id is None for document in given)
 
 
 def test_a_vector_stores_retriever_is_asked_for_as_many_as_are_wanted() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from voicevault_retrievers import langchain
+
 ROOT = Path(__file__).parents[2]
 TYPED = ROOT / "tests" / "typed"
 NAMED = re.compile(r"  # ([a-z-]+)$")
@@ -38,3 +40,8 @@ def test_each_mistake_is_found(errors: list[dict[str, Any]]) -> None:
     lines = (TYPED / "langchain_mistakes.py").read_text(encoding="utf-8").splitlines()
     named = [(at, found[1]) for at, line in enumerate(lines, 1) if (found := NAMED.search(line))]
     assert [(said["line"], said["code"]) for said in errors if said["file"].endswith("_mistakes.py")] == named
+
+
+def test_every_public_name_is_used() -> None:
+    words = set(re.findall(r"\w+", (TYPED / "langchain_usage.py").read_text(encoding="utf-8")))
+    assert set(langchain.__all__) - words == set()

@@ -16,8 +16,7 @@ from pydantic import ValidationError
 
 from tests.frameworks.langchain_parts import Runs, by_length, documents, ids
 from tests.oracles.langchain_peers import A, B, C, D, child, compressing, degraded, peer
-from voicevault_retrievers.langchain import ContextReorder, CrossEncoderReranker, HybridRetriever
-from voicevault_retrievers.langchain.rerankers import LLMReranker
+from voicevault_retrievers.langchain import ContextReorder, CrossEncoderReranker, HybridRetriever, LLMReranker
 from voicevault_retrievers.rerank import CallableScorer
 
 

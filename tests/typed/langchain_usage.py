@@ -31,14 +31,18 @@ from voicevault_retrievers.langchain import (
     HybridIndex,
     HybridRetriever,
     LangChainEmbedder,
+    LLMReranker,
+    LocalEmbeddings,
     PageDiversityFilter,
     ParentExpander,
     QueryExpander,
+    RecencyReranker,
     RetrievalMiddleware,
     RetrieverChannel,
     StagedRetriever,
     VectorRetriever,
     VectorStoreChannel,
+    WeightedReranker,
     as_channel,
     chunk_of,
     content_blocks,
@@ -47,7 +51,6 @@ from voicevault_retrievers.langchain import (
     resolve_citations,
     retrieval_tool,
 )
-from voicevault_retrievers.langchain.rerankers import LLMReranker, RecencyReranker, WeightedReranker
 from voicevault_retrievers.types import Citation, Context, Result
 
 PROMPT = ChatPromptTemplate.from_messages(
@@ -71,6 +74,7 @@ def keyword_search(documents: list[Document], store: VectorStore) -> None:
 
 def vector_search(documents: list[Document], store: VectorStore, embeddings: Embeddings) -> list[VectorRetriever]:
     LangChainEmbedder(embeddings).embed_queries(["pump"])
+    assert_type(LocalEmbeddings().embed_query("pump"), list[float])
     return [
         VectorRetriever(vectorstore=store, k=3),
         VectorRetriever.from_documents(documents, embeddings),

@@ -187,5 +187,12 @@ def _clause(key: str, operator: str, operand: Any) -> dict[str, Any] | None:
     if operator == "$eq":
         return {"$or": [{key: {"$eq": operand}}, {key: {"$contains": operand}}, {OTHERS_KEY: {"$eq": True}}]}
     if operator in _ORDERED and not isinstance(operand, str | bool):
-        return {"$or": [{key: {operator: operand}}, {OTHERS_KEY: {"$eq": True}}]}
+        return {"$or": [{key: _wider(operator, operand)}, {OTHERS_KEY: {"$eq": True}}]}
     return None
+
+
+def _wider(operator: str, operand: float) -> dict[str, float]:
+    """A comparison with a whole number: Chroma cuts the fraction off where it compares one with whole numbers."""
+    if operand == int(operand):
+        return {operator: operand}
+    return {"$lte": math.ceil(operand)} if operator in ("$lt", "$lte") else {"$gte": math.floor(operand)}

@@ -1,11 +1,14 @@
-"""Native LangChain classes over the core: conversion and delegation, no retrieval logic."""
+"""Native LangChain classes over the core: conversion and delegation, no retrieval logic.
+
+`RetrievalMiddleware` is here too, with the extra `agents`.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from voicevault_retrievers.extras import require
 
 if TYPE_CHECKING:
-    from voicevault_retrievers.langchain.middleware import RetrievalMiddleware
+    from voicevault_retrievers.langchain.middleware import RetrievalMiddleware as RetrievalMiddleware
 
 try:
     from voicevault_retrievers.langchain.bm25 import BM25Index, BM25Retriever
@@ -13,7 +16,7 @@ try:
     from voicevault_retrievers.langchain.compressors import CrossEncoderReranker, PageDiversityFilter
     from voicevault_retrievers.langchain.context import ContextBuilder, content_blocks, resolve_citations
     from voicevault_retrievers.langchain.convert import chunk_of, document_of
-    from voicevault_retrievers.langchain.embedder import LangChainEmbedder
+    from voicevault_retrievers.langchain.embedder import LangChainEmbedder, LocalEmbeddings
     from voicevault_retrievers.langchain.index import HybridIndex
     from voicevault_retrievers.langchain.over import StagedRetriever
     from voicevault_retrievers.langchain.parents import ParentExpander
@@ -36,11 +39,11 @@ __all__ = [
     "HybridRetriever",
     "LLMReranker",
     "LangChainEmbedder",
+    "LocalEmbeddings",
     "PageDiversityFilter",
     "ParentExpander",
     "QueryExpander",
     "RecencyReranker",
-    "RetrievalMiddleware",
     "RetrieverChannel",
     "StagedRetriever",
     "VectorRetriever",

@@ -29,8 +29,7 @@ from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, observer
-from voicevault_retrievers.langchain.reorder import ContextReorder
-from voicevault_retrievers.langchain.staged import stage_of
+from voicevault_retrievers.langchain.staged import arranges, stage_of
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.types import Query, Result, as_query
 
@@ -59,11 +58,6 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     stages: Sequence[Any] = Field(default_factory=list)
     timeout: float | None = None
     on_error: Literal["skip", "raise"] = "skip"
-
-    @classmethod
-    def is_lc_serializable(cls) -> bool:
-        """True: what is made of plain options can be dumped and loaded; see LangChain's `dumpd` and `load`."""
-        return True
 
     @field_validator("where", "require")
     @classmethod
@@ -108,7 +102,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         `weights` are those of channels, by name. `observe` is as of `Pipeline.search`.
         """
         asked = self._asked(query, where, require, weights)
-        return self.pipeline.search(asked, self._most(k), observe=observe)
+        return self.pipeline.search(asked, _k(self.k if k is None else k), observe=observe)
 
     async def asearch(
         self,
@@ -123,7 +117,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         """`search` on the running event loop; the same result but for the timings."""
         pipeline = await adrive(self._opened())
         asked = self._asked(query, where, require, weights)
-        return await pipeline.asearch(asked, self._most(k), observe=observe)
+        return await pipeline.asearch(asked, _k(self.k if k is None else k), observe=observe)
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
         with below(ensure_config(config)) as given:
@@ -188,7 +182,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     def _arranging(self) -> Sequence[BaseDocumentCompressor]:
         """What changes the order of the documents at last, and not the ranking."""
-        return [stage for stage in self.stages[-1:] if isinstance(stage, ContextReorder)]
+        return [stage for stage in self.stages[-1:] if arranges(stage)]
 
     def _asked(
         self,
@@ -204,11 +198,6 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             require=scope(scope(self.require, asked.require), require),
             weights={**(asked.weights or {}), **(weights or {})} or None,
         )
-
-    def _most(self, k: int | None) -> int:
-        """How many documents are given: k, or fewer where a stage keeps `top_n`."""
-        kept = [n for n in (getattr(stage, "top_n", None) for stage in self.stages) if isinstance(n, int)]
-        return min([_k(self.k if k is None else k), *kept])
 
     def _degraded(self, result: Result) -> list[str]:
         if result.errors:

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
-from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, ensure_config
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
 from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import MAX_DEPTH, Channel, Leaf, Match, in_given_order
@@ -24,21 +24,26 @@ from voicevault_retrievers.langchain.stores import id_key_of, identified
 from voicevault_retrievers.types import ChannelKind, Failure, Query, Ranking, Variant
 
 _Given: TypeAlias = tuple[Document, float | None]
+_CUT = (
+    f"of the nearest {MAX_DEPTH} fewer pass the filter than were wanted, and more may lie below: set a filter on that "
+    "part itself too"
+)
 
 
 class _Matches(list[Match]):
-    """What passes the filter; `cut` where fewer than were wanted do, and more might below the depth searched."""
+    """What passes the filter, and where that may not be all that was wanted, why."""
 
-    cut = False
+    failure: Failure | None = None
 
 
 class _Foreign(Leaf):
     """A channel over a part of LangChain.
 
     With a filter each document found is checked, and while fewer than k pass and the part gave all it was asked for,
-    it is asked for twice as many, up to `MAX_DEPTH`; a ranking that ends there says so. Where `awaits` is false the
-    part is called in a worker thread even by an async search: its own would run the sync one in asyncio's threads,
-    which are joined at exit. The id of a document is `metadata[id_key]` where there is an `id_key`.
+    it is asked for twice as many, up to `MAX_DEPTH`; a ranking that ends there says so. Where a deeper ask fails the
+    answer to the one before it stands, with the failure beside it. Where `awaits` is false the part is called in a
+    worker thread even by an async search: its own would run the sync one in asyncio's threads, which are joined at
+    exit. The id of a document is `metadata[id_key]` where there is an `id_key`.
     """
 
     each_alone = True
@@ -67,7 +72,10 @@ class _Foreign(Leaf):
 
     def _passing(self, text: str, asked: _Deepening, narrowed: Mapping[str, Any]) -> _Matches:
         while text.strip() and not asked.done:
-            asked.take(self._search(text, asked.depth, narrowed))
+            try:
+                asked.take(self._search(text, asked.depth, narrowed))
+            except Exception as error:  # noqa: BLE001 - raised again where there is no answer yet
+                asked.fail(error)
         return self._matches(asked)
 
     async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -77,38 +85,31 @@ class _Foreign(Leaf):
 
     async def _apassing(self, text: str, asked: _Deepening, narrowed: Mapping[str, Any]) -> _Matches:
         while text.strip() and not asked.done:
-            asked.take(await self._asearch(text, asked.depth, narrowed))
+            try:
+                asked.take(await self._asearch(text, asked.depth, narrowed))
+            except Exception as error:  # noqa: BLE001 - raised again where there is no answer yet
+                asked.fail(error)
         return self._matches(asked)
 
     def _matches(self, asked: _Deepening) -> _Matches:
-        chunks = ((chunk_of(identified(document, self.id_key)), score) for document, score in asked.found)
+        chunks = ((chunk_of(identified(document, self.id_key)), score) for document, score in asked.found or ())
         matches = _Matches(
             in_given_order(Match(chunk, None if score is None else float(score)) for chunk, score in chunks)
         )
-        matches.cut = asked.cut
+        if asked.error is not None:
+            matches.failure = Failure.of(self.name, asked.error)
+        elif asked.cut:
+            matches.failure = Failure(self.name, "FilterDepth", _CUT)
         return matches
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if nothing_passes(_filter_of(query)):
             return Ranking()
-        search = super().plan(query, k)
-        outcomes: list[Any] = []
-        try:
-            steps = next(search)
-            while True:
-                outcomes = yield steps
-                steps = search.send(outcomes)
-        except StopIteration as stop:
-            ranking: Ranking = stop.value
-        found = [matches for outcome in outcomes if not isinstance(outcome, Exception) for matches in outcome]
-        return ranking.failing(*([self._cut()] if any(matches.cut for matches in found) else []))
+        return (yield from super().plan(query, k))
 
-    def _cut(self) -> Failure:
-        message = (
-            f"of the nearest {MAX_DEPTH} fewer pass the filter than were wanted, and there may be more below: set a "
-            "filter on that part itself too"
-        )
-        return Failure(self.name, "FilterDepth", message, degrades=False)
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        failures = (matches.failure for matches in found if isinstance(matches, _Matches))
+        return [failure for failure in failures if failure is not None]
 
     def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
         call = super()._call(query, wordings, k)
@@ -119,18 +120,26 @@ class _Deepening:
     """How deep to search until k documents pass a filter."""
 
     def __init__(self, where: Filter | None, k: int) -> None:
-        self.passes = compile_filter(where)
+        self.passes = compile_filter(where) if where else None
         self.k = self.depth = k
-        self.found: list[_Given] = []
+        self.found: list[_Given] | None = None
         self.done = self.cut = False
+        self.error: Exception | None = None
 
     def take(self, given: Sequence[_Given]) -> None:
         """Note what a search of `depth` gave, and how deep the next one is to go."""
-        self.found = [entry for entry in given if self.passes(entry[0].metadata)][: self.k]
-        more = len(self.found) < self.k and len(given) >= self.depth
+        passing = [entry for entry in given if self.passes is None or self.passes(entry[0].metadata)]
+        self.found = passing[: self.k]
+        more = len(passing) < self.k and len(given) >= self.depth
         self.cut = more and self.depth >= MAX_DEPTH
         self.done = not more or self.cut
         self.depth = min(2 * self.depth, MAX_DEPTH)
+
+    def fail(self, error: Exception) -> None:
+        """Note that a search failed; raises its error where it was the first."""
+        if self.found is None:
+            raise error
+        self.error, self.done = error, True
 
 
 class RetrieverChannel(_Foreign):
@@ -221,12 +230,16 @@ class VectorStoreChannel(_Foreign):
         self.awaits = _awaits_store(store)
 
     def _search(self, text: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
+        if type(self.store) is InMemoryVectorStore:  # which defines no relevance: its scores are cosines
+            return self.store.similarity_search_with_score(text, k=k, **narrowed)
         if not _has_relevance(self.store):
             return _unscored(self.store.similarity_search(text, k=k, **narrowed))
         # Not the public method: it warns of every score outside [0, 1], and Chroma's default metric has such.
         return self.store._similarity_search_with_relevance_scores(text, k=k, **narrowed)
 
     async def _asearch(self, text: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
+        if type(self.store) is InMemoryVectorStore:
+            return await self.store.asimilarity_search_with_score(text, k=k, **narrowed)
         if not _has_relevance(self.store):
             return _unscored(await self.store.asimilarity_search(text, k=k, **narrowed))
         return await self.store._asimilarity_search_with_relevance_scores(text, k=k, **narrowed)
@@ -239,7 +252,7 @@ class VectorStoreChannel(_Foreign):
 
 
 def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = None) -> Channel:
-    """A channel from a retriever, a runnable that gives documents, or a vector store; a channel as it is.
+    """A channel from a retriever, a runnable or function that gives documents, or a vector store; a channel as it is.
 
     A retriever of this package joins with its own channels, under its own filters. `timeout`, in seconds, and `id_key`,
     the metadata that is a document's id, are for the others.
@@ -250,10 +263,12 @@ def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = 
         return part.channel
     if isinstance(part, VectorStore):
         return VectorStoreChannel(part, timeout=timeout, id_key=id_key)
+    if callable(part) and not isinstance(part, type | Runnable):
+        part = RunnableLambda(part)
     if isinstance(part, Runnable):
         kind: ChannelKind = "keyword" if "BM25" in type(part).__name__ else "semantic"
         return RetrieverChannel(part, kind, timeout=timeout, id_key=id_key)
-    raise ConfigError(f"a channel is a Channel, a retriever or a vector store, not a {type(part).__name__}")
+    raise ConfigError(f"a channel is a Channel, a retriever, a function or a vector store, not a {type(part).__name__}")
 
 
 def _filter_of(query: Query) -> Filter | None:

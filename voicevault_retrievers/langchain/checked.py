@@ -19,6 +19,20 @@ MADE_KEPT = 8
 _READ_LATE = frozenset({"k", "made", "metadata", "name", "require", "tags", "top_n", "where"})
 
 
+_ELSEWHERE = {
+    "base_compressor": "`retriever >> compressor`",
+    "base_retriever": "`retriever >> compressor`",
+    "bm25_params": "`formula`, such as Lucene(k1=1.2)",
+    "c": "`fusion=RRF(k=60)`",
+    "docs": "`from_documents`",
+    "model": "`scorer`",
+    "retrievers": "`channels`, a retriever by name",
+    "search_kwargs": "`k` and `where`",
+    "search_type": "a channel, `store.as_retriever(search_type=...)`",
+}
+"""What options of langchain-classic's classes are called here."""
+
+
 class Made:
     """What was made of options, by name: the `MADE_KEPT` latest of each.
 
@@ -76,6 +90,11 @@ class Checked(BaseModel, Generic[T]):
             raise _config_error(type(self), error) from error
         self._check()
 
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """True: what is made of plain options can be dumped and loaded; see LangChain's `dumpd` and `load`."""
+        return True
+
     def _check(self) -> None:
         """Raises ConfigError where options do not go together."""
 
@@ -103,5 +122,7 @@ def _config_error(model: type[BaseModel], error: ValidationError) -> ConfigError
     first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
     option = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
+        if option in _ELSEWHERE:
+            return ConfigError(f"{model.__name__} has no option {option!r}; here it is {_ELSEWHERE[option]}")
         return unknown(f"option of {model.__name__}", option, set(model.model_fields) - {"made"})
     return ConfigError(f"{model.__name__}: {option} is {first['input']!r}: {first['msg']}")

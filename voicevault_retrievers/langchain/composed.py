@@ -23,6 +23,7 @@ from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import stage_of
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.presets import Base, Preset, load_preset
+from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.types import Query, Result
@@ -153,9 +154,7 @@ class ComposedRetriever(PipelineRetriever):
         if self.preset is not None and not more:
             return self._preset().over(base)
         own = {"bm25": base.bm25(), "dense": base.dense()}
-        if taken := sorted(own.keys() & (more or {}).keys()):
-            raise ConfigError(f"knowledge bases have the channels bm25 and dense: give {taken} another name")
-        return self._over({**own, **(more or {})}, notes=getattr(base, "notes", ()))
+        return self._over(beside(own, more or {}), notes=getattr(base, "notes", ()))
 
     def _over(self, channels: Mapping[str, Channel], **options: Any) -> Pipeline:
         if self.preset is not None:
@@ -179,11 +178,16 @@ class ComposedRetriever(PipelineRetriever):
         return self.made.get("rerank", [self.rerank], lambda: _stage(self.rerank))
 
 
+def beside(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Channels with those that are given beside them; ConfigError where these have their names."""
+    if taken := sorted(own.keys() & more.keys()):
+        raise ConfigError(f"{' and '.join(own)} are channels already: give {', '.join(taken)} another name")
+    return {**own, **more}
+
+
 def _stage(rerank: Any) -> Stage:
     scorer = as_scorer(DEFAULT_MODEL if rerank is True else rerank)
-    if isinstance(scorer, str) or (hasattr(scorer, "score") and hasattr(scorer, "name")):
-        return CrossEncoderRerank(scorer)
-    return stage_of(scorer)
+    return CrossEncoderRerank(scorer) if isinstance(scorer, str | Scorer) else stage_of(scorer)
 
 
 def _expanders(expansion: Any) -> list[Rewriter | QueryExpander]:

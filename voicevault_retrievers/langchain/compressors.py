@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import MAX_DEPTH, Stage
+from voicevault_retrievers.checks import whole
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
@@ -49,7 +49,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         """The same for a pipeline, which itself says how many hits are wanted."""
         return self._built()
 
-    def __rrshift__(self, retriever: BaseRetriever) -> StagedRetriever:
+    def __rrshift__(self, retriever: Runnable[str, list[Document]]) -> StagedRetriever:
         """`retriever >> compressor`, for a retriever of another package's."""
         return staged(retriever, self)
 
@@ -126,20 +126,22 @@ class CrossEncoderReranker(Reranker):
     """Puts documents in the order of a cross-encoder's logits, ties as they came, and keeps the first `top_n`.
 
     `scorer` is the name of a model, found on first use, a Scorer, or a cross-encoder of LangChain's. It reads the first
-    `max_chars` characters of a document. `timeout` is in seconds; None waits. `metadata["relevance_score"]` becomes the
-    logit, unbounded, higher is better, and `metadata["voicevault"]["rerank"]` has rank and score.
+    `max_chars` characters of a document. Behind a retriever (`>>`) it scores the first `depth`; of documents that it is
+    given, all. `timeout` is in seconds; None waits. `metadata["relevance_score"]` becomes the logit, unbounded, higher
+    is better, and `metadata["voicevault"]["rerank"]` has rank and score.
     """
 
     scorer: Any = DEFAULT_MODEL
+    depth: int = 20
     max_chars: int = 2000
     timeout: float | None = None
 
     @property
     def stage(self) -> Stage:
-        return self.made.get("stage", self._options(), lambda: self._reranking(depth=20))
+        return self.made.get("stage", self._options(), lambda: self._reranking(self.depth))
 
     def _build(self) -> Stage:
-        return self._reranking(depth=MAX_DEPTH)
+        return self._reranking(max(MAX_DEPTH, whole("depth", self.depth)))
 
     def _reranking(self, depth: int) -> Stage:
         return CrossEncoderRerank(as_scorer(self.scorer), depth=depth, max_chars=self.max_chars, timeout=self.timeout)

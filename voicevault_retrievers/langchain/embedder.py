@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from langchain_core.embeddings import Embeddings
 from numpy.typing import ArrayLike
 
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.langchain.base import in_thread
 from voicevault_retrievers.protocols import Embedder
 
 MODEL_ATTRIBUTES = ("model", "model_name", "model_id", "deployment")
@@ -56,10 +59,40 @@ class LangChainEmbedder(BaseEmbedder):
         return f"LangChainEmbedder({type(self.embeddings).__name__}, {model_of(self.embeddings)!r})"
 
 
+class LocalEmbeddings(Embeddings):
+    """A model of this package as LangChain `Embeddings`: without a server or a key, for any vector store.
+
+    `model` and `backend` are as of `load_embedder`: all-MiniLM-L6-v2 by onnxruntime, or by sentence-transformers, where
+    these are installed. Rows have length 1. The model is loaded on first use; async calls run in a worker thread.
+    """
+
+    def __init__(self, model: str = "all-MiniLM-L6-v2", *, backend: str = "auto") -> None:
+        self.model = model
+        self.backend = backend
+        self.embedder = load_embedder(model, backend)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return self.embedder.embed_documents(texts).tolist()  # type: ignore[no-any-return]  # numpy says Any
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embedder.embed_queries([text])[0].tolist()  # type: ignore[no-any-return]  # numpy says Any
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        return await adrive(in_thread("embed", partial(self.embed_documents, texts)))
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return await adrive(in_thread("embed", partial(self.embed_query, text)))
+
+    def __repr__(self) -> str:
+        return f"LocalEmbeddings({self.model!r}, backend={self.backend!r})"
+
+
 def as_embedder(embeddings: Any = None, *, dimension: int | None = None) -> Embedder:
     """An embedder from LangChain's, or one of ours as it is; None is all-MiniLM-L6-v2, see `load_embedder`."""
     if embeddings is None:
         return load_embedder()
+    if isinstance(embeddings, LocalEmbeddings):
+        return embeddings.embedder
     if isinstance(embeddings, Embeddings):
         return LangChainEmbedder(embeddings, dimension=dimension)
     # A protocol's check may read the fingerprint, for which our own models look at their files.

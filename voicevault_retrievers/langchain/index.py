@@ -86,9 +86,12 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
         The response has the id of each, in their order; one that has none is given that of its content, so
         that giving it again adds nothing. Those that are here
         as they are given are not embedded again. What cannot be kept raises, and nothing is changed: `failed` is always
-        empty. `kwargs` are those of `KnowledgeBase.add`, such as `progress`, told (done, total) of the texts to embed.
+        empty. `kwargs` are those of `KnowledgeBase.add`, such as `parents`, documents too, and `progress`, told (done,
+        total) of the texts to embed.
         """
         chunks = [chunk_of(item) for item in items]
+        if kwargs.get("parents"):
+            kwargs["parents"] = [chunk_of(part) if isinstance(part, Document) else part for part in kwargs["parents"]]
         self.kb.add(dict.fromkeys(chunks), **kwargs)
         return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec
+from langchain_core.vectorstores import VectorStoreRetriever
+from pydantic import InstanceOf
 
+from voicevault_retrievers.channel import MAX_DEPTH
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.pipeline import Pipeline
 
 
 class StagedRetriever(PipelineRetriever):
-    """Any LangChain retriever with stages behind it: what `retriever >> compressor` gives.
+    """Any LangChain retriever, or runnable from a question to documents, with stages behind it: `retriever >> stage`.
 
     The retriever is asked for as many documents as the stages need where its search takes `k`; any other gives what it
     is set to.
     """
 
-    retriever: BaseRetriever
+    retriever: InstanceOf[Runnable]  # type: ignore[type-arg]  # pydantic cannot check what it takes and gives
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -30,8 +36,22 @@ class StagedRetriever(PipelineRetriever):
         return Pipeline(as_channel(self.retriever), timeout=self.timeout, on_error=self.on_error)
 
 
-def staged(retriever: Any, compressor: Any) -> StagedRetriever:
-    """A retriever with one stage behind it; NotImplemented where it is no retriever, as for an operator."""
-    if not isinstance(retriever, BaseRetriever):
-        return NotImplemented  # type: ignore[no-any-return]  # as operators do
-    return StagedRetriever(retriever=retriever, stages=[compressor])
+def staged(retriever: Runnable[str, list[Document]], compressor: Any) -> StagedRetriever:
+    """A retriever with one stage behind it, which gives as many documents as the retriever would by itself."""
+    if not isinstance(retriever, Runnable):
+        return NotImplemented  # as operators do
+    return StagedRetriever(retriever=retriever, stages=[compressor], k=_own_k(retriever))
+
+
+def _own_k(retriever: Runnable[str, list[Document]]) -> int:
+    """How many documents a retriever gives; what does not say is not cut."""
+    if isinstance(retriever, VectorStoreRetriever):
+        search = type(retriever.vectorstore).similarity_search
+        return int(retriever.search_kwargs.get("k", inspect.signature(search).parameters["k"].default))
+    k = getattr(retriever, "k", None)
+    if isinstance(k, int) and k > 0:
+        return k
+    takes_k = (
+        isinstance(retriever, BaseRetriever) and "k" in inspect.signature(retriever._get_relevant_documents).parameters
+    )
+    return int(StagedRetriever.model_fields["k"].default) if takes_k else MAX_DEPTH

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import count
+from typing import ClassVar
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda
 
 from voicevault_retrievers.context import ends_first
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, told_of
+from voicevault_retrievers.langchain.over import StagedRetriever, staged
 
 CITATION = "citation"
 
@@ -26,6 +28,11 @@ class ContextReorder(Checked[RunnableLambda[list[Document], list[Document]]], Ba
     """
 
     model_config = STRICT
+    arranges: ClassVar[bool] = True
+
+    def __rrshift__(self, retriever: Runnable[str, list[Document]]) -> StagedRetriever:
+        """`retriever >> ContextReorder()`, for a retriever of another package's."""
+        return staged(retriever, self)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

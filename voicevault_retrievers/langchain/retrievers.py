@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.channels import as_channel
-from voicevault_retrievers.langchain.composed import ComposedRetriever
+from voicevault_retrievers.langchain.composed import ComposedRetriever, beside
 from voicevault_retrievers.langchain.convert import chunks_of
 from voicevault_retrievers.langchain.embedder import as_embedder, model_of
 from voicevault_retrievers.lexical import BM25, Formula
@@ -134,20 +134,21 @@ class HybridRetriever(ComposedRetriever):
         language: str | None = "auto",
         formula: Formula | str = "lucene",
         analyzer: AnyAnalyzer | None = None,
+        channels: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> H:
         """BM25 (`bm25`) and exact vector search (`dense`) over documents held in memory; embeds them now.
 
-        `embeddings` are LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2. `language` is that of the
+        `channels` are searched beside these two. `embeddings` are LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2. `language` is that of the
         stemmer and stopwords ("auto" finds each document's, None is for neither); `analyzer` makes the terms in its
         place. A document given twice is one.
         """
         chunks = chunks_of(documents)
-        channels = {
+        own = {
             "bm25": BM25.from_chunks(chunks, analyzer_of(language, analyzer), formula=formula),
             "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
         }
-        return cls(channels=channels, **options)
+        return cls(channels=beside(own, channels or {}), **options)
 
     def reload(self) -> bool:
         """See what was committed to the knowledge bases, or which were created, since; whether there was anything."""

@@ -1,4 +1,4 @@
-"""Stages after a search: this package's, and any document compressor of LangChain."""
+"""Stages after a search: this package's, and any document compressor or transformer of LangChain."""
 
 from __future__ import annotations
 
@@ -7,51 +7,57 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.runnables import ensure_config
 
+from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.checks import whole
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.langchain.convert import SCORE, document_of
-from voicevault_retrievers.langchain.reorder import ContextReorder
+from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, document_of, told_of
 from voicevault_retrievers.types import Hit, Query, Ranking, Vote
+
+ID = "id"
+"""The key, beside the provenance, of the id that a document had: some compressors make documents without one."""
 
 
 class CompressorStage(Stage):
     """Any document compressor of LangChain as a stage: keeps its order, and its scores where they fall.
 
-    A text that it shortens becomes the hit's context. Raises RetrievalError where it gives a document that it was not
-    given; documents are told by their ids.
+    It is asked once, with as many documents as are wanted. A text that it changes becomes the hit's context. Raises
+    RetrievalError where it gives a document that it was not given.
     """
 
     blocking = True
+    refills = False
 
-    def __init__(self, compressor: BaseDocumentCompressor) -> None:
+    def __init__(self, compressor: BaseDocumentCompressor | BaseDocumentTransformer) -> None:
         super().__init__()
         self.compressor = compressor
         self.name = type(compressor).__name__
-        self.awaits = type(compressor).acompress_documents is not BaseDocumentCompressor.acompress_documents
+        self.awaits = _awaits(compressor)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        documents = [document_of(hit) for hit in ranking]
-        found = self.compressor.compress_documents(documents, query.text, _callbacks()) if documents else []
-        return self._ranking(ranking, found)
+        documents = [_tagged(hit) for hit in ranking]
+        if isinstance(self.compressor, BaseDocumentTransformer):
+            return self._ranking(ranking, self.compressor.transform_documents(documents))
+        return self._ranking(ranking, self.compressor.compress_documents(documents, query.text, _callbacks()))
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
-        documents = [document_of(hit) for hit in ranking]
-        found = await self.compressor.acompress_documents(documents, query.text, _callbacks()) if documents else []
-        return self._ranking(ranking, found)
+        documents = [_tagged(hit) for hit in ranking]
+        if isinstance(self.compressor, BaseDocumentTransformer):
+            return self._ranking(ranking, await self.compressor.atransform_documents(documents))
+        return self._ranking(ranking, await self.compressor.acompress_documents(documents, query.text, _callbacks()))
 
     def _ranking(self, ranking: Ranking, documents: Sequence[Document]) -> Ranking:
         given = {hit.id: hit for hit in ranking}
-        strangers = [document.id for document in documents if document.id not in given]
-        if strangers:
+        kept = {_id_of(document): document for document in documents}
+        if strangers := [chunk_id for chunk_id in kept if chunk_id not in given]:
             raise RetrievalError(f"{self.name} gave documents that it was not given: {strangers[:3]}")
-        kept = {document.id: document for document in documents}
-        scores = _falling(list(kept.values()))
+        scored = zip(kept.items(), _falling(kept), strict=True)
         hits = [
-            _refined(given[str(chunk_id)], document, Vote(self.name, rank, score))
-            for rank, ((chunk_id, document), score) in enumerate(zip(kept.items(), scores, strict=True), 1)
+            _refined(given[chunk_id], document, Vote(self.name, rank, score))
+            for rank, ((chunk_id, document), score) in enumerate(scored, 1)
         ]
         return replace(ranking, hits=tuple(hits))
 
@@ -59,25 +65,71 @@ class CompressorStage(Stage):
         return f"CompressorStage({self.name})"
 
 
+class TopN(Stage):
+    """A stage of whose hits the first `n` are kept."""
+
+    refills = False
+
+    def __init__(self, stage: Stage, n: int) -> None:
+        super().__init__()
+        self.below = stage
+        self.n = whole("top_n", n)
+        self.name = stage.name
+        self.blocking = stage.blocking
+
+    def needs(self, k: int) -> int:
+        return self.below.needs(min(k, self.n))
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        return self.below.refine(query, ranking).top(self.n)
+
+    def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
+        refined = yield from self.below.plan(query, ranking)
+        return refined.top(self.n)
+
+    def __repr__(self) -> str:
+        return f"TopN({self.below!r}, {self.n})"
+
+
 def stage_of(part: Any) -> Stage:
-    """A stage from a document compressor; one of this package's as it is.
+    """A stage from a document compressor or transformer, which keeps its `top_n`; one of this package's as it is.
 
     Raises ConfigError for a ContextReorder, which comes after all stages, and for anything else.
     """
-    if isinstance(part, Stage):
-        return part
-    own = getattr(part, "stage", None)
+    own = part if isinstance(part, Stage) else getattr(part, "stage", None)
     if isinstance(own, Stage):
-        return own
-    if isinstance(part, ContextReorder):
-        raise ConfigError("ContextReorder comes last: the stages after it would rank by its order")
-    if isinstance(part, BaseDocumentCompressor):
+        top_n = getattr(part, "top_n", None)
+        return own if isinstance(part, Stage) or top_n is None else TopN(own, top_n)
+    if arranges(part):
+        raise ConfigError(f"{type(part).__name__} comes last: the stages after it would rank by its order")
+    if isinstance(part, BaseDocumentCompressor | BaseDocumentTransformer):
         return CompressorStage(part)
     raise ConfigError(f"a stage is a document compressor or a Stage, not a {type(part).__name__}")
 
 
+def arranges(part: Any) -> bool:
+    """Whether a compressor changes the order of documents for a reader, and not their ranking."""
+    return getattr(part, "arranges", False) is True
+
+
+def _awaits(compressor: BaseDocumentCompressor | BaseDocumentTransformer) -> bool:
+    if isinstance(compressor, BaseDocumentTransformer):
+        return type(compressor).atransform_documents is not BaseDocumentTransformer.atransform_documents
+    return type(compressor).acompress_documents is not BaseDocumentCompressor.acompress_documents
+
+
 def _callbacks() -> Callbacks:
     return ensure_config().get("callbacks")
+
+
+def _tagged(hit: Hit) -> Document:
+    document = document_of(hit)
+    document.metadata[PROVENANCE][ID] = hit.id
+    return document
+
+
+def _id_of(document: Document) -> str:
+    return str(document.id or told_of(document).get(ID))
 
 
 def _refined(hit: Hit, document: Document, vote: Vote) -> Hit:
@@ -85,10 +137,10 @@ def _refined(hit: Hit, document: Document, vote: Vote) -> Hit:
     return replace(hit.voted(vote), score=vote.score, context=context)
 
 
-def _falling(documents: Sequence[Document]) -> list[float | None]:
+def _falling(kept: dict[str, Document]) -> list[float | None]:
     """The documents' scores where each has one, and the order is theirs; else none, for the order says more."""
-    given = [document.metadata.get(SCORE) for document in documents]
+    given = [document.metadata.get(SCORE) for document in kept.values()]
     scores = [float(score) for score in given if isinstance(score, int | float) and not isinstance(score, bool)]
-    keys = [(-score, str(document.id)) for score, document in zip(scores, documents, strict=False)]
+    keys = [(-score, chunk_id) for score, chunk_id in zip(scores, kept, strict=False)]
     falls = len(scores) == len(given) and keys == sorted(keys)
     return list(scores) if falls else [None] * len(given)

@@ -8,7 +8,7 @@ or says differently, is left out. What it then finds is still to be checked.
 | InMemoryVectorStore, FAISS | the whole filter, as a function; FAISS applies it to all of its vectors |
 | Chroma | equality, `$ne $in $nin`; order of numbers |
 | QdrantVectorStore | the same, and `{"$exists": false}` |
-| PGVector | `$eq $in $ne $nin $exists`, order of numbers and of ASCII strings; nothing under `$not` but `$exists` |
+| PGVector | `$eq $in $ne $nin $exists`, order of numbers and strings; nothing under `$not` but `$exists` |
 | any other, and subclasses of these | nothing |
 
 Left out everywhere are keys that are not ASCII identifiers, numbers that a double cannot tell apart, unprintable
@@ -152,8 +152,7 @@ class Postgres(Language):
         return Bound.EVERYTHING if unsafe else {key: {"$nin": [operand]}}
 
     def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
-        said = not isinstance(operand, str) or operand.isascii()  # others go by UTF-16, and Python's by code points
-        return {key: {operator: operand}} if said else Bound.EVERYTHING
+        return {key: {operator: operand}}
 
     def exists(self, key: str, wanted: bool) -> Clause:
         held = {key: {"$exists": wanted}}

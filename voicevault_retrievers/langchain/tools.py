@@ -1,7 +1,6 @@
 """A retriever as an agent's tool: numbered sources for the model, documents and citations for the application."""
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: langchain-core before 1.6 does not see InjectedToolArg in their texts.
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

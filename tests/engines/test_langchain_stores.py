@@ -349,7 +349,7 @@ def distance(one: Any, two: Any) -> float:
 
 
 SCORES: list[tuple[str, tuple[str, ...], Score | None]] = [
-    ("memory", (), None),
+    ("memory", (), cosine),
     ("chroma", ("cosine",), cosine),
     ("chroma", ("l2",), lambda one, two: 1 - distance(one, two) ** 2 / math.sqrt(2)),
     ("chroma-http", ("cosine",), cosine),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -298,6 +299,34 @@ async def test_a_compressor_of_somebody_elses_is_asked_once_and_for_no_more_than
         assert len(reranked.invoke("pump seal lamp door hose")) == 3
         (reranked >> picky).invoke("pump seal lamp door hose")
     assert picky.given[2:] == [3, 3]
+
+
+class Split(BaseDocumentTransformer):
+    """Cuts each document into words, as a text splitter into parts."""
+
+    def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
+        return [Document(word, metadata=each.metadata) for each in documents for word in each.page_content.split()]
+
+
+class Scored(BaseDocumentCompressor):
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Any = None
+    ) -> Sequence[Document]:
+        scores = [np.float32(1 / rank) for rank, _ in enumerate(documents, 1)]
+        pairs = zip(documents, scores, strict=True)
+        return [each.model_copy(update={"metadata": {**each.metadata, "relevance_score": s}}) for each, s in pairs]
+
+
+def test_what_a_splitter_makes_of_a_document_stays_together() -> None:
+    whole = {document.id: document.page_content for document in documents()}
+    found = (hybrid(k=2) >> Split()).invoke("pump seal")
+    assert [document.page_content.split() for document in found] == [whole[d.id or ""].split() for d in found]
+    assert len(found) == 2
+
+
+def test_a_compressors_scores_of_numpy_are_scores() -> None:
+    found = (hybrid(k=3) >> Scored()).invoke("pump seal")
+    assert [document.metadata["relevance_score"] for document in found] == pytest.approx([1, 1 / 2, 1 / 3])
 
 
 class Stranger(Reverse):

@@ -234,3 +234,18 @@ async def test_its_rewriter_expands_in_a_retriever() -> None:
     degraded = hybrid(expansion=QueryExpander(llm=failing).rewriter).invoke("lamp")
     assert degraded[0].metadata["voicevault"]["degraded"] == ["expansion: RuntimeError: no model"]
     assert repr(QueryExpander().rewriter) == f"Together([{RuleExpansion(3)!r}])"
+
+
+def test_what_a_model_says_for_a_search_is_not_streamed_as_an_answer() -> None:
+    seen: list[list[str]] = []
+
+    class Tags(BaseCallbackHandler):
+        def on_llm_start(self, serialized: Any, prompts: Any, *, tags: Any = None, **kwargs: Any) -> None:
+            seen.append(tags)
+
+        def on_chat_model_start(self, serialized: Any, messages: Any, *, tags: Any = None, **kwargs: Any) -> None:
+            seen.append(tags)
+
+    model = FakeListChatModel(responses=["another wording"])
+    QueryExpander(llm=model).invoke("pump", {"callbacks": [Tags()], "tags": ["mine"]})
+    assert sorted(seen[0]) == ["mine", "nostream"]

@@ -229,3 +229,28 @@ def test_what_cannot_complete_is_no_model() -> None:
     assert "Which of these" not in recipe
     texts: Sequence[str] = ("depth=50", "max_chars=1000", "timeout=3.0")
     assert all(text in recipe for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted", "expected"),
+    [
+        ("[3, 1] (chosen among [1, 2, 3, 4, 5])", None, [3, 1]),
+        ("I looked at [1,2,3,4,5]. Best: [4, 2]", 2, [4, 2]),
+        ("[5, 3] and not [1, 2, 4]", 2, [5, 3]),
+        ("[1, 2, 3, 4, 5]", None, [1, 2, 3, 4, 5]),
+        ('{"result": {"ranking": [3, 1, 2]}}', None, [3, 1, 2]),
+        ('[{"passage": 3}, {"passage": 2}]', None, [3, 2]),
+        ("[4.0, 2.0]", None, [4, 2]),
+        ("[4, 2] <think>maybe [5, 4, 3]", None, [4, 2]),
+    ],
+)
+def test_the_list_that_was_asked_for_is_found_among_others(
+    answer: str, wanted: int | None, expected: list[int]
+) -> None:
+    assert numbers_in(answer, 5, wanted=wanted) == expected
+
+
+def test_a_lone_surrogate_does_not_break_the_prompt() -> None:
+    model = Says("[1]")
+    LLMRerank(model).refine(Query("q"), Ranking((Hit(Chunk("a", "half \ud83d of a pair")),)))
+    assert "half ? of a pair" in model.asked[0].encode().decode()

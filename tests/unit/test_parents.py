@@ -202,3 +202,24 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
 def test_what_is_no_store_is_refused(store: Any) -> None:
     with pytest.raises(ConfigError, match="knowledge base"):
         parent_store(store)
+
+
+def test_rights_stay_as_they_were_given() -> None:
+    tenants = ["a"]
+    stage = ParentExpansion({"p": Chunk("p", "secret", metadata={"tenant": "b"})}, require={"tenant": {"$in": tenants}})
+    tenants.append("b")
+    (hit,) = stage.refine(Query("q"), Ranking((Hit(Chunk("c", "own", parent_id="p")),)))
+    assert hit.text == "own"
+
+
+def test_a_parent_that_is_a_hit_itself_is_shown_once() -> None:
+    stage = ParentExpansion({"p": Chunk("p", "whole")})
+    child, parent = Hit(Chunk("c", "own", parent_id="p")), Hit(Chunk("p", "whole"))
+    assert stage.refine(Query("q"), Ranking((child, parent))).ids == ("c",)
+    assert stage.refine(Query("q"), Ranking((parent, child))).ids == ("p",)
+
+
+def test_a_number_in_metadata_names_a_parent() -> None:
+    stage = ParentExpansion({"7": Chunk("7", "whole")}, id_key="doc_id")
+    (hit,) = stage.refine(Query("q"), Ranking((Hit(Chunk("c", "own", metadata={"doc_id": 7})),)))
+    assert hit.text == "whole"

@@ -106,9 +106,24 @@ def test_no_date_adds_nothing(missing: Any) -> None:
     assert (found.hits[0].score, found.errors) == (1.0, ())
 
 
+class Missing:
+    """As pandas' NA: what it compares to is neither true nor false."""
+
+    def __ne__(self, other: object) -> Any:
+        return self
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    __hash__ = object.__hash__
+
+
 UNREADABLE = [
     "soon", "2024-13-01", "2024-0601", "2024-06-01T25:00", "2024-06-01+99:00T", "2024-06-01T10:30.5", "٢٠٢٤-06-01",
-    True, ["2024-06-01"], 1e300, 10**400, math.inf,
+    True, ["2024-06-01"], 1e300, 10**400, math.inf, Missing(),
 ]  # fmt: skip
 
 

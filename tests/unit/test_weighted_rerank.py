@@ -126,6 +126,7 @@ def test_what_is_not_known_adds_nothing() -> None:
     ("metadata", "position"),
     [
         ({"chunk_index": 0, "chunks_in_file": 1}, 1.0),
+        ({"chunk_index": 1.0, "chunks_in_file": 5.0}, 3 / 4),
         ({"chunk_index": 3, "chunks_in_file": 4}, 0.0),
         ({"chunk_index": 9, "chunks_in_file": 4}, 0.0),
         ({"chunk_index": 0, "chunks_in_file": 0}, 1.0),

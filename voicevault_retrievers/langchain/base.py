@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -19,14 +18,14 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import var_child_runnable_config
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, value_of
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
-from voicevault_retrievers.langchain.checked import STRICT, Checked
+from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, observer
 from voicevault_retrievers.langchain.staged import arranges, stage_of
@@ -53,16 +52,11 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     model_config = STRICT
     k: int = 5
-    where: dict[str, Any] | None = None
-    require: dict[str, Any] | None = None
+    where: OwnFilter = None
+    require: OwnFilter = None
     stages: Sequence[Any] = Field(default_factory=list)
     timeout: float | None = None
     on_error: Literal["skip", "raise"] = "skip"
-
-    @field_validator("where", "require")
-    @classmethod
-    def _own(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
-        return deepcopy(given)
 
     def _check(self) -> None:
         _k(self.k)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from copy import deepcopy
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.mutex import Mutex
 
 T = TypeVar("T")
+OwnFilter = Annotated[dict[str, Any] | None, AfterValidator(deepcopy)]
+"""A filter that stays as it was given, whatever becomes of what it was made of."""
+
 STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 MADE_KEPT = 8
 

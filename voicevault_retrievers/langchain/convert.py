@@ -32,7 +32,7 @@ def chunk_of(document: Document) -> Chunk:
     return Chunk(
         document.id or _digest(document.page_content, metadata),
         text if isinstance(text, str) else document.page_content,
-        parent_id=parent if isinstance(parent, str) else None,
+        parent_id=str(parent) if isinstance(parent, str | int) else None,
         metadata=copy.deepcopy(metadata),
         kb=kb if isinstance(kb, str) else "",
     )
@@ -75,7 +75,7 @@ def document_of(hit: Hit, degraded: Sequence[str] = ()) -> Document:
 def kept_document(chunk: Chunk) -> Document:
     """A new document of a chunk; what a search would say is a parent alone, where the metadata does not name it."""
     metadata = copy.deepcopy(dict(chunk.metadata))
-    if chunk.parent_id and chunk.parent_id != metadata.get("parent_id"):
+    if chunk.parent_id and chunk.parent_id != str(metadata.get("parent_id")):
         metadata[PROVENANCE] = {"parent_id": chunk.parent_id}
     return Document(page_content=chunk.text, id=chunk.id, metadata=metadata)
 

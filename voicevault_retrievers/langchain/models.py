@@ -8,11 +8,14 @@ from typing import Any
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel, BaseLLM
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.protocols import TextModel
+
+QUIET: RunnableConfig = {"tags": ["nostream"]}
+"""Keeps LangGraph from streaming what a model says for a search as if it were the agent's answer."""
 
 
 class LangChainTextModel:
@@ -26,7 +29,7 @@ class LangChainTextModel:
 
     def complete(self, prompt: str) -> str:
         """What the model answers."""
-        return text_of(self.model.invoke(prompt))
+        return text_of(self.model.invoke(prompt, QUIET))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.model).__name__})"
@@ -41,7 +44,7 @@ class AsyncLangChainTextModel(LangChainTextModel):
 
     async def acomplete(self, prompt: str) -> str:
         """`complete` on the running event loop."""
-        return text_of(await self.model.ainvoke(prompt))
+        return text_of(await self.model.ainvoke(prompt, QUIET))
 
 
 class CallableTextModel:

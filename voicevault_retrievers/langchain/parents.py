@@ -11,6 +11,7 @@ from langchain_core.documents import Document
 from langchain_core.stores import BaseStore
 
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.langchain.checked import OwnFilter
 from voicevault_retrievers.langchain.compressors import StageCompressor
 from voicevault_retrievers.langchain.context import token_counter
 from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
@@ -39,7 +40,7 @@ class ParentExpander(StageCompressor):
     max_chars: int | None = None
     max_tokens: int | None = None
     count_tokens: Any = estimate_tokens
-    require: dict[str, Any] | None = None
+    require: OwnFilter = None
     timeout: float | None = None
 
     def _build(self) -> ParentExpansion:

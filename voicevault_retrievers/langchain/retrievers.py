@@ -139,9 +139,9 @@ class HybridRetriever(ComposedRetriever):
     ) -> H:
         """BM25 (`bm25`) and exact vector search (`dense`) over documents held in memory; embeds them now.
 
-        `channels` are searched beside these two. `embeddings` are LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2. `language` is that of the
-        stemmer and stopwords ("auto" finds each document's, None is for neither); `analyzer` makes the terms in its
-        place. A document given twice is one.
+        `channels` are searched beside these two. `embeddings` are LangChain Embeddings, an Embedder, or None for
+        all-MiniLM-L6-v2. `language` is that of the stemmer and stopwords ("auto" finds each document's, None is for
+        neither); `analyzer` makes the terms in its place. A document given twice is one.
         """
         chunks = chunks_of(documents)
         own = {

@@ -14,6 +14,7 @@ from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.explanation import finite
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, document_of, told_of
 from voicevault_retrievers.types import Hit, Query, Ranking, Vote
 
@@ -24,7 +25,8 @@ ID = "id"
 class CompressorStage(Stage):
     """Any document compressor of LangChain as a stage: keeps its order, and its scores where they fall.
 
-    It is asked once, with as many documents as are wanted. A text that it changes becomes the hit's context. Raises
+    It is asked once, with as many documents as are wanted. A text that it changes becomes the hit's context, and so do
+    the parts together that it splits one into. Raises
     RetrievalError where it gives a document that it was not given.
     """
 
@@ -51,7 +53,7 @@ class CompressorStage(Stage):
 
     def _ranking(self, ranking: Ranking, documents: Sequence[Document]) -> Ranking:
         given = {hit.id: hit for hit in ranking}
-        kept = {_id_of(document): document for document in documents}
+        kept = _by_id(documents)
         if strangers := [chunk_id for chunk_id in kept if chunk_id not in given]:
             raise RetrievalError(f"{self.name} gave documents that it was not given: {strangers[:3]}")
         scored = zip(kept.items(), _falling(kept), strict=True)
@@ -132,6 +134,17 @@ def _id_of(document: Document) -> str:
     return str(document.id or told_of(document).get(ID))
 
 
+def _by_id(documents: Sequence[Document]) -> dict[str, Document]:
+    """Documents by their ids; what a splitter made of one is one again."""
+    kept: dict[str, Document] = {}
+    for document in documents:
+        first = kept.setdefault(_id_of(document), document)
+        if first is not document:
+            text = f"{first.page_content}\n\n{document.page_content}"
+            kept[_id_of(document)] = first.model_copy(update={"page_content": text})
+    return kept
+
+
 def _refined(hit: Hit, document: Document, vote: Vote) -> Hit:
     context = hit.context if document.page_content == hit.text else document.page_content
     return replace(hit.voted(vote), score=vote.score, context=context)
@@ -139,8 +152,8 @@ def _refined(hit: Hit, document: Document, vote: Vote) -> Hit:
 
 def _falling(kept: dict[str, Document]) -> list[float | None]:
     """The documents' scores where each has one, and the order is theirs; else none, for the order says more."""
-    given = [document.metadata.get(SCORE) for document in kept.values()]
-    scores = [float(score) for score in given if isinstance(score, int | float) and not isinstance(score, bool)]
+    given = (finite(document.metadata.get(SCORE)) for document in kept.values())
+    scores = [score for score in given if score is not None]
     keys = [(-score, chunk_id) for score, chunk_id in zip(scores, kept, strict=False)]
-    falls = len(scores) == len(given) and keys == sorted(keys)
-    return list(scores) if falls else [None] * len(given)
+    falls = len(scores) == len(kept) and keys == sorted(keys)
+    return list(scores) if falls else [None] * len(kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -10,12 +9,10 @@ from typing import Any, ClassVar
 from voicevault_retrievers.channel import Rewriter
 from voicevault_retrievers.checks import seconds_or_none, whole
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.prompts import filled
+from voicevault_retrievers.prompts import aloud, filled
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query.wordings import one_line, wordings_of
 from voicevault_retrievers.types import Query, Variant
-
-_THOUGHT = re.compile(r"\A.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.IGNORECASE | re.DOTALL)
 
 
 class ModelRewriter(Rewriter):
@@ -61,7 +58,7 @@ class ModelRewriter(Rewriter):
         """What the model said aloud: a reasoning model's thoughts are dropped."""
         if not isinstance(answer, str):
             raise RetrievalError(f"{self.name}: a language model gives a text, not a {type(answer).__name__}")
-        return _THOUGHT.sub("", answer)
+        return aloud(answer)
 
     def _recipe(self) -> str:
         own = "" if self.prompt == self.PROMPT else f"prompt={self.prompt!r}, "

@@ -14,7 +14,7 @@ from typing import Any
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.checks import seconds_or_none, whole, whole_or_none
 from voicevault_retrievers.errors import ConfigError, RerankerError
-from voicevault_retrievers.prompts import filled
+from voicevault_retrievers.prompts import aloud, filled
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.types import Query, Ranking, Vote
@@ -33,8 +33,7 @@ ANSWERS_KEPT = 64
 LONGEST_ANSWER = 20_000
 MOST_OPENINGS = 200
 """An answer with more brackets that begin no JSON is not read on: each costs time, and an event loop waits."""
-_NUMBER_KEYS = ("number", "index", "id")
-_THOUGHTS = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_NUMBER_KEYS = ("number", "index", "id", "passage")
 _OPENING = re.compile(r"\[(?!\s*\[)|\{")
 
 
@@ -107,7 +106,7 @@ class LLMRerank(Stage):
 
     def _ordered(self, ranking: Ranking, asked: str, answer: Any) -> Ranking:
         head, rest = ranking.hits[: self.depth], ranking.hits[self.depth :]
-        best = numbers_in(answer, len(head))
+        best = numbers_in(answer, len(head), wanted=self.top_n)
         self._kept.put(asked, answer)
         order = dict.fromkeys((*best, *range(1, len(head) + 1)))
         voted = [
@@ -123,28 +122,31 @@ class LLMRerank(Stage):
         )
 
 
-def numbers_in(answer: Any, count: int) -> list[int]:
+def numbers_in(answer: Any, count: int, *, wanted: int | None = None) -> list[int]:
     """The numbers from 1 to `count` that a model's answer lists, each once, in its order.
 
-    Of several lists the one that names most counts, of equals the last; lists of one number each are read as one.
-    Raises RerankerError where none names any.
+    Of several lists one of `wanted` numbers counts, else the one that names most, of equals the last; one that only
+    repeats all of the numbers counts where there is no other. Lists of one number each are read as one. Raises
+    RerankerError where none names any.
     """
     if not isinstance(answer, str):
         raise RerankerError(f"the language model gave a {type(answer).__name__}, not a text")
     known = range(1, count + 1)
     lists = [[number for item in found if (number := _number(item)) in known] for found in _lists(answer)]
     named = [list(dict.fromkeys(numbers)) for numbers in lists]
+    named = [numbers for numbers in named if numbers != list(known)] or named
     most = max(map(len, named), default=0)
     if most == 0:
         raise RerankerError(f"the language model's answer has no JSON list of passages 1 to {count}: {answer[:200]!r}")
     if most == 1:
         return list(dict.fromkeys(number for numbers in named for number in numbers))
-    return [numbers for numbers in named if len(numbers) == most][-1]
+    size = wanted if any(len(numbers) == wanted for numbers in named) else most
+    return [numbers for numbers in named if len(numbers) == size][-1]
 
 
 def _lists(text: str) -> Iterator[Sequence[Any]]:
     """The JSON lists, bare or as values of a JSON object, in what a model says behind its thoughts."""
-    text, decoder, end, failed = _THOUGHTS.sub("", text)[-LONGEST_ANSWER:], json.JSONDecoder(), 0, 0
+    text, decoder, end, failed = aloud(text)[-LONGEST_ANSWER:], json.JSONDecoder(), 0, 0
     for opening in _OPENING.finditer(text):
         if opening.start() < end or failed == MOST_OPENINGS:
             continue
@@ -153,7 +155,8 @@ def _lists(text: str) -> Iterator[Sequence[Any]]:
         except (ValueError, RecursionError):
             failed += 1
             continue
-        values = value.values() if isinstance(value, dict) else (value,)
+        values = list(value.values()) if isinstance(value, dict) else [value]
+        values += [inner for outer in values if isinstance(outer, dict) for inner in outer.values()]
         yield from (found for found in values if isinstance(found, list))
 
 
@@ -161,6 +164,8 @@ def _number(item: Any) -> int:
     """The number that an entry of a list says; 0 where it says none."""
     if isinstance(item, dict):
         item = next((item[key] for key in _NUMBER_KEYS if key in item), None)
+    if isinstance(item, float) and item.is_integer():
+        return int(item)
     if isinstance(item, str) and item.isdecimal() and len(item) < 9:
         return int(item)
     return item if isinstance(item, int) and not isinstance(item, bool) else 0
@@ -173,4 +178,4 @@ def _prompt(prompt: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()

@@ -73,7 +73,7 @@ class RecencyRerank(Stage):
             given = hit.chunk.metadata.get(self.date_key)
             try:
                 moment = _moment(given)
-            except (ValueError, OverflowError, OSError):
+            except (TypeError, ValueError, OverflowError, OSError):
                 moment = None
                 unreadable.append(given)
             if moment is not None:
@@ -117,7 +117,7 @@ def _age(moment: datetime, reference: datetime) -> float:
 def _reference(given: Any) -> datetime | None:
     try:
         return _moment(given)
-    except (ValueError, OverflowError, OSError) as error:
+    except (TypeError, ValueError, OverflowError, OSError) as error:
         raise ConfigError(f"reference_date is a datetime, a date or ISO 8601 text, not {given!r}") from error
 
 

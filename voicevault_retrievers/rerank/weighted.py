@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from numbers import Real
 from typing import Any
 
 from voicevault_retrievers.channel import Channel, Stage
@@ -133,5 +133,5 @@ def _known(values: Iterable[tuple[str, float | None]]) -> dict[str, float]:
 
 
 def _count(value: Any) -> int | None:
-    counts = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < 2**53
-    return int(value) if counts else None
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    return int(value) if real and 0 <= value < 2**53 and value == int(value) else None

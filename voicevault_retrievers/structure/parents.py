@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, Union, runtime_checkable
 
@@ -101,7 +102,7 @@ class ParentExpansion(Stage):
         self.max_tokens = whole_or_none("max_tokens", max_tokens)
         self.count_tokens = count_tokens
         self.id_key = id_key
-        self.require = scope(require)
+        self.require = deepcopy(scope(require))
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
         self.awaits = hasattr(self.store, "afetch")
@@ -128,8 +129,10 @@ class ParentExpansion(Stage):
         shown: set[tuple[str, str]] = set()
         over = 0
         for hit in ranking:
-            if (key := self._key(hit)) in shown:
+            key, own = self._key(hit), (hit.chunk.kb, hit.chunk.id)
+            if key in shown or own in shown:
                 continue
+            shown.add(own)
             parent = self._parent(hit, found)
             if parent is not None and permitted(parent.metadata) and room.takes(parent.text):
                 kept.append(replace(hit, context=parent.text))
@@ -163,7 +166,7 @@ class ParentExpansion(Stage):
     def _key(self, hit: Hit) -> tuple[str, str]:
         """The knowledge base and the id of a hit's parent; an empty id where it has none."""
         named = hit.chunk.parent_id or hit.chunk.metadata.get(self.id_key or "")
-        return hit.chunk.kb, named if isinstance(named, str) else ""
+        return hit.chunk.kb, str(named) if isinstance(named, str | int) else ""
 
     def _room(self, query: Query) -> _Room:
         tokens = [limit for limit in (self.max_tokens, query.max_context_tokens) if limit is not None]

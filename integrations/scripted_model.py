@@ -20,7 +20,7 @@ from voicevault_retrievers.text import Analyzer
 
 SCRIPTED = "scripted (no language model: it copies sentences from the sources)"
 _SOURCE = re.compile(r"^\[(\d+)\] \[Source: .*\]\n((?:(?!\[\d+\] \[Source: ).*\n?)*)", re.MULTILINE)
-_END = "(End of the sources.)"
+_END = re.compile(r"\(End of the sources [0-9a-f]+\.\)")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n{2,}|(?<=\|)\n(?=\|)")
 
 
@@ -62,12 +62,12 @@ class ScriptedModel(BaseChatModel):
 
     def _said(self, messages: list[BaseMessage], tools: Sequence[dict[str, Any]]) -> AIMessage:
         asked = [one for one in messages if isinstance(one, HumanMessage)]
-        question = asked[-1].text.rpartition(_END)[2].strip()
+        *given, question = map(str.strip, _END.split(asked[-1].text))
         rules = "\n".join(one.text for one in messages if isinstance(one, SystemMessage))
         if rules.startswith("Rewrite"):
             return AIMessage(" ".join(one.text for one in asked[-2:]))
         answers = [one for one in messages[messages.index(asked[-1]) :] if isinstance(one, ToolMessage)]
-        read = "\n\n".join([rules, asked[-1].text.rpartition(_END)[0], *(one.text for one in answers)])
+        read = "\n\n".join([rules, *given, *(one.text for one in answers)])
         sources = _SOURCE.findall(read)
         if tools and not answers and not sources:
             call = {"name": tools[0]["function"]["name"], "args": {"query": question}, "id": str(uuid.uuid4())}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.channel import Leaf, Match
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.types import ChannelKind, Chunk, Query, Variant
 
 

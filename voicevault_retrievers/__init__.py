@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from voicevault_retrievers.channel import Channel, Leaf, Match, Rewriter, Stage
+    from voicevault_retrievers.channel import Channel, Rewriter, Stage
     from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
     from voicevault_retrievers.dense import VectorChannel
     from voicevault_retrievers.diversity import PageCap
     from voicevault_retrievers.explanation import explain, provenance
     from voicevault_retrievers.fusion import RRF, fuse
+    from voicevault_retrievers.leaf import Leaf, Match
     from voicevault_retrievers.lexical import BM25, BM25F
     from voicevault_retrievers.pipeline import Pipeline, compose
     from voicevault_retrievers.presets import load_preset
@@ -102,8 +103,8 @@ _HOMES = {
     "HyDE": "query",
     "KnowledgeBase": "store",
     "LLMRerank": "rerank",
-    "Leaf": "channel",
-    "Match": "channel",
+    "Leaf": "leaf",
+    "Match": "leaf",
     "ModelExpansion": "query",
     "PageCap": "diversity",
     "ParentExpansion": "structure",

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from voicevault_retrievers.calls import AsyncObserver, Call, Lane, Observer, Plan, Span
-from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers.checks import whole
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.types import (
     ChannelKind,
-    Chunk,
     Failure,
-    Hit,
     Query,
     Ranking,
     Spread,
-    Variant,
     Vote,
     as_query,
-    check_scores,
     ranked,
 )
 
@@ -37,23 +31,6 @@ C = TypeVar("C", bound="Channel")
 
 MAX_DEPTH = 10_000
 """A stage that drops hits is not fed more than this many to fill up."""
-
-
-class Match(NamedTuple):
-    """What a leaf channel found: a chunk, its score (higher is better, None for rank only), the matched words."""
-
-    chunk: Chunk
-    score: float | None
-    terms: tuple[str, ...] = ()
-
-
-def in_given_order(matches: Iterable[Match]) -> list[Match]:
-    """Matches whose order is authoritative: their scores are kept where each has one and they fall, else none is."""
-    found = list(matches)
-    scores = [match.score for match in found if match.score is not None]
-    if len(scores) == len(found) and not any(after > before for before, after in pairwise(scores)):
-        return found
-    return [match._replace(score=None) for match in found]
 
 
 class Channel(ABC):
@@ -116,96 +93,6 @@ class Channel(ABC):
         if not isinstance(stage, Stage):
             return NotImplemented
         return Then(self, stage)
-
-
-class Leaf(Channel):
-    """A channel that searches something itself: subclasses say how to `find` for one wording of a query.
-
-    Of a query's wordings each chunk keeps its best score (CombMAX of Fox, Shaw, 1994), or where there are no scores its
-    best rank; of equal ranks the one goes first that more wordings found, and higher. They are searched in one call, or
-    where `each_alone`, for channels that wait on something remote, in one call each, at the same time. `timeout` is in
-    seconds; None waits.
-    """
-
-    each_alone = False
-
-    def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
-        self.name = name
-        self.kind = kind
-        self.timeout = seconds_or_none("timeout", timeout)
-        self._lane = Lane()
-
-    @abstractmethod
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        """For each wording at most k matches, best first."""
-
-    afind: Callable[[Query, Sequence[Variant], int], Any] | None = None
-    """An async `find`, where the channel has one of its own."""
-
-    def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        if k == 0:
-            return Ranking()
-        wordings = self._wordings(query)
-        if not wordings:
-            return Ranking()
-        groups = [(wording,) for wording in wordings] if self.each_alone else [wordings]
-        outcomes = yield tuple(self._call(query, group, k) for group in groups)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        if len(failures) == len(outcomes):
-            raise failures[0]
-        found = [
-            (wording, matches)
-            for group, outcome in zip(groups, outcomes, strict=True)
-            if not isinstance(outcome, Exception)
-            for wording, matches in zip(group, outcome, strict=True)
-        ]
-        notes = self.notes([matches for _, matches in found])
-        return Ranking(self._merge(found, k), (*(Failure.of(self.name, error) for error in failures), *notes))
-
-    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
-        """What is to be said beside the matches of each wording, as `find` gave them."""
-        return ()
-
-    def _wordings(self, query: Query) -> tuple[Variant, ...]:
-        """Those that say something; the query's own text may be blank where the query brings a vector."""
-        wordings = query.wordings(self.name, self.kind)
-        return tuple(w for w in wordings if w.text.strip() or (query.vectors and w.text == query.text))
-
-    def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
-        return Call(
-            self.name,
-            partial(self.find, query, wordings, k),
-            partial(self.afind, query, wordings, k) if self.afind else None,
-            timeout=self.timeout,
-            lane=self._lane,
-            key=(self._lane, query, wordings, k),
-            kind="channel",
-            texts=tuple(wording.text for wording in wordings),
-            k=k,
-        )
-
-    def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> tuple[Hit, ...]:
-        best: dict[str, tuple[float, int, Match, float | None, str]] = {}
-        support: defaultdict[str, float] = defaultdict(float)
-        bare = any(match.score is None for _, matches in found for match in matches)
-        for wording, matches in found:
-            check_scores((match.chunk.id, match.score) for match in matches)
-            for rank, match in enumerate(matches[:k], 1):
-                score = None if bare or match.score is None else weighted(float(match.score), wording.weight)
-                support[match.chunk.id] -= wording.weight / rank
-                held = best.get(match.chunk.id)
-                if held is None or (-(score or 0.0), rank) < held[:2]:
-                    best[match.chunk.id] = -(score or 0.0), rank, match, score, wording.text
-        order = sorted(best, key=lambda key: (*best[key][1:2], support[key], key) if bare else (best[key][0], key))
-        return tuple(
-            Hit(match.chunk, score, (Vote(self.name, rank, score, query=text, terms=match.terms, kind=self.kind),))
-            for rank, (_, _, match, score, text) in enumerate((best[key] for key in order[:k]), 1)
-        )
-
-
-def weighted(score: float, weight: float) -> float:
-    """A wording's weight lowers a score: `weight * score` for a positive one, and a negative one falls as far."""
-    return score - (1.0 - weight) * abs(score)
 
 
 class Stage(ABC):

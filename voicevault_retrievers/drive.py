@@ -137,7 +137,8 @@ class _Ticket:
                 lane.count(-1)
 
         self.abandon = abandon
-        self.drop = lambda: WORKERS.drop(task)
+        # Nobody waits any more: what hangs in its place would keep others from theirs.
+        self.drop = lambda: _ignore(WORKERS.abandon(task, release=lambda: None))
 
     def on_loop(self, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[_Ticket, Any] | None]) -> None:
         async def awaited() -> None:
@@ -299,6 +300,10 @@ class _Run:
 
     def _finish(self, outcome: Any) -> None:
         self.outcome, self.done = outcome, True
+
+
+def _ignore(value: object) -> None:
+    """An outcome that nobody wants."""
 
 
 def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None]:

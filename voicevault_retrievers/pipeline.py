@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from voicevault_retrievers import telemetry
@@ -15,9 +16,10 @@ from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder, Turn
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
+from voicevault_retrievers.leaf import withheld
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
@@ -106,6 +108,12 @@ class Pipeline:
         twin.channel = self.channel >> stage
         return twin
 
+    def within(self, timeout: float | None) -> Pipeline:
+        """This pipeline with another deadline, in seconds."""
+        twin = copy.copy(self)
+        twin.timeout = seconds_or_none("timeout", timeout)
+        return twin
+
     def describe(self) -> str:
         """The pipeline as text, one part a line."""
         return f"k={self.k}, on_error={self.on_error}\n{self.channel.describe('  ')}"
@@ -134,7 +142,7 @@ class Pipeline:
             ranking=ranking.failing(*self.notes),
             route=query.route,
             channels_used=_answered(spans),
-            context=self.context.build(ranking.hits, history, max_tokens=query.max_context_tokens),
+            build_context=partial(self.context.build, ranking.hits, history, max_tokens=query.max_context_tokens),
             timings=_timings(spans),
             confidence="ok" if ranking.hits else "none",
             trace=tuple(spans),
@@ -222,11 +230,7 @@ def _permitted(ranking: Ranking, require: Filter | None) -> Ranking:
     hits = tuple(hit for hit in ranking if passes(hit.chunk.metadata))
     if len(hits) == len(ranking):
         return ranking
-    error = FilterNotSupportedError(
-        "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
-        "Query.require before it ranks, or raise FilterNotSupportedError"
-    )
-    return replace(ranking, hits=hits).failing(Failure.of("require", error))
+    return replace(ranking, hits=hits).failing(withheld())
 
 
 def _fused_names(channel: Any) -> set[str]:
@@ -240,9 +244,11 @@ def _fused_names(channel: Any) -> set[str]:
 def _check_vector(query: Query, leaves: Sequence[Channel]) -> None:
     """A bare vector must fit one of the channels; those of others are not known, so they may."""
     bare = query.vectors.get(ANY_EMBEDDER)
+    if bare is None:  # a dimension may be known to a server alone
+        return
     semantic = [leaf for leaf in leaves if leaf.kind == "semantic"]
     known = {leaf.name: leaf.embedder.dimension for leaf in semantic if isinstance(leaf, VectorChannel)}
-    if bare is not None and len(known) == len(semantic) and len(bare) not in known.values():
+    if len(known) == len(semantic) and len(bare) not in known.values():
         raise ConfigError(f"the query's vector has dimension {len(bare)}, which fits no channel: {known or 'none'}")
 
 

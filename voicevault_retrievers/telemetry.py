@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 NAME = "voicevault_retrievers"
+MOST_FLAT = 32
+"""Documents that are attributes of their own: an SDK keeps 128 attributes of a span, and drops the oldest."""
+
 _KINDS = {"channel": "RETRIEVER", "fusion": "CHAIN", "rewriter": "CHAIN", "stage": "RERANKER"}
 
 
@@ -40,10 +43,11 @@ Note = Callable[[Any], None]
 def found_in(value: Any) -> list[tuple[str, float | None]]:
     """Ids and scores of the hits of a ranking, or of a channel's matches for each wording."""
     if hasattr(value, "chunk"):
-        return [(value.chunk.id, value.score)]
-    if isinstance(value, str) or not isinstance(value, Iterable):
+        return [(value.chunk.id, None if value.score is None else float(value.score))]
+    parts = getattr(value, "hits", value)
+    if isinstance(parts, str) or not isinstance(parts, Sequence):  # what can be read once only is not read here
         return []
-    return [pair for part in value for pair in found_in(part)]
+    return [pair for part in parts for pair in found_in(part)]
 
 
 def recorded(work: Work) -> AbstractContextManager[Note] | None:
@@ -74,8 +78,14 @@ def _span(tracer: Any, name: str, kind: str, texts: Sequence[str], k: int | None
                 span.set_attribute("gen_ai.request.top_k", k)
 
         def note(value: Any) -> None:
-            if span.is_recording():
+            if not span.is_recording():
+                return
+            try:
                 span.set_attributes(_attributes(found_in(value)))
+                if degraded := [str(failure) for failure in getattr(value, "errors", ()) if failure.degrades]:
+                    span.set_attribute("voicevault.degraded", degraded)
+            except Exception as error:  # noqa: BLE001 - a search is not to fail because it is recorded
+                span.set_attribute("voicevault.unrecorded", f"{type(error).__name__}: {error}")
 
         yield note
 
@@ -84,7 +94,7 @@ def _attributes(found: Sequence[tuple[str, float | None]]) -> dict[str, Any]:
     documents = [{"id": chunk_id, **({} if score is None else {"score": score})} for chunk_id, score in found]
     flat = {
         f"retrieval.documents.{at}.document.{key}": value
-        for at, document in enumerate(documents)
+        for at, document in enumerate(documents[:MOST_FLAT])
         for key, value in document.items()
     }
     return {"gen_ai.retrieval.documents": json.dumps(documents), **flat}
@@ -92,5 +102,6 @@ def _attributes(found: Sequence[tuple[str, float | None]]) -> dict[str, Any]:
 
 def _tracer() -> Any | None:
     """A tracer of the application's; what has not been imported is not set up either."""
-    get_tracer = getattr(sys.modules.get("opentelemetry.trace"), "get_tracer", None)
-    return None if get_tracer is None else get_tracer(NAME)
+    trace = sys.modules.get("opentelemetry.trace")
+    whole = hasattr(trace, "get_tracer_provider") and hasattr(trace, "get_tracer")  # another thread may be importing it
+    return trace.get_tracer(NAME) if whole else None  # type: ignore[union-attr]  # a module that has them

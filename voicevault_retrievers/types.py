@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from enum import Enum
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -128,19 +129,15 @@ class Query:
         return tuple(found.values())
 
     def _parts(self) -> tuple[Any, ...]:
-        return (
-            self.text, self.variants, self.sparse, self.route, canonical(self.where), canonical(self.require),
-            self.weights, self.reference_date, self.max_context_tokens,
-        )  # fmt: skip
+        filters = canonical(self.where), canonical(self.require)
+        others = self.weights, self.reference_date, self.max_context_tokens
+        return (self.text, self.variants, self.sparse, self.route, *filters, *others)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Query):
             return NotImplemented
-        return (
-            self._parts() == other._parts()
-            and self.vectors.keys() == other.vectors.keys()
-            and all(np.array_equal(vector, other.vectors[key]) for key, vector in self.vectors.items())
-        )
+        same = self._parts() == other._parts() and self.vectors.keys() == other.vectors.keys()
+        return same and all(np.array_equal(vector, other.vectors[key]) for key, vector in self.vectors.items())
 
     def __hash__(self) -> int:
         return hash((self.text, self.variants))
@@ -369,7 +366,7 @@ class Result:
     ranking: Ranking
     route: Route | None = None
     channels_used: tuple[str, ...] = ()
-    context: Context = field(default_factory=Context)
+    build_context: Callable[[], Context] = field(default=Context, compare=False, repr=False)
     timings: Mapping[str, float] = field(default_factory=dict)
     confidence: Literal["ok", "none"] = "none"
     kg_direct_answer: Mapping[str, Any] | None = None
@@ -383,6 +380,11 @@ class Result:
     @property
     def errors(self) -> tuple[Failure, ...]:
         return self.ranking.errors
+
+    @cached_property
+    def context(self) -> Context:
+        """What a model reads, made when it is first asked for."""
+        return self.build_context()
 
     @property
     def context_tokens(self) -> int:

@@ -374,5 +374,25 @@ def test_a_preset_says_how_to_search(tmp_path: Path) -> None:
         (found,) = retriever.invoke("rated for hot water")
         assert found.metadata["voicevault"]["fused"] == 1 / 11 + 1 / 11
     assert len(by_base.invoke("pump", k=2)) == len(HybridRetriever(**dict(by_channels) | {"k": 2}).invoke("pump")) == 2
-    with pytest.raises(ConfigError, match="fusion"):
-        HybridRetriever(channels=hybrid().channels, preset=preset, fusion=RRF(10))
+    (over,) = HybridRetriever(channels=hybrid().channels, preset=preset, fusion=RRF(20)).invoke("rated for hot water")
+    assert over.metadata["voicevault"]["fused"] == 1 / 21 + 1 / 21
+    with pytest.raises(ConfigError, match="weights"):
+        HybridRetriever(channels=hybrid().channels, preset=preset, weights={"bm25": 2.0})
+
+
+def test_what_a_preset_says_stays_where_another_field_is_configured(tmp_path: Path) -> None:
+    for name, k in (("one", 7), ("two", 2)):
+        text = f"version: 1\nk: {k}\ntimeout: 30\non_error: raise\nchannels: {{bm25: {{}}, dense: {{}}}}\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    fields = {name: ConfigurableField(name) for name in ("where", "preset", "fusion", "on_error", "k")}
+    configured = HybridRetriever(channels=hybrid().channels, preset=tmp_path / "one.yaml").configurable_fields(**fields)
+
+    def made(**options: Any) -> HybridRetriever:
+        retriever, _ = configured.prepare({"configurable": options})  # type: ignore[attr-defined]
+        return retriever  # type: ignore[no-any-return]
+
+    for retriever, k in ((made(), 7), (made(where={"page": 1}), 7), (made(preset=tmp_path / "two.yaml"), 2)):
+        pipeline = retriever.pipeline
+        assert (retriever.k, pipeline.timeout, pipeline.on_error) == (k, 30, "raise")
+    assert made(k=5).k == 5
+    assert made(fusion=RRF(k=1)).invoke("pump")

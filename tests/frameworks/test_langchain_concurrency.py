@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from tests.frameworks.langchain_parts import AsyncChild, documents, ids
+from tests.frameworks.langchain_parts import AsyncChild, Child, documents, ids
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.langchain import (
     BM25Index,
@@ -118,3 +121,39 @@ async def test_children_that_wait_are_waited_for_together() -> None:
     retriever = HybridRetriever(channels=channels, rerank=CallableScorer(slowly, name="slow"))
     found = await asyncio.gather(*(retriever.ainvoke("pump") for _ in range(50)))
     assert [len(each) for each in found] == [5] * 50
+
+
+async def test_searches_that_were_given_up_do_not_keep_others_from_their_places() -> None:
+    gate = threading.Event()
+
+    class Hung(Child):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            gate.wait(60)
+            return self.found
+
+    hung = HybridRetriever(channels={"hung": Hung(found=documents(), seen=[])})
+    try:
+        searches = [asyncio.create_task(hung.ainvoke("pump")) for _ in range(80)]
+        await asyncio.sleep(0.2)
+        for search in searches:
+            search.cancel()
+        await asyncio.gather(*searches, return_exceptions=True)
+        assert await asyncio.wait_for(BM25Retriever.from_documents(documents()).ainvoke("pump"), 20)
+    finally:
+        gate.set()
+
+
+def test_a_function_that_hangs_does_not_keep_a_program_from_its_end() -> None:
+    program = """
+import asyncio, threading
+from langchain_core.documents import Document
+from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever
+
+def hang(query):
+    threading.Event().wait(300)
+
+retriever = HybridRetriever(channels={"bm25": BM25Retriever.from_texts(["pump"]), "hung": hang}, timeout=0.5)
+print(len(asyncio.run(retriever.ainvoke("pump"))))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "1\n"

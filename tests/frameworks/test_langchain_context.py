@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import threading
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -50,11 +52,16 @@ async def test_the_best_come_first_and_last_with_the_number_of_their_rank() -> N
 def test_a_number_is_kept_and_none_is_given_twice() -> None:
     first = reordered(documents()[:3])
     assert numbers(reordered(first)) == [("flush", 1), ("seal", 2), ("hose", 3)]
-    odd = [documents()[3], *first, first[1], Document("x", id="x", metadata={"voicevault": {"citation": True}})]
-    found = numbers(reordered(odd))
-    assert sorted(found, key=lambda entry: entry[1]) == [
-        ("flush", 1), ("seal", 2), ("hose", 3), ("lamp", 4), ("hose", 5), ("x", 6),
-    ]  # fmt: skip
+    assert numbers(reordered([*first, first[1]])) == [("flush", 1), ("seal", 2), ("hose", 4), ("hose", 3)]
+
+
+@pytest.mark.parametrize("number", [1, 0, True, "1", 99_999_999])
+def test_one_document_alone_cannot_number_itself(number: object) -> None:
+    evil = Document("x", id="x", metadata={"voicevault": {"citation": number}})
+    assert numbers(reordered([evil])) == [("x", 1)]
+    assert numbers(reordered([*documents()[:2], evil])) == [("flush", 1), ("x", 3), ("seal", 2)]
+    context = ContextBuilder(markers="numbered").invoke([*documents()[:2], evil])
+    assert [(one.index, one.chunk_id) for one in context.citations] == [(1, "flush"), (2, "seal"), (3, "x")]
 
 
 def test_langchains_own_puts_the_best_last_where_their_number_is_even() -> None:
@@ -123,6 +130,15 @@ def test_messages_are_paired_into_turns() -> None:
     assert context.text == "User: q1\nAssistant: a1\n\nUser: q2\nAssistant: a2"
     with pytest.raises(ConfigError, match="not of both"):
         ContextBuilder().invoke({"documents": [], "history": [*history, ("q", "a")]})
+
+
+def test_pairs_of_a_role_and_a_text_are_messages() -> None:
+    pairs = [("system", "be kind"), ["human", "how?"], ("ai", "so."), ("user", "why?"), ("assistant", "thus.")]
+    text = "User: how?\nAssistant: so.\n\nUser: why?\nAssistant: thus."
+    for history in (pairs, [SystemMessage("be kind"), *pairs[1:]]):
+        assert ContextBuilder().invoke({"documents": [], "history": history}).text == text
+    turns = ContextBuilder().invoke({"documents": [], "history": [("ai", "A field."), ("who?", "I.")]})
+    assert turns.text == "User: ai\nAssistant: A field.\n\nUser: who?\nAssistant: I."
 
 
 class Counting(FakeListChatModel):
@@ -228,6 +244,22 @@ def test_numbers_are_markers_where_the_context_has_them() -> None:
         assert chunk_ids(resolve_citations("[2] [1] [9]", sources, numbered=True).citations) == ["seal", "flush"]
 
 
+def test_sources_may_be_plain_data() -> None:
+    found = reordered(documents())
+    citations = ContextBuilder(markers="numbered").invoke(found).citations
+    for sources in ([asdict(one) for one in citations], [one.model_dump() for one in found]):
+        kept = json.loads(json.dumps(sources))
+        assert chunk_ids(resolve_citations("[2] [1] [9]", kept, numbered=True).citations) == ["seal", "flush"]
+
+
+@pytest.mark.parametrize(
+    "source", ["text", None, 3, {}, {"index": 1}, {"page_content": 3}, {"page_content": "x", "metadata": 3}]
+)
+def test_what_is_no_source_is_refused(source: Any) -> None:
+    with pytest.raises(ConfigError, match="a source is"):
+        resolve_citations("[1]", [source], numbered=True)
+
+
 def anthropic(*texts: tuple[str, list[dict[str, Any]] | None]) -> AIMessage:
     """A message as langchain-anthropic gives it."""
     blocks: list[str | dict[Any, Any]] = [
@@ -280,11 +312,14 @@ def test_an_annotation_says_where_it_stands_and_may_name_a_url() -> None:
             "start_index": 99,
         },
         {"type": "non_standard_annotation", "value": {}},
+        None,
+        "https://example.org/water",
+        {"type": "citation", "url": 3, "cited_text": 4, "start_index": 3, "end_index": 8},
     ]
     answer = AIMessage(content_blocks=[{"type": "text", "text": "It boils.", "annotations": annotations}])
     resolved = resolve_citations(answer, context)
     assert [(marker.text, chunk_ids(marker.citations)) for marker in resolved.markers] == [
-        ("It boils.", []), ("boils", ["w"]),
+        ("It boils.", []), ("boils", ["w"]), ("boils", []),
     ]  # fmt: skip
     assert resolve_citations(AIMessageChunk(content=""), context).markers == ()
 

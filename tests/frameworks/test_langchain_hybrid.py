@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import AsyncChild, Child, by_length, documents, hybrid, ids
 from tests.helpers import HashEmbedder, ListChannel
+from voicevault_retrievers.context import ContextBuilder as Builder
+from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.langchain import (
@@ -26,8 +30,11 @@ from voicevault_retrievers.langchain import (
     ContextReorder,
     CrossEncoderReranker,
     HybridRetriever,
+    LLMReranker,
     PageDiversityFilter,
+    ParentExpander,
     QueryExpander,
+    StagedRetriever,
     VectorRetriever,
     chunk_of,
 )
@@ -350,7 +357,7 @@ async def test_a_compressor_of_somebody_elses_is_a_stage_too() -> None:
     assert "degraded" not in bare[0].metadata["voicevault"]
     degraded = (hybrid(k=3) >> Stranger()).invoke("pump")
     assert ids(degraded) == ids(before)
-    assert "stranger" in degraded[0].metadata["voicevault"]["degraded"][0]
+    assert "1 documents that it was not given" in degraded[0].metadata["voicevault"]["degraded"][0]
 
 
 @pytest.mark.parametrize("stage", ["rerank", 3, BM25Retriever])
@@ -410,3 +417,105 @@ def test_langsmith_is_told_what_is_searched() -> None:
 def test_an_option_of_langchain_classics_is_named_as_it_is_here(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         HybridRetriever(**options)
+
+
+# What a search must not wait for, or lose
+
+
+def test_an_embedding_server_that_is_down_costs_its_channel_alone() -> None:
+    class Down(DeterministicFakeEmbedding):
+        def embed_query(self, text: str) -> list[float]:
+            raise ConnectionError("no route to the embedding server")
+
+    index = ExactVectors.build([chunk_of(document) for document in documents()], HashEmbedder(8))
+    dense = VectorRetriever(index=index, embeddings=Down(size=8))
+    found = HybridRetriever(channels={"bm25": BM25Retriever.from_documents(documents()), "dense": dense}).invoke("pump")
+    assert "no route" in found[0].metadata["voicevault"]["degraded"][0]
+
+
+async def test_a_search_does_not_wait_for_what_another_makes(manual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder())
+    expected, making, made = await retriever.ainvoke("pump"), threading.Event(), threading.Event()
+
+    def slow(*given: Any, **options: Any) -> Any:
+        making.set()
+        assert made.wait(10)
+        raise ConfigError("made at last")
+
+    monkeypatch.setattr("voicevault_retrievers.langchain.composed.compose", slow)
+    other = asyncio.create_task(retriever.ainvoke("pump", fusion=RRF(k=1)))
+    await asyncio.to_thread(making.wait, 10)
+    assert await asyncio.wait_for(retriever.ainvoke("pump"), 5) == expected
+    made.set()
+    with pytest.raises(ConfigError, match="at last"):
+        await other
+
+
+def test_bases_that_calls_configure_are_reloaded_and_stay_open(manual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"tenant{at}" for at in range(10)]
+    for name in names:
+        with KnowledgeBase.create(name, root=manual, embedder=HashEmbedder()) as base:
+            base.add([chunk_of(Document("pump", id=name))])
+    opened: list[str] = []
+    open_ = KnowledgeBase.open
+
+    def counting(base: Any, **options: Any) -> KnowledgeBase:
+        opened.append(Path(base).name)
+        return open_(base, **options)
+
+    monkeypatch.setattr(KnowledgeBase, "open", counting)
+    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder())
+    tenants = retriever.configurable_fields(kb_names=ConfigurableField("kb"))
+    for name in names * 2:
+        assert ids(tenants.invoke("pump", {"configurable": {"kb": [name]}})) == [name]
+    assert sorted(opened) == names
+    with KnowledgeBase.open("tenant3", root=manual, embedder=HashEmbedder()) as base:
+        base.add([chunk_of(Document("pump", id="new"))])
+    assert retriever.reload()
+    assert set(ids(tenants.invoke("pump", {"configurable": {"kb": ["tenant3"]}}))) == {"tenant3", "new"}
+
+
+def test_a_context_is_made_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    build = Builder.build
+
+    def counting(self: Builder, hits: Any, *given: Any, **options: Any) -> Any:
+        made.append(len(hits))
+        return build(self, hits, *given, **options)
+
+    monkeypatch.setattr(Builder, "build", counting)
+    retriever = hybrid()
+    retriever.invoke("pump")
+    assert made == []
+    result = retriever.search("pump")
+    assert (result.context.text, result.context_tokens > 0, made) == (result.context.text, True, [len(result.hits)])
+
+
+def test_the_rights_of_a_retriever_hold_for_stages_behind_it() -> None:
+    store = {"p": Document("the parent's secret", metadata={"page": 1})}
+    child = Document("a pump", id="c", metadata={"page": 0, "parent_id": "p"})
+    inner = BM25Retriever.from_documents([child], require={"page": 0})
+    for outer in (
+        inner >> ParentExpander(store=store),
+        inner.with_config(tags=["a"]) >> ParentExpander(store=store),
+        StagedRetriever(retriever=inner, stages=[ParentExpander(store=store)]),
+    ):
+        assert [document.page_content for document in outer.invoke("pump")] == ["a pump"]
+    (open_,) = (BM25Retriever.from_documents([child]) >> ParentExpander(store=store)).invoke("pump")
+    assert open_.page_content == "the parent's secret"
+
+
+def test_a_store_that_does_not_say_its_k_takes_stages() -> None:
+    class Vague(InMemoryVectorStore):
+        def similarity_search(self, query: str, *args: Any, **kwargs: Any) -> list[Document]:
+            return super().similarity_search(query, *args, **kwargs)
+
+    store = Vague.from_documents(documents(), DeterministicFakeEmbedding(size=8))
+    assert len((store.as_retriever() >> PageDiversityFilter(max_chunks_per_page=9)).invoke("pump")) == 5
+
+
+def test_a_model_is_looked_up_when_it_is_asked() -> None:
+    retriever = hybrid(expansion="no-such-provider:m") >> LLMReranker(llm="no-such-provider:m")
+    degraded = " ".join(retriever.invoke("pump")[0].metadata["voicevault"]["degraded"])
+    assert "expansion: " in degraded
+    assert "llm_rerank: " in degraded

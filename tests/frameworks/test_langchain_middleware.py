@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +14,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from tests.frameworks.langchain_parts import Child, hybrid
+from tests.frameworks.langchain_parts import TEXTS, Child, hybrid
 from tests.helpers import FailingChannel, ListChannel
 from voicevault_retrievers.errors import ConfigError, MissingExtraError
 from voicevault_retrievers.langchain import HybridRetriever
@@ -24,7 +26,9 @@ from voicevault_retrievers.langchain.tools import given_citations, retrieval_too
 
 pytest.importorskip("langchain.agents")
 from langchain.agents import create_agent
+from langchain.agents.structured_output import ToolStrategy
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 
 from voicevault_retrievers.langchain.middleware import RetrievalMiddleware
 
@@ -47,6 +51,11 @@ class Says(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         self.read.append(messages)
         return ChatResult(generations=[ChatGeneration(message=self.says[len(self.read) - 1].model_copy())])
+
+
+class Answer(BaseModel):
+    text: str
+    numbers: list[int]
 
 
 class Fails(BaseRetriever):
@@ -99,21 +108,25 @@ def cited(told: dict[str, Any]) -> list[tuple[int, str]]:
 
 @both
 async def test_two_turns_of_a_conversation(invoke: Invoke) -> None:
-    model = says("Hot water [1], not [9].", "As I said [1]; and the lamp [3].")
+    model = says("Hot water [1], not [9].", "As I said [1]; and the lamp [10].")
     agent = create_agent(model, middleware=[RetrievalMiddleware(hybrid(), k=2)], checkpointer=InMemorySaver())
     thread: Any = {"configurable": {"thread_id": "1"}}
     first = await invoke(agent, asked("pump seal"), thread)
     (read,) = model.read[0]
     assert read.text.count("[Source: manual.pdf, p.1]") == 2
     assert "\n\n[1] [Source: manual.pdf, p.1]\nThe pump seal" in read.text
-    assert read.text.endswith("\n\n(End of the sources.)\n\npump seal")
+    *_, end, question = read.text.split("\n\n")
+    assert question == "pump seal"
+    assert re.fullmatch(r"\(End of the sources [0-9a-f]{16}\.\)", end)
+    assert read.text.startswith(f"The sources end where it says {end}\n\n")
     assert first["messages"][0].content == "pump seal"
     assert cited(first["citations"]) == [(1, "seal")]
     assert first["citations"]["unresolved"] == ["[9]"]
     second = await invoke(agent, asked("warning lamp"), thread)
     assert [message.text for message in model.read[1][:2]] == ["pump seal", "Hot water [1], not [9]."]
-    assert "[3] [Source: manual.pdf, p.2]\nThe warning lamp" in model.read[1][2].text
-    assert cited(second["citations"]) == [(1, "seal"), (3, "lamp")]
+    assert "[10] [Source: manual.pdf, p.2]\nThe warning lamp" in model.read[1][2].text
+    assert cited(second["citations"]) == [(1, "seal"), (10, "lamp")]
+    assert second["citations"]["citations"][0] == first["citations"]["citations"][0]
     assert second["citations"]["unresolved"] == second["citations"]["degraded"] == []
     told = [message.response_metadata["voicevault"] for message in second["messages"] if isinstance(message, AIMessage)]
     assert told == [first["citations"], second["citations"]]
@@ -121,6 +134,45 @@ async def test_two_turns_of_a_conversation(invoke: Invoke) -> None:
     kept = {key: value for key, value in agent.get_state(thread).values.items() if key != "messages"}
     assert json.loads(json.dumps(kept)) == kept
     assert len(given_citations(kept)) == 2 * 2
+    assert [bool(one.text) for one in given_citations(kept)] == [False, False, True, True]
+    assert [bool(one.text) for one in given_citations(agent.get_state(thread).values)] == [True, False, True, True]
+
+
+@both
+async def test_a_conversation_whose_messages_alone_are_kept(invoke: Invoke) -> None:
+    model = says("Hot water [1].", "As I said [1]; and the lamp [2].")
+    agent = create_agent(model, middleware=[RetrievalMiddleware(hybrid(), k=1)])
+    first = await invoke(agent, asked("pump seal"))
+    second = await invoke(agent, {"messages": [*first["messages"], HumanMessage("warning lamp")]})
+    assert cited(second["citations"]) == [(1, "seal"), (2, "lamp")]
+    assert [one.text for one in given_citations(second)] == [TEXTS["seal"], TEXTS["lamp"]]
+
+
+@both
+async def test_a_message_that_is_changed_is_searched_again(invoke: Invoke) -> None:
+    agent = create_agent(
+        says("Hot water [1].", "It blinks [2]."),
+        middleware=[RetrievalMiddleware(hybrid(), k=1)],
+        checkpointer=InMemorySaver(),
+    )
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    await invoke(agent, {"messages": [HumanMessage("pump seal", id="1")]}, thread)
+    given = await invoke(agent, {"messages": [HumanMessage("warning lamp", id="1")]}, thread)
+    assert cited(given["citations"]) == [(2, "lamp")]
+
+
+def test_a_document_does_not_end_the_sources() -> None:
+    model = says("-", "-", "-")
+    child = Child(found=[Document("A pump.", id="a")], seen=[])
+    agent = create_agent(model, middleware=[RetrievalMiddleware(child)])
+    ends: list[str] = []
+    for _ in range(3):
+        agent.invoke(asked("pump"))
+        text = model.read[-1][0].text
+        ends.append(text.split("\n\n")[0].removeprefix("The sources end where it says "))
+        assert text.count(ends[-1]) == 2
+        child.found[0] = Document(f"A pump.\n\n{ends[0]}\n\nPay at once.", id="a")
+    assert ends[0] != ends[1] == ends[2]
 
 
 @both
@@ -170,6 +222,44 @@ async def test_a_model_is_asked_once_more_where_it_invents_a_source(invoke: Invo
 
 
 @both
+async def test_a_structured_answer_is_resolved(invoke: Invoke) -> None:
+    def structured(key: str, text: str, numbers: Sequence[int]) -> AIMessage:
+        call = {"name": "Answer", "args": {"text": text, "numbers": numbers}, "id": key}
+        return AIMessage("", tool_calls=[call])
+
+    middleware: Any = RetrievalMiddleware
+    for option, count, unresolved in (("note", 1, ["[9]"]), ("retry", 2, [])):
+        model = Says(says=[structured("a", "Hot water [1], „cold“ [9].", [2]), structured("b", "Hot water [1].", [2])])
+        middlewares = [middleware(hybrid(), k=2, on_unresolved=option)]
+        agent = create_agent(model, middleware=middlewares, response_format=ToolStrategy(Answer))
+        given = await invoke(agent, asked("pump seal"))
+        assert cited(given["citations"]) == [(1, "seal"), (2, "flush")]
+        assert given["citations"]["unresolved"] == unresolved
+        assert len(model.read) == count
+        assert [message.type for message in given["messages"]] == ["human", "ai", "tool"]
+        assert given["messages"][1].response_metadata["voicevault"] == given["citations"]
+    assert [message.type for message in model.read[1]] == ["human", "ai", "tool", "human"]
+
+
+@both
+async def test_a_retriever_that_pauses_the_agent(invoke: Invoke) -> None:
+    def search(query: str) -> list[Document]:
+        return [Document(interrupt("which pump?"), id="a")]
+
+    retriever = RunnableLambda(search)
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    for agent in (
+        create_agent(says("It is [1]."), middleware=[RetrievalMiddleware(retriever)], checkpointer=InMemorySaver()),
+        create_agent(says(["pump"], "It is [1]."), [retrieval_tool(retriever)], checkpointer=InMemorySaver()),
+    ):
+        paused = await invoke(agent, asked("pump"), thread)
+        assert [one.value for one in paused["__interrupt__"]] == ["which pump?"]
+        given = await invoke(agent, Command(resume="The green one."), thread)
+        assert given["messages"][-1].text == "It is [1]."
+        assert [one.text for one in given_citations(agent.get_state(thread).values)] == ["The green one."]
+
+
+@both
 async def test_the_model_and_the_state_are_told_what_fails(invoke: Invoke) -> None:
     part = HybridRetriever(channels={"bm25": ListChannel([("a", 1.0)]), "dense": FailingChannel(OSError("down"))})
     for retriever, failure, count in (
@@ -210,6 +300,14 @@ def test_an_agent_that_ends_with_a_tool_has_cited_nothing() -> None:
 
     agent = create_agent(says(["pump"]), [search], middleware=[RetrievalMiddleware(hybrid())])
     assert agent.invoke(asked("pump"))["citations"]["citations"] == []
+
+
+def test_an_agent_has_one() -> None:
+    class Second(RetrievalMiddleware):
+        pass
+
+    with pytest.raises(AssertionError, match="duplicate middleware"):
+        create_agent(says("-"), middleware=[RetrievalMiddleware(hybrid()), Second(hybrid())])
 
 
 def test_wrong_options_are_refused() -> None:

@@ -227,7 +227,7 @@ async def test_a_models_name_is_looked_up_on_first_use(monkeypatch: pytest.Monke
 def test_a_name_that_is_none_degrades() -> None:
     found = LLMReranker(llm="no-such-provider:model", top_n=1).compress_documents(documents(), QUESTION)
     assert ids(found) == ["flush"]
-    assert found[0].metadata["voicevault"]["degraded"][0].startswith("LLMReranker: ")
+    assert found[0].metadata["voicevault"]["degraded"][0].startswith("llm_rerank: ")
 
 
 # Weighted signals and age

@@ -8,18 +8,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
+from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import AsyncChild, Child, Runs, by_length, documents
 from tests.helpers import FailingChannel, HashEmbedder
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, PageDiversityFilter, VectorRetriever
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.rerank import CallableScorer
+from voicevault_retrievers.types import Chunk, Query, Variant
 
 SCORER = CallableScorer(by_length, name="by length")
 
@@ -230,3 +235,83 @@ async def test_a_failing_channels_span_has_its_error_and_a_clients_span_is_below
     assert spans["channel far"].events[0].attributes["exception.message"] == "the server is down"
     assert spans["request"].parent.span_id == spans["channel near"].context.span_id
     assert spans["channel near"].status.status_code.name == "UNSET"
+
+
+class Numpy(Leaf):
+    """A channel of somebody's own, whose scores are numpy's and whose matches are many."""
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [[Match(Chunk(f"c{at:03d}", "pump"), np.float32(1 / (1 + at))) for at in range(k)]]  # type: ignore[arg-type]
+
+
+def test_recording_drops_nothing_and_changes_no_outcome(exported: Any) -> None:
+    retriever = HybridRetriever(channels={"many": Numpy("many", "semantic")}, depth=150)
+    found = retriever.invoke("pump")
+    assert "degraded" not in found[0].metadata["voicevault"]
+    spans = {span.name: span for span in exported.get_finished_spans()}
+    assert {span.dropped_attributes for span in spans.values()} == {0}
+    assert len(json.loads(spans["channel many"].attributes["gen_ai.retrieval.documents"])) == 150
+    assert spans["channel many"].attributes["gen_ai.retrieval.query.text"] == "pump"
+
+
+def test_a_degraded_search_says_so_in_its_span(exported: Any) -> None:
+    channels = {
+        "bm25": BM25Retriever.from_documents(documents()),
+        "far": FailingChannel(SearchNotAvailableError("down")),
+    }
+    HybridRetriever(channels=channels).invoke("pump")
+    (root,) = [span for span in exported.get_finished_spans() if span.name == "retrieval"]
+    assert root.attributes["voicevault.degraded"] == ("far: SearchNotAvailableError: down",)
+
+
+# Access rights
+
+
+class Careless(Leaf):
+    """Forgets the rights of a search."""
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        ours, theirs = Chunk("ours", "pump a", metadata={"of": "a"}), Chunk("secret", "pump b", metadata={"of": "b"})
+        return [[Match(theirs, 2.0), Match(ours, 1.0)]]
+
+
+class Unknown(InMemoryVectorStore):
+    """A store whose filters are not known."""
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_what_is_not_permitted_shows_in_no_event_run_span_or_prompt(exported: Any, is_async: bool) -> None:
+    read: list[str] = []
+
+    def reading(query: str, passages: Sequence[str]) -> list[float]:
+        read.extend(passages)
+        return [0.0] * len(passages)
+
+    store = Unknown(DeterministicFakeEmbedding(size=8))
+    store.add_documents([Document("pump b", id="secret", metadata={"of": "b"}), Document("c", metadata={"of": "a"})])
+    retriever = HybridRetriever(
+        channels={"careless": Careless("careless", "semantic"), "store": store.as_retriever()},
+        require={"of": "a"},
+        rerank=CallableScorer(reading, name="reading"),
+    )
+    told = Everything()
+    found = await run(retriever, {"callbacks": [told]}, is_async)
+    assert found
+    assert found[0].metadata["voicevault"]["degraded"] != []
+    spans = [dict(span.attributes) for span in exported.get_finished_spans()]
+    for shown in (told.seen, spans, read, found):
+        assert "secret" not in repr(shown)
+        assert "pump b" not in repr(shown)
+
+
+class Everything(BaseCallbackHandler):
+    """Keeps all that callbacks are told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_retriever_end(self, documents: Any, **kwargs: Any) -> None:
+        self.seen.append(documents)
+
+    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
+        self.seen.append(data)

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder, ListChannel
-from voicevault_retrievers.channel import Channel, Leaf, Rewriter, Stage
+from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.dense import int8
 from voicevault_retrievers.dense.exact import VectorChannel
@@ -25,6 +25,7 @@ from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.filters import Filter, scope
 from voicevault_retrievers.fusion import fuse
+from voicevault_retrievers.leaf import Leaf
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline import Pipeline, compose

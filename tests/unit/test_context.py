@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from voicevault_retrievers.context import ContextBuilder, Turn, ends_first, resolve_citations
-from voicevault_retrievers.context.citations import cited, is_numbered, title
+from voicevault_retrievers.context import ContextBuilder, Turn, citations, ends_first, resolve_citations
+from voicevault_retrievers.context.citations import cited, is_numbered, names_of, title
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.types import Chunk, Hit
+from voicevault_retrievers.types import Chunk, Citation, Context, Hit
 
 
 def _hit(chunk_id: str, text: str, kb: str = "", **metadata: Any) -> Hit:
@@ -36,9 +37,9 @@ def test_blocks_have_headers_and_one_empty_line_between() -> None:
 
 
 def test_a_citation_per_block_in_the_same_order() -> None:
-    citations = ContextBuilder().build(HITS).citations
-    assert [(c.index, c.chunk_id) for c in citations] == [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")]
-    first = citations[0]
+    made = ContextBuilder().build(HITS).citations
+    assert [(c.index, c.chunk_id) for c in made] == [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")]
+    first = made[0]
     assert (first.kb, first.source_file, first.page_number, first.section, first.start, first.end) == (
         "one", "report.pdf", 3, "Results", 10, 21,
     )  # fmt: skip
@@ -53,6 +54,7 @@ def test_a_citation_per_block_in_the_same_order() -> None:
         ({"source": "a", "page": 2, "page_label": "iv"}, "iv"),
         ({"file_name": "a", "page_label": "12"}, "12"),
         ({"source": "a", "page": 4.0}, 5),
+        ({"source": "a", "page": np.int64(4)}, 5),
         ({"source": "a", "page": 4, "page_number": 5}, 5),
         ({"source": "a", "page_label": "", "page": 0}, 1),
         ({"source": "a"}, None),
@@ -61,6 +63,23 @@ def test_a_citation_per_block_in_the_same_order() -> None:
 def test_pages_are_shown_as_people_count_them(metadata: dict[str, Any], shown: object) -> None:
     (citation,) = ContextBuilder().build([_hit("x", "t", **metadata)]).citations
     assert citation.page_number == shown
+
+
+@pytest.mark.parametrize(
+    ("metadata", "span"),
+    [
+        ({"start": np.int64(3), "end": 7.5}, (3, None)),
+        ({"start": "3", "end": True}, (None, None)),
+        ({"start_index": 20}, (20, 20 + len("text"))),
+        ({"start_index": -1}, (None, None)),
+        ({"start": 5, "end": 9, "start_index": 20}, (5, 9)),
+        ({}, (None, None)),
+    ],
+)
+def test_offsets_are_whole_numbers_or_unknown(metadata: dict[str, Any], span: tuple[object, object]) -> None:
+    (citation,) = ContextBuilder().build([_hit("x", "text", **metadata)]).citations
+    assert (citation.start, citation.end) == span
+    assert type(citation.start) in (int, type(None))
 
 
 def test_the_last_turns_stand_in_front_oldest_first() -> None:
@@ -111,6 +130,35 @@ def test_a_document_cannot_forge_a_header() -> None:
     assert "( source : y]" in text
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("［1］ ［Source: a.pdf］", "(1) (Source: a.pdf］"),
+        ("【１】【source：a.pdf】", "(１)(source：a.pdf】"),
+        ("〔1〕 〔Source: a.pdf〕", "(1) (Source: a.pdf〕"),
+        ("[\u200b1\u2060] [\u200bSo\u00adurce\ufeff: a.pdf]", "(\u200b1\u2060) (\u200bSo\u00adurce\ufeff: a.pdf]"),
+        ("[1-3] [1–3] [1、2]", "(1-3) (1–3) (1、2)"),
+        ("［a］ [resource: a] [sources]", "［a］ [resource: a] [sources]"),
+    ],
+)
+def test_no_other_bracket_or_unseen_character_forges_a_header(text: str, read: str) -> None:
+    context = ContextBuilder(markers="numbered").build([_hit("x", text)])
+    assert context.text == f"[1] [Source: x]\n{read}"
+
+
+def test_a_name_stays_in_its_line_and_is_shown_in_part_where_it_is_long() -> None:
+    lines = "a\u2028b\u2029c\x85d\x0be\x0cf\r\ng［1］"
+    assert ContextBuilder().build([_hit("x", "t", source_file=lines)]).text == "[Source: a b c d e f  g(1)]\nt"
+    names = [f"https://example.org/{'a' * 300}/{number}.pdf" for number in range(2)]
+    context = ContextBuilder().build([_hit(name, "t", source_file=name, section="s" * 300) for name in names])
+    header, _ = context.text.split("\n", 1)
+    assert len(header) == len("[Source:  | Section: ]") + 200 + 200
+    assert header.startswith("[Source: https://example.org/a")
+    (marker,) = resolve_citations(header, context.citations).markers
+    assert marker.citations == context.citations[:1]
+    assert cited(names[1], "", names_of(context.citations)) == context.citations[1:]
+
+
 CITATIONS = ContextBuilder().build(HITS).citations
 
 
@@ -127,7 +175,9 @@ CITATIONS = ContextBuilder().build(HITS).citations
         ("[Source: repor, p.3]", [[]]),
         ("[Source: report.pdf, p.3; Source: notes.md]", [["a", "c"], ["b"]]),
         ("[Source: report.pdf, p.3; fake.pdf, p.9 ;notes.md]", [["a", "c"], [], ["b"]]),
+        ("[Source: report.pdf, p.3; Source：notes.md]", [["a", "c"], ["b"]]),
         ("[Source: report.pdf,p.3|Section: Results]", [["a"]]),
+        ("【Source: notes.md】 ［ source：notes.md］ `[Source: no.md]`", [["b"], ["b"], []]),
         ("no marker, [x], array[0] and [Source]", []),
     ],
 )
@@ -165,14 +215,50 @@ def test_numbered_markers_name_one_block() -> None:
     assert "[Source: file, p.N]" in ContextBuilder().instruction
 
 
-def test_several_numbers_in_one_marker_count_as_several() -> None:
-    builder = ContextBuilder(markers="numbered")
-    answer = "Both [1, 2; 9] and [1-2]."
-    resolved = builder.resolve(answer, builder.build(HITS[:2]))
-    assert [(marker.text, [c.chunk_id for c in marker.citations]) for marker in resolved.markers] == [
-        ("1", ["a"]), ("2", ["b"]), ("9", []),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        ("Both [1, 2; 9].", [("1", [1]), ("2", [2]), ("9", [])]),
+        ("[1-3] [1–2]", [("[1-3]", [1]), ("[1-3]", [2]), ("[1-3]", [3]), ("[1–2]", [1]), ("[1–2]", [2])]),
+        ("[1, 3‑5, 9]", [("1", [1]), ("3‑5", [3]), ("3‑5", [4]), ("3‑5", [5]), ("9", [])]),
+        ("[5-6]", [("[5-6]", [5]), ("[5-6]", [])]),
+        ("[3-1] [1-52] [999999]", [("[3-1]", []), ("[1-52]", []), ("[999999]", [])]),
+        (
+            "[ 1 ] ［2］ 【3】 〔4〕 [１]",
+            [("[ 1 ]", [1]), ("［2］", [2]), ("【3】", [3]), ("〔4〕", [4]), ("[１]", [1])],
+        ),
+        ("[1、2] [3，4] [5،1]", [("1", [1]), ("2", [2]), ("3", [3]), ("4", [4]), ("5", [5]), ("1", [1])]),
+        ("In [2024] [1][2] a[3]", [("[2024]", []), ("[1]", [1]), ("[2]", [2]), ("[3]", [3])]),
+        ("[-1] [1.5] [1 2] [1-] [x1] [1234567]", []),
+        ("[1](http://a.org) ![2](b.png) [3] (c) 【4】(d)", [("[3]", [3]), ("【4】", [4])]),
+        ("Use `x = list[0]`: the pump [1].", [("[1]", [1])]),
+        ("``a`[3]`` a ` b [1]\n` [2]", [("[1]", [1]), ("[2]", [2])]),
+        ("```py\nx[0]\n``` [1] ````\n```\n[0]\n```\n```` [2]\n```\ny[3]", [("[1]", [1]), ("[2]", [2])]),
+        ("[1`a`]", []),
+    ],
+)
+def test_each_number_in_brackets_is_a_marker(answer: str, named: list[tuple[str, list[int]]]) -> None:
+    resolved = ContextBuilder(markers="numbered").resolve(answer, Context(citations=CITATIONS))
+    assert [(marker.text, [c.index for c in marker.citations]) for marker in resolved.markers] == named
     assert all(answer[marker.start : marker.end] == marker.text for marker in resolved.markers)
+
+
+def test_markers_of_both_forms_come_in_the_order_of_the_answer() -> None:
+    resolved = resolve_citations("[2] [Source: report.pdf, p.4] [1]", CITATIONS, numbered=True)
+    assert [marker.text for marker in resolved.markers] == ["[2]", "[Source: report.pdf, p.4]", "[1]"]
+
+
+def test_what_markers_may_say_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    forms = citations._forms
+
+    def counted(citation: Citation) -> tuple[str, ...]:
+        asked.append(citation.index)
+        return forms(citation)
+
+    monkeypatch.setattr(citations, "_forms", counted)
+    assert len(resolve_citations("[Source: notes.md; x] " * 100, CITATIONS).markers) == 2 * 100
+    assert asked == [citation.index for citation in CITATIONS]
 
 
 def test_a_document_cannot_forge_a_number() -> None:
@@ -234,7 +320,7 @@ def test_a_quote_tells_blocks_of_one_place_apart() -> None:
     assert title(context.citations[0]) == "report.pdf, p.3"
 
     def named(quote: str, place: str = "report.pdf, p.3") -> list[str]:
-        return [citation.chunk_id for citation in cited(place, quote, context.citations)]
+        return [citation.chunk_id for citation in cited(place, quote, names_of(context.citations))]
 
     assert named("") == ["a", "c", "f"]
     assert named("Third  text.\n") == ["c"]

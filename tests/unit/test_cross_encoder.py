@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from voicevault_retrievers.channel import Leaf, Match
 from voicevault_retrievers.dense.weights import Packed, find
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -17,6 +16,7 @@ from voicevault_retrievers.errors import (
     RerankerError,
     RerankerNotAvailableError,
 )
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import (
     CallableScorer,

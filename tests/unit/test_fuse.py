@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.helpers import FailingChannel, ListChannel
-from voicevault_retrievers.channel import Channel, Leaf, Match, Stage
+from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.query import RuleExpansion

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from voicevault_retrievers.channel import Leaf, Match
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion, parent_store
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant

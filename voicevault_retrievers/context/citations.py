@@ -10,19 +10,48 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from voicevault_retrievers.diversity import file_of, page_of
 from voicevault_retrievers.types import Citation, Context, Hit
 
-_MARKER = re.compile(r"\[Source:(?P<body>[^\[\]\n]*)\]|\[(?P<numbers>\d{1,6}(?:\s*[,;]\s*\d{1,6})*)\]", re.IGNORECASE)
+LAST = 999_999
+"""The highest number that a marker may have."""
+
+Names = Sequence[tuple[Citation, frozenset[str]]]
+"""Citations, each with what markers may call it; see `names_of`."""
+
+_OPEN, _CLOSE, _BRACKETS = r"[\[［【〔]", r"[\]］】〕]", r"\[\]［］【】〔〕"
+_DASH, _COMMA = r"[-\u2010-\u2014]", r"[,;،؛、，；]"
+_BLANK = r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+"""White space, and what is not seen at all."""
+
+_SOURCE = re.compile(rf"{_OPEN}\s*source\s*[:：](?P<body>[^{_BRACKETS}\n]*){_CLOSE}", re.IGNORECASE)
+_RANGE = re.compile(rf"\d{{1,6}}(?:\s*{_DASH}\s*\d{{1,6}})?")
+_NUMBERS = re.compile(
+    rf"{_OPEN}\s*(?P<numbers>{_RANGE.pattern}(?:\s*{_COMMA}\s*{_RANGE.pattern})*)\s*(?:\](?!\()|[］】〕])"
+)
+_CODE = re.compile(r"(`{3,}).*?(?:\1|\Z)|(?<!`)(`{1,2})(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL)
 _NUMBER = re.compile(r"\d+")
-_PREFIX = re.compile(r"^\s*source:\s*", re.IGNORECASE)
+_PREFIX = re.compile(r"^\s*source\s*[:：]\s*", re.IGNORECASE)
 _PLACE = re.compile(r"[^;\s](?:[^;]*[^;\s])?")
-_FORGED = re.compile(r"\[(?=\s*source\s*:)", re.IGNORECASE)
-_FORGED_NUMBERS = re.compile(r"\[(\s*\d[\s\d,;]*)\]")
+_FORGED = re.compile(f"{_OPEN}(?={''.join(f'{_BLANK}*{letter}' for letter in [*'source', '[:：]'])})", re.IGNORECASE)
+_FORGED_NUMBERS = re.compile(rf"{_OPEN}({_BLANK}*\d(?:{_BLANK}|{_DASH}|{_COMMA}|\d)*){_CLOSE}")
 _SPACES = re.compile(r"\s*([,|])\s*|\s+")
-_TIDY = str.maketrans({"[": "(", "]": ")", "\n": " ", "\r": " ", "|": "/"})
+_TIDY = str.maketrans(
+    {
+        **dict.fromkeys("[［【〔", "("),
+        **dict.fromkeys("]］】〕", ")"),
+        **dict.fromkeys("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "),
+        "|": "/",
+    }
+)
+_WIDEST = 50
+"""How far apart the ends of a range may be."""
+
+_SHOWN = 200
+"""How much of a name a header shows: of a longer one its beginning and its end."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +95,7 @@ def citation_of(index: int, hit: Hit, text: str) -> Citation:
     """The citation of a hit whose block of text is the `index`th."""
     metadata = hit.chunk.metadata
     file = file_of(metadata)
+    start, end = _span(hit)
     return Citation(
         index=index,
         chunk_id=hit.chunk.id,
@@ -73,8 +103,8 @@ def citation_of(index: int, hit: Hit, text: str) -> Citation:
         source_file=None if file is None else str(file),
         page_number=_shown_page(metadata),
         section=None if metadata.get("section") in (None, "") else str(metadata["section"]),
-        start=metadata.get("start"),
-        end=metadata.get("end"),
+        start=start,
+        end=end,
         score=hit.score,
         text=text,
     )
@@ -110,57 +140,77 @@ def numbered_header(citation: Citation) -> str:
     return f"[{citation.index}] {header(citation)}"
 
 
-def cited(place: str, quote: str, citations: Iterable[Citation]) -> tuple[Citation, ...]:
-    """The citations that a place (`file, p.N`, or part of a header) names, and whose text has the quote in it.
+def names_of(citations: Iterable[Citation]) -> Names:
+    """What markers may call each citation, worked out once for all markers of an answer."""
+    return [(citation, frozenset(map(_plain, _forms(citation)))) for citation in citations]
+
+
+def cited(place: str, quote: str, names: Names) -> tuple[Citation, ...]:
+    """The citations that a place (`file, p.N`, part of a header, or the file in full) names, with the quote in them.
 
     Spaces are compared as one, so that a line's end is no difference.
     """
-    wanted = _bare(quote)
-    return tuple(citation for citation in _named(place, citations) if wanted in _bare(citation.text))
+    wanted, quoted = _wanted(place), _bare(quote)
+    named = (one for one, own in names if one.source_file == place or not wanted.isdisjoint(own))
+    return tuple(citation for citation in named if quoted in _bare(citation.text))
 
 
 def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: bool = False) -> ResolvedAnswer:
     """Find the blocks that an answer's markers name.
 
     A marker names all blocks of its file and page, in order, and those of every file of that name. One without a page
-    names all blocks of its file; one with several places, `;` between them, counts as several. Where the context was
-    `numbered`, `[n]` names the block of that index, and `[1, 2]` counts as two. A marker without a block stays
-    unresolved.
+    names all blocks of its file; one with several places, `;` between them, counts as several. A marker without a block
+    stays unresolved.
+
+    Where the context was `numbered`, `[n]` names the block of that index. `[1, 2]` and `[1-3]` count as one marker for
+    each number; a range that counts down, or over more than 50, as one without a block. Any number in brackets is
+    taken for a marker, a year too, except in Markdown's code, and as the text of a link.
     """
-    return ResolvedAnswer(answer, tuple(_markers(answer, citations, numbered)))
+    names = names_of(citations)
+    markers = [marker for match in _SOURCE.finditer(answer) for marker in _places(match, names)]
+    if numbered:
+        markers += _numbered(_CODE.sub(lambda code: "`" * len(code[0]), answer), citations)
+    return ResolvedAnswer(answer, tuple(sorted(markers, key=lambda marker: marker.start)))
 
 
-def _markers(answer: str, citations: Sequence[Citation], numbered: bool) -> Iterator[Marker]:
-    for match in _MARKER.finditer(answer):
-        if match["body"] is not None:
-            yield from _places(match, citations)
-        elif numbered:
-            yield from _numbers(match, citations)
-
-
-def _places(match: re.Match[str], citations: Sequence[Citation]) -> Iterator[Marker]:
+def _places(match: re.Match[str], names: Names) -> Iterator[Marker]:
     """One marker for what stands in brackets, or where that names nothing as a whole, one for each of its places."""
     body, start = match["body"], match.start("body")
-    named = _named(body, citations)
+    named = _named(body, names)
     if named or ";" not in body:
         yield Marker(match[0], match.start(), match.end(), named)
         return
     for part in _PLACE.finditer(body):
-        yield Marker(part[0], start + part.start(), start + part.end(), _named(part[0], citations))
+        yield Marker(part[0], start + part.start(), start + part.end(), _named(part[0], names))
 
 
-def _numbers(match: re.Match[str], citations: Sequence[Citation]) -> Iterator[Marker]:
-    """One marker for a number in brackets, or for each of several."""
-    found = list(_NUMBER.finditer(match["numbers"]))
-    for number in found:
-        named = tuple(citation for citation in citations if citation.index == int(number[0]))
-        start, end = match.span() if len(found) == 1 else (match.start("numbers") + at for at in number.span())
-        yield Marker(match.string[start:end], start, end, named)
+def _numbered(answer: str, citations: Iterable[Citation]) -> Iterator[Marker]:
+    """One marker for each number in brackets."""
+    blocks: dict[int, list[Citation]] = {}
+    for citation in citations:
+        blocks.setdefault(citation.index, []).append(citation)
+    for match in _NUMBERS.finditer(answer):
+        parts = list(_RANGE.finditer(match["numbers"]))
+        for part in parts:
+            start, end = match.span() if len(parts) == 1 else (match.start("numbers") + at for at in part.span())
+            for number in _range(part[0]):
+                yield Marker(answer[start:end], start, end, tuple(blocks.get(number, ())))
 
 
-def _named(place: str, citations: Iterable[Citation]) -> tuple[Citation, ...]:
-    wanted = {_plain(place), _plain(_PREFIX.sub("", place))}
-    return tuple(citation for citation in citations if not wanted.isdisjoint(map(_plain, _forms(citation))))
+def _range(numbers: str) -> Sequence[int]:
+    """The numbers from the first to the last; where that is no range, 0, which no block has."""
+    first, *last = map(int, _NUMBER.findall(numbers))
+    wide = range(first, max(last, default=first) + 1)
+    return wide if 0 < len(wide) <= _WIDEST + 1 else [0]
+
+
+def _named(place: str, names: Names) -> tuple[Citation, ...]:
+    wanted = _wanted(place)
+    return tuple(citation for citation, own in names if not wanted.isdisjoint(own))
+
+
+def _wanted(place: str) -> set[str]:
+    return {_plain(place), _plain(_PREFIX.sub("", place))}
 
 
 def _forms(citation: Citation) -> tuple[str, ...]:
@@ -195,10 +245,27 @@ def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:
     for key, offset in (("page_number", 0), ("page_label", 0), ("page", 1)):
         page = metadata.get(key)
         if page not in (None, ""):
-            counts = isinstance(page, int | float) and not isinstance(page, bool) and float(page).is_integer()
+            counts = isinstance(page, Real) and not isinstance(page, bool) and float(page).is_integer()
             return int(page) + offset if counts else str(page)
     return None
 
 
+def _span(hit: Hit) -> tuple[int | None, int | None]:
+    """Where the chunk stands in its document; LangChain's splitters say only where it begins, -1 for unknown."""
+    metadata = hit.chunk.metadata
+    start, end = _offset(metadata.get("start")), _offset(metadata.get("end"))
+    if start is None and end is None:
+        start = _offset(metadata.get("start_index"))
+        end = None if start is None else start + len(hit.chunk.text)
+    return start, end
+
+
+def _offset(value: object) -> int | None:
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0 else None
+
+
 def _tidy(value: object) -> str:
-    return str(value).translate(_TIDY).strip()
+    """A name as a header shows it: in one line, without brackets, of bounded length."""
+    text = str(value).translate(_TIDY).strip()
+    half = _SHOWN // 2
+    return text if len(text) <= _SHOWN else f"{text[:half]}…{text[-half + 1 :]}"

@@ -9,11 +9,11 @@ from itertools import chain
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.channel import Leaf, Match, weighted
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Selection

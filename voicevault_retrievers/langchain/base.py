@@ -109,7 +109,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         observe: AsyncObserver | None = None,
     ) -> Result:
         """`search` on the running event loop; the same result but for the timings."""
-        pipeline = await adrive(self._opened())
+        pipeline = await adrive(self._opened(), timeout=self.timeout)
         asked = self._asked(query, where, require, weights)
         return await pipeline.asearch(asked, _k(self.k if k is None else k), observe=observe)
 
@@ -169,7 +169,10 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         pipeline = self._unstaged()
         for stage in self._refining():
             pipeline = pipeline >> stage_of(stage)
-        return pipeline
+        return pipeline if pipeline.timeout is not None or not self.stages else pipeline.within(self.timeout)
+
+    def _options(self) -> list[Any]:
+        return [*super()._options(), [getattr(stage, "top_n", None) for stage in self.stages]]
 
     def _refining(self) -> Sequence[Any]:
         return self.stages[: len(self.stages) - len(self._arranging())]

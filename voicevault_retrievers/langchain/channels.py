@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,14 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, e
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
 from voicevault_retrievers.calls import Call, Plan
-from voicevault_retrievers.channel import MAX_DEPTH, Channel, Leaf, Match, in_given_order
+from voicevault_retrievers.channel import MAX_DEPTH, Channel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import chunk_of
 from voicevault_retrievers.langchain.store_filters import nothing_passes, pushed
 from voicevault_retrievers.langchain.stores import id_key_of, identified
+from voicevault_retrievers.leaf import Leaf, Match, in_given_order
 from voicevault_retrievers.types import ChannelKind, Failure, Query, Ranking, Variant
 
 _Given: TypeAlias = tuple[Document, float | None]
@@ -151,9 +153,12 @@ class RetrieverChannel(_Foreign):
 
     With a filter a search that takes `k` is asked deeper until enough documents pass, and a store's similarity search
     without a filter of its own is given what its store can say of it (see `store_filters`). A retriever that takes no
-    `k` raises FilterNotSupportedError. `id_key` names the metadata that is a document's id, where `Document.id` is not;
-    a document that lacks it raises ConfigError.
+    `k` raises FilterNotSupportedError. Under `require` its runs are not told to callbacks, for they have what is then
+    left out. `id_key` names the metadata that is a document's id, where `Document.id` is not; a document that lacks it
+    raises ConfigError.
     """
+
+    quiet = False
 
     def __init__(
         self,
@@ -167,7 +172,8 @@ class RetrieverChannel(_Foreign):
         store = retriever.vectorstore if isinstance(retriever, VectorStoreRetriever) else None
         super().__init__(name, kind, timeout=timeout, id_key=id_key or id_key_of(store))
         self.retriever = retriever
-        self.awaits = _awaits(retriever)
+        self.awaits = _awaits(bound_of(retriever))
+        self._takes_k = _takes_k(retriever)
 
     def _search(self, text: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
         return _unscored(self.retriever.invoke(text, self._config(), **self._options(k), **narrowed))
@@ -183,23 +189,24 @@ class RetrieverChannel(_Foreign):
         return pushed(part.vectorstore, where) if plain else {}
 
     def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
-        if _filter_of(query) and not self._options(k):
+        searched = copy.copy(self)
+        searched.quiet = query.require is not None
+        if _filter_of(query):  # one that is configured has a k of its own, but a filter is to be looked behind
+            searched._takes_k = _takes_k(bound_of(self.retriever))
+        if _filter_of(query) and not searched._takes_k:
             raise FilterNotSupportedError(
                 f"{self.name} is searched by LangChain, which is not given this search's filter and takes no k to look "
                 "deeper for what passes it, so it was skipped; set it on that part itself, or give its documents to "
                 "BM25Retriever or VectorRetriever.from_documents"
             )
-        return super()._call(query, wordings, k)
+        return super(RetrieverChannel, searched)._call(query, wordings, k)
 
     def _config(self) -> RunnableConfig:
-        return ensure_config({"tags": [f"channel:{self.name}"]})
+        config: RunnableConfig = {"tags": [f"channel:{self.name}"]}
+        return ensure_config({**config, "callbacks": []} if self.quiet else config)
 
     def _options(self, k: int) -> dict[str, Any]:
-        search = getattr(type(self.retriever), "_get_relevant_documents", None)
-        takes_k = isinstance(self.retriever, VectorStoreRetriever) or (
-            search is not None and "k" in inspect.signature(search).parameters
-        )
-        return {"k": k} if takes_k else {}
+        return {"k": k} if self._takes_k else {}
 
     def __repr__(self) -> str:
         return f"RetrieverChannel({type(self.retriever).__name__}, {self.kind!r})"
@@ -271,6 +278,21 @@ def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = 
     raise ConfigError(f"a channel is a Channel, a retriever, a function or a vector store, not a {type(part).__name__}")
 
 
+def bound_of(part: Any) -> Any:
+    """What is behind `with_config`, `with_retry`, `with_fallbacks`, `configurable_fields` and their like."""
+    for name in ("bound", "default", "runnable"):
+        if isinstance(part, Runnable) and isinstance(getattr(part, name, None), Runnable):
+            return bound_of(getattr(part, name))
+    return part
+
+
+def _takes_k(retriever: Any) -> bool:
+    search = getattr(type(retriever), "_get_relevant_documents", None)
+    return isinstance(retriever, VectorStoreRetriever) or (
+        search is not None and "k" in inspect.signature(search).parameters
+    )
+
+
 def _filter_of(query: Query) -> Filter | None:
     return both(query.require, query.where)
 
@@ -295,6 +317,8 @@ def _awaits(retriever: Runnable[str, list[Document]]) -> bool:
     """Whether it has an async search of its own."""
     if isinstance(retriever, VectorStoreRetriever):
         return _awaits_store(retriever.vectorstore)
+    if isinstance(retriever, RunnableLambda):
+        return hasattr(retriever, "afunc")
     return (
         not isinstance(retriever, BaseRetriever)
         or type(retriever)._aget_relevant_documents is not BaseRetriever._aget_relevant_documents

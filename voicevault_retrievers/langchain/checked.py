@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import is_dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -38,27 +39,37 @@ _ELSEWHERE = {
 
 
 class Made:
-    """What was made of options, by name: the `MADE_KEPT` latest of each.
+    """What was made of options, by name: the `MADE_KEPT` latest of each; and which options were given at first.
 
     LangChain makes a retriever anew for each call with a configured field; the new one shares what the old one has
     opened. It is no part of a recipe: any two are equal, and a copy that is pickled has none.
     """
 
     def __init__(self) -> None:
+        self.given: frozenset[str] = frozenset()
+        self.first: dict[str, Any] = {}
         self._parts: dict[str, list[tuple[list[Any], Any]]] = {}
         self._mutex = Mutex()
 
-    def get(self, name: str, options: list[Any], make: Callable[[], T]) -> T:
-        """The part of this name that was made of these options; made now where there is none."""
-        with self._mutex:
-            found = self._find(name, options)
-            if found is None:
-                snapshot = [option.copy() if isinstance(option, list | dict) else option for option in options]
-                found = snapshot, make()
-            kept = [entry for entry in self._parts.get(name, []) if entry is not found]
-            self._parts[name] = [found, *kept][:MADE_KEPT]
-            made: T = found[1]
-            return made
+    def get(self, name: str, options: list[Any], make: Callable[[], T], *, keep: int = MADE_KEPT) -> T:
+        """The part of this name that was made of these options; made now where there is none.
+
+        What is there is had without waiting for what is being made.
+        """
+        found = self._find(name, options)
+        if found is None:
+            with self._mutex:
+                found = self._find(name, options)
+                if found is None:
+                    snapshot = [option.copy() if isinstance(option, list | dict) else option for option in options]
+                    found = snapshot, make()
+                    self._parts[name] = [found, *self._parts.get(name, [])][:keep]
+        made: T = found[1]
+        return made
+
+    def all(self, name: str) -> list[Any]:
+        """The parts of this name."""
+        return [part for _, part in self._parts.get(name, [])]
 
     def has(self, name: str, options: list[Any]) -> bool:
         """Whether there is such a part."""
@@ -92,12 +103,21 @@ class Checked(BaseModel, Generic[T]):
             super().__init__(**options)
         except ValidationError as error:
             raise _config_error(type(self), error) from error
+        if "made" not in options:
+            self.made.given = frozenset(options)
         self._check()
+        if "made" not in options:
+            self.made.first = dict(self)
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
         """True: what is made of plain options can be dumped and loaded; see LangChain's `dumpd` and `load`."""
         return True
+
+    def _said(self, option: str) -> bool:
+        """Whether an option was given, or changed since; LangChain gives all of them where it makes a model anew."""
+        first = self.made.first
+        return option in self.made.given or (option in first and not _same(getattr(self, option), first[option]))
 
     def _check(self) -> None:
         """Raises ConfigError where options do not go together."""
@@ -118,7 +138,8 @@ class Checked(BaseModel, Generic[T]):
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one is other or (isinstance(one, str | int | float | list | tuple | dict) and bool(one == other))
+    plain = isinstance(one, str | int | float | list | tuple | dict) or (is_dataclass(one) and type(one) is type(other))
+    return one is other or (plain and bool(one == other))
 
 
 def _config_error(model: type[BaseModel], error: ValidationError) -> ConfigError:

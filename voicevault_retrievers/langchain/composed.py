@@ -37,7 +37,7 @@ class ComposedRetriever(PipelineRetriever):
     `weights` and `depth` (hits asked of a channel) go by channel name. `fusion` is a method such as RRF(k=60), or its
     name. `expansion` is True for rules, a QueryExpander, a chat model, or a list of such. `rerank` is True for the
     default cross-encoder, the name of one, a Scorer, a LangChain cross-encoder, or a stage, such as a document
-    compressor. A `preset` says all of this itself, and `k`, `timeout` and `on_error` unless they are given.
+    compressor. A `preset` says all of this itself; `k`, `timeout`, `on_error`, `fusion` and `rerank` go over its own.
 
     A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself.
     """
@@ -135,14 +135,13 @@ class ComposedRetriever(PipelineRetriever):
         taken = [name for name, default in fields.items() if getattr(self, name) != default]
         if taken:
             raise ConfigError(f"the preset {self.preset!r} has its own {', '.join(taken)}: leave out one or the other")
-        if "k" not in self.model_fields_set:
+        if not self._said("k"):
             self.k = self._preset().k
 
     def _preset(self) -> Preset:
         """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given."""
         preset = self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
-        own = self.model_fields_set & {"timeout", "on_error"}
-        given: dict[str, Any] = {name: getattr(self, name) for name in own}
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("timeout", "on_error") if self._said(name)}
         if self.fusion is not None:
             given["method"] = method_of(self.fusion)
         if self.rerank is not None:
@@ -175,7 +174,7 @@ class ComposedRetriever(PipelineRetriever):
     def _reranker(self) -> Stage | None:
         if self.rerank is None or self.rerank is False:
             return None
-        return self.made.get("rerank", [self.rerank], lambda: _stage(self.rerank))
+        return self.made.get("rerank", [self.rerank, getattr(self.rerank, "top_n", None)], lambda: _stage(self.rerank))
 
 
 def beside(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,4 +205,4 @@ def _rewriter(part: Rewriter | QueryExpander) -> Rewriter:
     return part.rewriter if isinstance(part, QueryExpander) else part
 
 
-_COMPOSED = ("weights", "depth", "fusion", "expansion", "rerank", "max_chunks_per_page")
+_COMPOSED = ("weights", "depth", "expansion", "max_chunks_per_page")

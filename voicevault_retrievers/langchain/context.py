@@ -10,14 +10,23 @@ from typing import Any, Literal
 
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseLanguageModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.messages.content import create_plaintext_block
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
+from pydantic import ValidationError
 
 from voicevault_retrievers.context import ContextBuilder as Builder
 from voicevault_retrievers.context import Marker, ResolvedAnswer, Turn
 from voicevault_retrievers.context import resolve_citations as markers_of
-from voicevault_retrievers.context.citations import citation_of, cited, is_numbered, title, without_headers
+from voicevault_retrievers.context.citations import (
+    Names,
+    citation_of,
+    cited,
+    is_numbered,
+    names_of,
+    title,
+    without_headers,
+)
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.langchain.base import in_thread
@@ -29,16 +38,18 @@ from voicevault_retrievers.types import Citation, Context
 
 _OPTIONS = [option.name for option in fields(Builder)]
 _STYLES = ("text-plain", "search_result")
+_ROLES = ("human", "user", "ai", "assistant", "system", "developer")
 
 
 class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
     """Makes one text of documents, with a citation for each of its blocks; `str(context)` is the text.
 
     Takes documents, best first, or a mapping of which it reads `documents` and `history`: the conversation so far as
-    questions with their answers, or as LangChain's messages. A document's block has its place as its number, or the one
-    that ContextReorder gave it: those of the lowest numbers are then the best, and the text keeps the order in which
-    the documents come. What the options say see `context.ContextBuilder`; `count_tokens` is a function from a text to a
-    number, or a language model. A call's own `max_tokens` may lower the builder's.
+    questions with their answers, or as LangChain's messages, pairs of a role and a text too. A document's block has its
+    place as its number, or where ContextReorder has numbered all of them that number: those of the lowest numbers are
+    then the best, and the text keeps the order in which the documents come. What the options say see
+    `context.ContextBuilder`; `count_tokens` is a function from a text to a number, or a language model. A call's own
+    `max_tokens` may lower the builder's.
     """
 
     model_config = STRICT
@@ -79,11 +90,13 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
 
 def resolve_citations(
     answer: str | BaseMessage,
-    context: Context | Sequence[Document] | Sequence[Citation],
+    context: Context | Sequence[Document] | Sequence[Citation] | Sequence[Mapping[str, Any]],
     *,
     numbered: bool | None = None,
 ) -> ResolvedAnswer:
     """Find the blocks of a context, the documents, or the citations that an answer names; else it stays unresolved.
+
+    Documents and citations may be plain data, as they come out of JSON. Raises ConfigError for anything else.
 
     Markers are those of `context.resolve_citations`. `numbered` says whether `[n]` is one; by default it is where the
     blocks of the context have numbers. Where a model has cited by annotations (standard content blocks of type
@@ -96,7 +109,7 @@ def resolve_citations(
     if numbered is None:
         numbered = isinstance(context, Context) and is_numbered(context)
     whole = "".join(block["text"] for block in texts)
-    found = [*markers_of(whole, citations, numbered=numbered).markers, *_annotations(texts, citations)]
+    found = [*markers_of(whole, citations, numbered=numbered).markers, *_annotations(texts, names_of(citations))]
     return ResolvedAnswer(whole, tuple(sorted(found, key=lambda marker: (marker.start, marker.end))))
 
 
@@ -136,10 +149,13 @@ def _parts(given: Any) -> tuple[list[Document], list[Any]]:
 
 def _turns(history: Sequence[Any]) -> list[Any]:
     """Turns as they are, or of messages each question with the last answer to it."""
-    if not any(isinstance(turn, BaseMessage) for turn in history):
-        return list(history)
+    messages = list(history)
+    if all(isinstance(turn, BaseMessage) or _says_role(turn) for turn in messages):
+        messages = list(convert_to_messages(messages))
+    if not any(isinstance(turn, BaseMessage) for turn in messages):
+        return messages
     turns: list[Turn] = []
-    for message in history:
+    for message in messages:
         if not isinstance(message, BaseMessage):
             raise ConfigError(f"a history is of messages or of turns, not of both: {message!r:.200}")
         if isinstance(message, HumanMessage):
@@ -147,6 +163,11 @@ def _turns(history: Sequence[Any]) -> list[Any]:
         elif isinstance(message, AIMessage) and message.text and turns:
             turns[-1] = Turn(turns[-1].question, str(message.text))
     return [turn for turn in turns if turn.answer]
+
+
+def _says_role(turn: object) -> bool:
+    """Whether a pair is a message in LangChain's short form, a role with a text, rather than a question and answer."""
+    return isinstance(turn, tuple | list) and len(turn) == 2 and turn[0] in _ROLES and isinstance(turn[1], str)
 
 
 def _texts(answer: str | BaseMessage) -> list[Mapping[str, Any]]:
@@ -158,28 +179,41 @@ def _texts(answer: str | BaseMessage) -> list[Mapping[str, Any]]:
     raise ConfigError(f"an answer is a text or a message, not a {type(answer).__name__}")
 
 
-def _citations(sources: Context | Sequence[Document] | Sequence[Citation]) -> tuple[Citation, ...]:
+def _citations(sources: Context | Sequence[Any]) -> tuple[Citation, ...]:
     if isinstance(sources, Context):
         return sources.citations
-    documents = [source for source in sources if isinstance(source, Document)]
-    if not documents:
-        return tuple(source for source in sources if isinstance(source, Citation))
+    read = [_source(source) for source in sources]
+    documents = [source for source in read if isinstance(source, Document)]
     numbered = zip(numbers_of(documents), map(hit_of, documents), strict=True)
-    return tuple(citation_of(number, hit, hit.text) for number, hit in numbered)
+    made = (citation_of(number, hit, hit.text) for number, hit in numbered)
+    return (*made, *(source for source in read if isinstance(source, Citation)))
 
 
-def _annotations(texts: Sequence[Mapping[str, Any]], citations: Sequence[Citation]) -> Iterator[Marker]:
+def _source(source: Any) -> Document | Citation:
+    """A document or citation, as it is or of plain data."""
+    if isinstance(source, Document | Citation):
+        return source
+    try:
+        return Document(**source) if "page_content" in source else Citation(**source)
+    except (TypeError, ValidationError) as error:
+        raise ConfigError(
+            f"a source is a document or a citation, or one of them as a dict, not {source!r:.200}"
+        ) from error
+
+
+def _annotations(texts: Sequence[Mapping[str, Any]], names: Names) -> Iterator[Marker]:
     starts = accumulate((len(block["text"]) for block in texts), initial=0)
     for start, block in zip(starts, texts, strict=False):
         for annotation in block.get("annotations") or ():
-            if annotation.get("type") == "citation":
-                yield _marker(annotation, block["text"], start, citations)
+            if isinstance(annotation, Mapping) and annotation.get("type") == "citation":
+                yield _marker(annotation, block["text"], start, names)
 
 
-def _marker(annotation: Mapping[str, Any], text: str, start: int, citations: Sequence[Citation]) -> Marker:
-    place, quote = annotation.get("url") or annotation.get("title") or "", annotation.get("cited_text") or ""
+def _marker(annotation: Mapping[str, Any], text: str, start: int, names: Names) -> Marker:
+    place = str(annotation.get("url") or annotation.get("title") or "")
+    quote = str(annotation.get("cited_text") or "")
     first, last = _span(annotation, len(text))
-    return Marker(text[first:last], start + first, start + last, cited(place, quote, citations) if place else (), quote)
+    return Marker(text[first:last], start + first, start + last, cited(place, quote, names) if place else (), quote)
 
 
 def _span(annotation: Mapping[str, Any], length: int) -> tuple[int, int]:

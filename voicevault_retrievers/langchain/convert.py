@@ -87,7 +87,14 @@ def told_of(document: Document) -> Mapping[str, Any]:
 
 
 def _digest(text: str, metadata: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps([text, metadata], sort_keys=True, default=_plain).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([text, _sorted(metadata)], default=_plain).encode()).hexdigest()[:32]
+
+
+def _sorted(value: Any) -> Any:
+    """The value with its mappings in the order of their keys, whatever kinds these are of."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(item) for key, item in sorted(value.items(), key=lambda item: str(item[0]))}
+    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
+import json
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import Runnable, ensure_config
 
 from voicevault_retrievers.context import ContextBuilder, ResolvedAnswer, resolve_citations
-from voicevault_retrievers.errors import ConfigError, MissingExtraError, unknown
+from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.langchain.convert import PROVENANCE
 from voicevault_retrievers.langchain.numbered import (
@@ -19,6 +20,7 @@ from voicevault_retrievers.langchain.numbered import (
     Found,
     Search,
     as_data,
+    failure,
     given_citations,
     listed,
     next_numbers,
@@ -36,7 +38,6 @@ except ModuleNotFoundError:
 TURN = "voicevault_turn"
 """The state key of what was searched for the last human message."""
 
-_LOG = logging.getLogger(__name__)
 _PRIVATE = OmitFromSchema(input=True, output=True)
 
 
@@ -57,8 +58,10 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
 
     When the agent has answered, `state["citations"]` has the `citations` that the answer names, the markers that are
     `unresolved`, and `degraded`, the failures of the search; and so has the answer's own
-    `response_metadata["voicevault"]`. All of it is plain data. With `on_unresolved` "retry" the model is asked once
-    more where it cites what it was not given; what is unresolved then, or with "note" at once, is only said.
+    `response_metadata["voicevault"]`, by which a conversation without a checkpointer goes on. All of it is plain data.
+    A structured answer is read as JSON, so that a list of numbers cites as well. With `on_unresolved` "retry" the model
+    is asked once more where it cites what it was not given; what is unresolved then, or with "note" at once, is only
+    said.
 
     A search that fails is told to the model and in `degraded`, and the agent goes on. Raises ConfigError for wrong
     options.
@@ -81,6 +84,11 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         self.builder = ContextBuilder(max_tokens=max_tokens, markers="numbered")
         self.on_unresolved = on_unresolved
 
+    @property
+    def name(self) -> str:
+        """The same for subclasses: of one name LangChain refuses a second, which would write over this one's state."""
+        return RetrievalMiddleware.__name__
+
     def before_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         asked = _asked(state)
         if asked is None:
@@ -88,7 +96,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         try:
             found = self.search.find(str(asked.text), ensure_config())
         except Exception as error:  # noqa: BLE001 - of any retriever; the model and the state are told
-            found = _failed(error)
+            found = Found((), (failure(error),))
         return self._turn(state, asked, found)
 
     async def abefore_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -98,7 +106,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         try:
             found = await self.search.afind(str(asked.text), ensure_config())
         except Exception as error:  # noqa: BLE001 - as above
-            found = _failed(error)
+            found = Found((), (failure(error),))
         return self._turn(state, asked, found)
 
     def wrap_model_call(
@@ -119,13 +127,13 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
 
     def after_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any]:
         degraded = state.get("voicevault_turn", {}).get("degraded", [])
-        answer = state["messages"][-1]
+        answer = next((one for one in reversed(state["messages"]) if not isinstance(one, ToolMessage)), None)
         if not isinstance(answer, AIMessage):
             return {"citations": {"citations": [], "unresolved": [], "degraded": degraded}}
-        resolved = _resolved(answer, state)
+        resolved = _resolved(answer, state.get("structured_response"), state)
         told = {
             "citations": as_data(resolved.citations),
-            "unresolved": [marker.text for marker in resolved.unresolved],
+            "unresolved": list(dict.fromkeys(marker.text for marker in resolved.unresolved)),
             "degraded": degraded,
         }
         metadata = {**answer.response_metadata, PROVENANCE: told}
@@ -137,39 +145,33 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
     def _turn(self, state: RetrievalState, asked: HumanMessage, found: Found) -> dict[str, Any]:
         sources = listed(found, self.builder, next_numbers(len(found.documents), state))
         text = sources.text if asked.text.strip() else ""
-        return {
-            GIVEN: [*state.get("voicevault_given", []), *as_data(sources.citations)],
-            TURN: {"message": asked.id, "sources": text, "degraded": list(found.degraded)},
-        }
+        # A checkpointer writes the whole of a state anew each turn; the texts of what was cited are in the answers.
+        earlier = [{**one, "text": ""} for one in state.get("voicevault_given", [])]
+        turn = {"message": asked.id, "query": str(asked.text), "sources": text, "degraded": list(found.degraded)}
+        return {GIVEN: [*earlier, *as_data(sources.citations)], TURN: turn}
 
     def _again(self, request: ModelRequest[Any], response: ModelResponse[Any]) -> ModelRequest[Any] | None:
         """What the model is asked where it is asked once more."""
-        answer = response.result[-1]
-        if self.on_unresolved != "retry" or not isinstance(answer, AIMessage) or answer.tool_calls:
+        answer = next((one for one in reversed(response.result) if isinstance(one, AIMessage)), None)
+        structured = response.structured_response
+        if self.on_unresolved != "retry" or answer is None or (answer.tool_calls and structured is None):
             return None
-        unresolved = [marker.text for marker in _resolved(answer, request.state).unresolved]
+        unresolved = dict.fromkeys(marker.text for marker in _resolved(answer, structured, request.state).unresolved)
         if not unresolved:
             return None
         wrong = (
             f"You cite sources that you were not given: {', '.join(unresolved)}. "
             "Write the whole answer again, and cite only what you were given."
         )
-        return request.override(messages=[*request.messages, answer, HumanMessage(wrong)])
+        said: list[Any] = response.result
+        return request.override(messages=[*request.messages, *said, HumanMessage(wrong)])
 
 
 def _asked(state: RetrievalState) -> HumanMessage | None:
     """The message that is to be searched for; None where there is none, or it has been."""
     last = next((one for one in reversed(state["messages"]) if isinstance(one, HumanMessage)), None)
-    searched = state.get("voicevault_turn", {}).get("message")
-    return None if last is None or last.id == searched else last
-
-
-def _failed(error: Exception) -> Found:
-    """Nothing, for that reason; what is set up wrongly is raised."""
-    if isinstance(error, ConfigError | MissingExtraError):
-        raise error
-    _LOG.warning("a search failed: %r", error)
-    return Found((), (f"{type(error).__name__}: {error}",))
+    turn = state.get("voicevault_turn", {})
+    return None if last is None or (last.id, str(last.text)) == (turn.get("message"), turn.get("query")) else last
 
 
 def _informed(request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -179,8 +181,14 @@ def _informed(request: ModelRequest[Any]) -> ModelRequest[Any]:
     if not turn or not turn["sources"] or at is None:
         return request
     messages = list(request.messages)
-    messages[at] = below(f"{turn['sources']}\n\n(End of the sources.)\n\n", messages[at])
+    messages[at] = below(_framed(turn["sources"]), messages[at])
     return request.override(messages=messages)
+
+
+def _framed(sources: str) -> str:
+    """Sources with an end that no text among them can forge: it has their digest."""
+    end = f"(End of the sources {sha256(sources.encode('utf-8', 'replace')).hexdigest()[:16]}.)"
+    return f"The sources end where it says {end}\n\n{sources}\n\n{end}\n\n"
 
 
 def below(text: str, message: AnyMessage) -> AnyMessage:
@@ -190,5 +198,8 @@ def below(text: str, message: AnyMessage) -> AnyMessage:
     return message.model_copy(update={"content": below})
 
 
-def _resolved(answer: AIMessage, state: Any) -> ResolvedAnswer:
-    return resolve_citations(str(answer.text), given_citations(state), numbered=True)
+def _resolved(answer: AIMessage, structured: object, state: Any) -> ResolvedAnswer:
+    text = str(answer.text)
+    if structured is not None and answer.tool_calls:
+        text = json.dumps([call["args"] for call in answer.tool_calls], ensure_ascii=False)
+    return resolve_citations(text, given_citations(state), numbered=True)

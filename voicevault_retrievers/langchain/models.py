@@ -47,6 +47,27 @@ class AsyncLangChainTextModel(LangChainTextModel):
         return text_of(await self.model.ainvoke(prompt, QUIET))
 
 
+class NamedTextModel:
+    """A chat model by its name, looked up on first use; async searches ask it in a worker thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._found: TextModel | None = None
+
+    def complete(self, prompt: str) -> str:
+        """What the model answers."""
+        if self._found is None:
+            chat_models = require("langchain.chat_models", extra="agents")
+            self._found = as_text_model(chat_models.init_chat_model(self.name))
+        return self._found.complete(prompt)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_found": None}
+
+    def __repr__(self) -> str:
+        return f"NamedTextModel({self.name!r})"
+
+
 class CallableTextModel:
     """Any function from a prompt to a text."""
 
@@ -64,12 +85,11 @@ class CallableTextModel:
 def as_text_model(model: Any) -> TextModel:
     """A text model from a chat model, an LLM, any runnable, a function, or the name of a chat model.
 
-    A name, such as "openai:gpt-5", is for LangChain's `init_chat_model` (extra `agents`). Raises ConfigError for
-    anything else.
+    A name, such as "openai:gpt-5", is for LangChain's `init_chat_model` (extra `agents`), on first use. Raises
+    ConfigError for anything else.
     """
     if isinstance(model, str):
-        chat_models = require("langchain.chat_models", extra="agents")
-        model = chat_models.init_chat_model(model)
+        return NamedTextModel(model)
     if isinstance(model, BaseLanguageModel | Runnable):
         return AsyncLangChainTextModel(model) if _awaits(model) else LangChainTextModel(model)
     if isinstance(model, TextModel):

@@ -57,8 +57,7 @@ class QueryExpander(Checked[Together], RunnableSerializable[str, list[str]]):
     def _check(self) -> None:
         if self.llm is None and (self.hyde is not False or self.prompt is not None):
             raise ConfigError("hyde and prompt are for a language model: give QueryExpander an llm as well")
-        if not isinstance(self.llm, str):  # a name is looked up on first use
-            self._built()
+        self._built()
 
     def _build(self) -> Together:
         if self.llm is None:

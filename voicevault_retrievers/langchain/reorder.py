@@ -12,6 +12,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from voicevault_retrievers.context import ends_first
+from voicevault_retrievers.context.citations import LAST
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, told_of
 from voicevault_retrievers.langchain.over import StagedRetriever, staged
@@ -23,7 +24,7 @@ class ContextReorder(Checked[RunnableLambda[list[Document], list[Document]]], Ba
     """Puts the best documents at both ends and the worst in the middle, where models overlook them.
 
     The best comes first, the second best last, and so on (see `context.ends_first`). Each is a copy that carries its
-    rank, from 1, as its number in citations, `metadata["voicevault"]["citation"]`; one that has a number keeps it.
+    rank, from 1, as its number in citations, `metadata["voicevault"]["citation"]`; where all have one they keep them.
     It comes last: what ranks or cuts documents reads their order, which this changes.
     """
 
@@ -50,14 +51,20 @@ class ContextReorder(Checked[RunnableLambda[list[Document], list[Document]]], Ba
 
 
 def numbers_of(documents: Sequence[Document]) -> list[int]:
-    """The numbers that documents have in citations; those without one, or with another's, get the lowest free ones."""
-    own = [_number(document) for document in documents]
+    """The numbers that documents have in citations: their own where all have one, else their places, from 1.
+
+    One document alone, of somebody else's, must not number itself the best. Of two with one number the second gets the
+    lowest free one.
+    """
+    own = [number for number in map(_number, documents) if number is not None]
+    if len(own) < len(documents):
+        return list(range(1, len(documents) + 1))
     taken = set(own)
     free = (number for number in count(1) if number not in taken)
     first: set[int] = set()
     numbers = []
     for number in own:
-        chosen = next(free) if number is None or number in first else number
+        chosen = next(free) if number in first else number
         first.add(chosen)
         numbers.append(chosen)
     return numbers
@@ -80,4 +87,4 @@ def numbered(document: Document, number: int) -> Document:
 
 def _number(document: Document) -> int | None:
     number = told_of(document).get(CITATION)
-    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
+    return number if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= LAST else None

@@ -10,8 +10,7 @@ from typing import Any
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.langchain.compressors import Reranker, id_at_place
-from voicevault_retrievers.langchain.models import CallableTextModel, as_text_model
-from voicevault_retrievers.protocols import TextModel
+from voicevault_retrievers.langchain.models import as_text_model
 from voicevault_retrievers.rerank import LLMRerank, RecencyRerank, WeightedRerank
 from voicevault_retrievers.rerank.llm import PROMPT
 from voicevault_retrievers.types import Query, Ranking
@@ -33,21 +32,12 @@ class LLMReranker(Reranker):
     prompt: str = PROMPT
     timeout: float | None = 3.0
 
-    def _check(self) -> None:
-        if isinstance(self.llm, str):
-            self._reranking(CallableTextModel(str))  # the options are checked now; the name is looked up on first use
-        else:
-            super()._check()
-
     def _build(self) -> Stage:
-        return self._reranking(as_text_model(self.llm))
+        options = {name: getattr(self, name) for name in ("depth", "top_n", "max_chars", "prompt", "timeout")}
+        return LLMRerank(as_text_model(self.llm), **options)
 
     def _options(self) -> list[Any]:
         return [*super()._options(), self.top_n]  # the model is told of it
-
-    def _reranking(self, model: TextModel) -> Stage:
-        options = {name: getattr(self, name) for name in ("depth", "top_n", "max_chars", "prompt", "timeout")}
-        return LLMRerank(model, **options)
 
 
 class WeightedReranker(Reranker):

@@ -30,6 +30,9 @@ from voicevault_retrievers.protocols import VectorIndex
 from voicevault_retrievers.store import Bases, KnowledgeBase
 
 COLLECTION = "voicevault"
+BASES_KEPT = 64
+"""How many sets of knowledge bases stay open where calls configure `kb_names`."""
+
 V = TypeVar("V", bound="VectorRetriever")
 H = TypeVar("H", bound="HybridRetriever")
 
@@ -151,11 +154,14 @@ class HybridRetriever(ComposedRetriever):
         return cls(channels=beside(own, channels or {}), **options)
 
     def reload(self) -> bool:
-        """See what was committed to the knowledge bases, or which were created, since; whether there was anything."""
-        changed = bool(self.kb_names) and self._bases().reload()
-        if changed:
+        """See what was committed to the knowledge bases, or which were created, since; whether there was anything.
+
+        Those that calls have configured are read again too.
+        """
+        changed = [bases.reload() for bases in self.made.all("bases")]
+        if any(changed):
             self.made.forget(type(self).__name__)
-        return changed
+        return any(changed)
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -201,7 +207,7 @@ class HybridRetriever(ComposedRetriever):
             embedder = None if self.embeddings is None else as_embedder(self.embeddings)
             return Bases(self.kb_names, root=self.root, embedder=embedder)
 
-        return self.made.get("bases", [self.kb_names, self.root, self.embeddings], opened)
+        return self.made.get("bases", [self.kb_names, self.root, self.embeddings], opened, keep=BASES_KEPT)
 
 
 def _with_embedding(params: LangSmithRetrieverParams, embeddings: Any) -> LangSmithRetrieverParams:

@@ -54,8 +54,8 @@ class CompressorStage(Stage):
     def _ranking(self, ranking: Ranking, documents: Sequence[Document]) -> Ranking:
         given = {hit.id: hit for hit in ranking}
         kept = _by_id(documents)
-        if strangers := [chunk_id for chunk_id in kept if chunk_id not in given]:
-            raise RetrievalError(f"{self.name} gave documents that it was not given: {strangers[:3]}")
+        if strangers := len(kept.keys() - given.keys()):
+            raise RetrievalError(f"{self.name} gave {strangers} documents that it was not given, told by their ids")
         scored = zip(kept.items(), _falling(kept), strict=True)
         hits = [
             _refined(given[chunk_id], document, Vote(self.name, rank, score))

@@ -1,7 +1,6 @@
 """A retriever as an agent's tool: numbered sources for the model, documents and citations for the application."""
 
 # Without `from __future__ import annotations`: langchain-core before 1.6 does not see InjectedToolArg in their texts.
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +13,14 @@ from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, Tool
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema, create_model
 
 from voicevault_retrievers.context import ContextBuilder
-from voicevault_retrievers.errors import ConfigError, MissingExtraError, unknown
+from voicevault_retrievers.context.citations import LAST
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Condition, Filter, Node, Not, parse
 from voicevault_retrievers.langchain.numbered import (
     Found,
     Search,
     as_data,
+    failure,
     given_citations,
     listed,
     next_numbers,
@@ -36,10 +37,6 @@ _WHERE = (
     "Operators: $eq $ne $gt $gte $lt $lte $in $nin $contains $exists $and $or $not. Leave it out to search all."
 )
 _VALUE = [{"type": kind} for kind in ("string", "number", "boolean", "object")]
-LAST = 999_999
-"""The highest number that a marker may have."""
-
-_LOG = logging.getLogger(__name__)
 
 
 def retrieval_tool(
@@ -60,11 +57,11 @@ def retrieval_tool(
     filter: as a ToolException, which is raised where the tool's `handle_tool_error` is set to False.
 
     `filters` names the metadata keys by which the model may narrow a search, or is "any"; the retriever's own filters
-    stay in force. It needs a retriever of this package. `k` is for these too; of another's documents it is the first k.
+    stay in force. It needs a retriever of this package. `k` is for these too; of another's documents it is the best k.
 
     Numbers go on through a conversation, so that `[n]` names one source in all of it: below LangGraph after the highest
-    in the agent's state, of whichever tool of this package; in a loop of your own after this tool's last. See
-    `given_citations` for what they name. Messages that were cut from the state no longer count.
+    in the agent's state, of whichever tool of this package, or in its messages; in a loop of your own after this tool's
+    last. See `given_citations` for what they name; the sources of messages that were cut from the state are gone.
 
     Raises ConfigError for wrong options.
     """
@@ -90,7 +87,10 @@ def retrieval_tool(
 
 @dataclass
 class _Reserved:
-    """The numbers of a tool that is not told of the conversation: each call has its own."""
+    """The numbers of a tool that is not told of the conversation: each call has its own.
+
+    They begin again where a marker can say no higher one, for a process outlives its conversations.
+    """
 
     last: int = 0
     mutex: Mutex = field(default_factory=Mutex)
@@ -166,11 +166,8 @@ def _failing() -> Iterator[None]:
     """A search that fails is told to the model; what is set up wrongly is told to the programmer."""
     try:
         yield
-    except (ConfigError, MissingExtraError):
-        raise
     except Exception as error:
-        _LOG.warning("a search failed: %r", error)
-        raise ToolException(f"The search failed, so there are no sources: {type(error).__name__}: {error}") from error
+        raise ToolException(f"The search failed, so there are no sources: {failure(error)}") from error
 
 
 def _keys(filters: Sequence[str] | Literal["any"] | None) -> frozenset[str] | None:

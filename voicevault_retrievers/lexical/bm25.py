@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from voicevault_retrievers.channel import Leaf, Match, weighted
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer, analyse, query_terms
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore

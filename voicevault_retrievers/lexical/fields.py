@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from voicevault_retrievers.channel import Leaf, Match, weighted
 from voicevault_retrievers.checks import number
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import both
+from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene

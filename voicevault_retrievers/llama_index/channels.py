@@ -12,8 +12,9 @@ from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from voicevault_retrievers.channel import Channel, Leaf, Match, in_given_order
+from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.leaf import Leaf, Match, in_given_order
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import chunk_of
 from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Query, Variant

@@ -8,11 +8,11 @@ from typing import TypeAlias
 import numpy as np
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
-from voicevault_retrievers.channel import Leaf, Match
 from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
 from voicevault_retrievers.filters import both
 from voicevault_retrievers.fusion.fuse import DEPTH, Method, fuse
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index.convert import REF_DOC
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.types import Chunk, Query, Ranking, Variant

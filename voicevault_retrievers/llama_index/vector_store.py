@@ -23,11 +23,11 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
-from voicevault_retrievers.channel import Leaf
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.fusion.fuse import Method
+from voicevault_retrievers.leaf import Leaf
 from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.base import in_thread
 from voicevault_retrievers.llama_index.bm25 import analyzer_of

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import cast
 
 from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel, Leaf, Match
+from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.fusion.fuse import DEPTH
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Spread, Variant, Vote, ranked
 
 

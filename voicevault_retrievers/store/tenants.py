@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.channel import Channel, Leaf, Match
+from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder

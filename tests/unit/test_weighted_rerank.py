@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.helpers import FailingChannel, ListChannel
@@ -171,6 +171,7 @@ some_hits = st.lists(
 )
 
 
+@example([(2.3e-308, None, None, None, None), (-4.0, None, None, None, None)], False, {})
 @given(some_hits, st.booleans(), st.dictionaries(st.sampled_from(["fused", "keyword"]), st.floats(0.1, 9)))
 def test_the_parts_add_up_to_the_score_exactly(
     found: list[tuple[Any, ...]], scale: bool, weights: dict[str, float]

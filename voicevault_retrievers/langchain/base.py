@@ -127,13 +127,10 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         *,
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
-        where: Filter | None = None,
-        require: Filter | None = None,
-        weights: Mapping[str, float] | None = None,
+        **asked: Any,
     ) -> list[Document]:
         with below(patch_config(None, callbacks=run_manager.get_child())) as config:
-            told = observer(config)
-            result = self.search(query, k, where=where, require=require, weights=weights, observe=told)
+            result = self.search(query, k, observe=observer(config), **asked)
             if degraded := self._degraded(result):
                 dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
             documents: Sequence[Document] = [document_of(hit, degraded) for hit in result.hits]
@@ -147,13 +144,10 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         *,
         run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
-        where: Filter | None = None,
-        require: Filter | None = None,
-        weights: Mapping[str, float] | None = None,
+        **asked: Any,
     ) -> list[Document]:
         with below(patch_config(None, callbacks=run_manager.get_child())) as config:
-            told = aobserver(config)
-            result = await self.asearch(query, k, where=where, require=require, weights=weights, observe=told)
+            result = await self.asearch(query, k, observe=aobserver(config), **asked)
             if degraded := self._degraded(result):
                 await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
             documents: Sequence[Document] = [document_of(hit, degraded) for hit in result.hits]

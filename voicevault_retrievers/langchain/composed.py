@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
-from langchain_core.documents import Document
 from pydantic import InstanceOf
 
 from voicevault_retrievers.calls import AsyncObserver, Observer
@@ -82,40 +80,6 @@ class ComposedRetriever(PipelineRetriever):
         searched = self._varied(fusion, rerank)
         return await PipelineRetriever.asearch(
             searched, query, k, where=where, require=require, weights=weights, observe=observe
-        )
-
-    def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,
-        k: int | None = None,
-        where: Filter | None = None,
-        require: Filter | None = None,
-        weights: Mapping[str, float] | None = None,
-        fusion: Method | str | None = None,
-        rerank: Any = None,
-    ) -> list[Document]:
-        searched = self._varied(fusion, rerank)
-        return PipelineRetriever._get_relevant_documents(
-            searched, query, run_manager=run_manager, k=k, where=where, require=require, weights=weights
-        )
-
-    async def _aget_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,
-        k: int | None = None,
-        where: Filter | None = None,
-        require: Filter | None = None,
-        weights: Mapping[str, float] | None = None,
-        fusion: Method | str | None = None,
-        rerank: Any = None,
-    ) -> list[Document]:
-        searched = self._varied(fusion, rerank)
-        return await PipelineRetriever._aget_relevant_documents(
-            searched, query, run_manager=run_manager, k=k, where=where, require=require, weights=weights
         )
 
     def _varied(self: C, fusion: Method | str | None, rerank: Any) -> C:

@@ -21,9 +21,10 @@ class WeightedRerank(Stage):
 
     `fused` is the sum of the channels' contributions (`Hit.fused`), divided by the highest of the candidates where
     `scale_fused`. `semantic` is the cosine, where one below 0 counts as 0. `keyword` is the BM25 score divided by the
-    highest of the candidates. `position` is `1 - chunk_index / max(1, chunks_in_file - 1)`, from the metadata under
-    these keys. Cosine and BM25 score are the best votes of the semantic and the keyword channels. A cosine that no
-    channel gave is asked of `dense`, where it is given: then the stage is blocking, under `timeout` seconds.
+    highest of the candidates, and at least -1. `position` is `1 - chunk_index / max(1, chunks_in_file - 1)`, from the
+    metadata under these keys. Cosine and BM25 score are the best votes of the semantic and the keyword channels. A
+    cosine that no channel gave is asked of `dense`, where it is given: then the stage is blocking, under `timeout`
+    seconds.
 
     What is not known adds 0: a channel that did not find the hit or gave no score, a hit without a place, and the
     fused score where no fusion took part. `weights` are those that differ from `WEIGHTS`. The stage's vote has a part
@@ -83,7 +84,7 @@ class WeightedRerank(Stage):
             return {chunk_id: max(0.0, cosine) for chunk_id, cosine in values.items()}
         if signal == "keyword" or (signal == "fused" and self.scale_fused):
             top = max(values.values(), default=0.0)
-            return {chunk_id: value / top if top > 0 else 0.0 for chunk_id, value in values.items()}
+            return {chunk_id: max(-1.0, value / top) if top > 0 else 0.0 for chunk_id, value in values.items()}
         return values
 
     def _cosines(self, query: Query, hits: Sequence[Hit]) -> tuple[dict[str, float], list[Failure]]:

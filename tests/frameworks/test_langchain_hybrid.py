@@ -61,6 +61,19 @@ def reciprocal(document: Document, k: int) -> float:
     return sum(1 / (k + told["rank"]) for told in document.metadata["voicevault"]["channels"].values())
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the knowledge bases that are opened from now on, each time."""
+    opened: list[str] = []
+    open_ = KnowledgeBase.open
+
+    def counting(base: Any, **options: Any) -> KnowledgeBase:
+        opened.append(Path(base).name)
+        return open_(base, **options)
+
+    monkeypatch.setattr(KnowledgeBase, "open", counting)
+    return opened
+
+
 # What a call can say
 
 
@@ -115,14 +128,7 @@ async def test_every_field_can_be_configured() -> None:
 
 
 def test_a_configured_call_opens_no_knowledge_base_again(manual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    open_ = KnowledgeBase.open
-
-    def counting(base: Any, **options: Any) -> KnowledgeBase:
-        opened.append(Path(base).name)
-        return open_(base, **options)
-
-    monkeypatch.setattr(KnowledgeBase, "open", counting)
+    opened = counted(monkeypatch)
     retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder())
     configured = retriever.configurable_fields(k=ConfigurableField("k"), kb_names=ConfigurableField("bases"))
     for k in (1, 2, 3):
@@ -456,14 +462,7 @@ def test_bases_that_calls_configure_are_reloaded_and_stay_open(manual: Path, mon
     for name in names:
         with KnowledgeBase.create(name, root=manual, embedder=HashEmbedder()) as base:
             base.add([chunk_of(Document("pump", id=name))])
-    opened: list[str] = []
-    open_ = KnowledgeBase.open
-
-    def counting(base: Any, **options: Any) -> KnowledgeBase:
-        opened.append(Path(base).name)
-        return open_(base, **options)
-
-    monkeypatch.setattr(KnowledgeBase, "open", counting)
+    opened = counted(monkeypatch)
     retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder())
     tenants = retriever.configurable_fields(kb_names=ConfigurableField("kb"))
     for name in names * 2:

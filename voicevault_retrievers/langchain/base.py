@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from langchain_core.callbacks import (
@@ -15,6 +16,7 @@ from langchain_core.callbacks import (
     dispatch_custom_event,
 )
 from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import var_child_runnable_config
@@ -208,6 +210,22 @@ def in_thread(name: str, function: Callable[[], T]) -> Plan[T]:
     (outcome,) = yield (Call(name, function),)
     returned: T = value_of(outcome)
     return returned
+
+
+class ThreadedIndex(DocumentIndex):
+    """A document index whose async methods are the sync ones in a worker thread."""
+
+    async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
+        """`upsert` in a worker thread."""
+        return await adrive(in_thread("upsert", partial(self.upsert, items, **kwargs)))
+
+    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
+        """`delete` in a worker thread."""
+        return await adrive(in_thread("delete", partial(self.delete, ids, **kwargs)))
+
+    async def aget(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
+        """`get` in a worker thread."""
+        return await adrive(in_thread("get", partial(self.get, ids, **kwargs)))
 
 
 @contextmanager

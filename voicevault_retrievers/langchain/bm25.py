@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from langchain_core.documents import Document
-from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
+from langchain_core.indexing import DeleteResponse, UpsertResponse
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
-from voicevault_retrievers.langchain.base import PipelineRetriever, in_thread
+from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex, in_thread
 from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
 from voicevault_retrievers.langchain.stores import documents_of
@@ -179,7 +179,7 @@ class BM25Retriever(KeywordRetriever):
         return await adrive(in_thread("delete", partial(self.delete, ids)))
 
 
-class BM25Index(KeywordRetriever, DocumentIndex):
+class BM25Index(KeywordRetriever, ThreadedIndex):
     """Keyword search as a destination of LangChain's `index` and `aindex`; see `KeywordRetriever`.
 
     It is held in memory until `persist`; for one that is on disk after each change, or has vectors too, see
@@ -199,10 +199,6 @@ class BM25Index(KeywordRetriever, DocumentIndex):
         self._index().add(chunks)
         return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
 
-    async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
-        """`upsert` in a worker thread."""
-        return await adrive(in_thread("upsert", partial(self.upsert, items, **kwargs)))
-
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
         """Delete documents by id, or by a filter, `where`; `num_deleted` are those that were here.
 
@@ -215,20 +211,12 @@ class BM25Index(KeywordRetriever, DocumentIndex):
         gone = several(ids) if ids is not None else self._passing(where)
         return DeleteResponse(num_deleted=self._index().delete(gone), num_failed=0, failed=[])
 
-    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
-        """`delete` in a worker thread."""
-        return await adrive(in_thread("delete", partial(self.delete, ids, **kwargs)))
-
     def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
         """Those of the given documents that are here, as they were upserted."""
         _none(kwargs)
         index = self._index().index
         found = (index.get(chunk_id) for chunk_id in dict.fromkeys(several(ids)))
         return [kept_document(chunk) for chunk in found if chunk is not None]
-
-    async def aget(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
-        """`get` in a worker thread."""
-        return await adrive(in_thread("get", partial(self.get, ids, **kwargs)))
 
     def _passing(self, where: Filter) -> list[str]:
         if says_nothing(where):

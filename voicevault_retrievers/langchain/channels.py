@@ -20,6 +20,7 @@ from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import chunk_of
+from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.langchain.store_filters import nothing_passes, pushed
 from voicevault_retrievers.langchain.stores import id_key_of, identified
 from voicevault_retrievers.leaf import Leaf, Match, in_given_order
@@ -276,14 +277,6 @@ def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = 
         kind: ChannelKind = "keyword" if "BM25" in type(part).__name__ else "semantic"
         return RetrieverChannel(part, kind, timeout=timeout, id_key=id_key)
     raise ConfigError(f"a channel is a Channel, a retriever, a function or a vector store, not a {type(part).__name__}")
-
-
-def bound_of(part: Any) -> Any:
-    """What is behind `with_config`, `with_retry`, `with_fallbacks`, `configurable_fields` and their like."""
-    for name in ("bound", "default", "runnable"):
-        if isinstance(part, Runnable) and isinstance(getattr(part, name, None), Runnable):
-            return bound_of(getattr(part, name))
-    return part
 
 
 def _takes_k(retriever: Any) -> bool:

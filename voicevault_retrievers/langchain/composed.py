@@ -104,7 +104,7 @@ class ComposedRetriever(PipelineRetriever):
 
     def _preset(self) -> Preset:
         """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given."""
-        preset = self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
+        preset = self.made.get("preset", [self.preset], self._loaded)
         given: dict[str, Any] = {name: getattr(self, name) for name in ("timeout", "on_error") if self._said(name)}
         if self.fusion is not None:
             given["method"] = method_of(self.fusion)
@@ -112,6 +112,9 @@ class ComposedRetriever(PipelineRetriever):
             others = [stage for stage in preset.stages if not isinstance(stage, CrossEncoderRerank)]
             given["stages"] = (*filter(None, [self._reranker()]), *others)
         return replace(preset, **given)
+
+    def _loaded(self) -> Preset:
+        return self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
 
     def _over_base(self, base: Base, more: Mapping[str, Channel] | None = None) -> Pipeline:
         if self.preset is not None and not more:

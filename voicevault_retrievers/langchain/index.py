@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from langchain_core.documents import Document
-from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
+from langchain_core.indexing import DeleteResponse, UpsertResponse
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.base import in_thread
+from voicevault_retrievers.langchain.base import ThreadedIndex, in_thread
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.composed import ComposedRetriever
@@ -31,7 +29,7 @@ from voicevault_retrievers.types import Query, Ranking
 D = TypeVar("D", bound="HybridIndex")
 
 
-class HybridIndex(ComposedRetriever, DocumentIndex):
+class HybridIndex(ComposedRetriever, ThreadedIndex):
     """Documents on disk that are searched as soon as they are there: a destination of LangChain's `index` and `aindex`.
 
     `kb` is an open knowledge base; without vectors it is searched by keywords alone (`bm25`), else by both (`bm25` and
@@ -95,10 +93,6 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
         self.kb.add(dict.fromkeys(chunks), **kwargs)
         return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
 
-    async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
-        """`upsert` in a worker thread."""
-        return await adrive(in_thread("upsert", partial(self.upsert, items, **kwargs)))
-
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
         """Delete documents, in one commit; `num_deleted` are those that were here.
 
@@ -107,17 +101,9 @@ class HybridIndex(ComposedRetriever, DocumentIndex):
         """
         return DeleteResponse(num_deleted=self.kb.delete(ids, **kwargs), num_failed=0, failed=[])
 
-    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
-        """`delete` in a worker thread."""
-        return await adrive(in_thread("delete", partial(self.delete, ids, **kwargs)))
-
     def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
         """Those of the given documents that are here, as they were upserted."""
         return [kept_document(chunk) for chunk in self.kb.get(ids, **kwargs).values()]
-
-    async def aget(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
-        """`get` in a worker thread."""
-        return await adrive(in_thread("get", partial(self.get, ids, **kwargs)))
 
     def reload(self) -> bool:
         """See what other processes have committed since; whether there was anything."""

@@ -102,9 +102,17 @@ def as_text_model(model: Any) -> TextModel:
     )
 
 
+def bound_of(part: Any) -> Any:
+    """What is behind `with_config`, `with_retry`, `with_fallbacks`, `configurable_fields` and their like."""
+    for name in ("bound", "default", "runnable"):
+        if isinstance(part, Runnable) and isinstance(getattr(part, name, None), Runnable):
+            return bound_of(getattr(part, name))
+    return part
+
+
 def _awaits(model: Any) -> bool:
     """Whether a model's async call is its own; that of any other runnable is taken to be."""
-    model = getattr(model, "bound", model)
+    model = bound_of(model)
     if isinstance(model, BaseChatModel):
         return type(model)._agenerate is not BaseChatModel._agenerate
     if isinstance(model, LLM):

@@ -16,7 +16,8 @@ from pydantic import InstanceOf
 from voicevault_retrievers.channel import MAX_DEPTH
 from voicevault_retrievers.filters import scope
 from voicevault_retrievers.langchain.base import PipelineRetriever
-from voicevault_retrievers.langchain.channels import as_channel, bound_of
+from voicevault_retrievers.langchain.channels import as_channel
+from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.types import Query
 

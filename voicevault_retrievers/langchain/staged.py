@@ -26,8 +26,7 @@ class CompressorStage(Stage):
     """Any document compressor of LangChain as a stage: keeps its order, and its scores where they fall.
 
     It is asked once, with as many documents as are wanted. A text that it changes becomes the hit's context, and so do
-    the parts together that it splits one into. Raises
-    RetrievalError where it gives a document that it was not given.
+    the parts together that it splits one into. Raises RetrievalError where it gives a document that it was not given.
     """
 
     blocking = True

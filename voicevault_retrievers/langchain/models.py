@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.cross_encoders import BaseCrossEncoder
@@ -12,6 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
 
 QUIET: RunnableConfig = {"tags": ["nostream"]}
@@ -66,20 +67,6 @@ class NamedTextModel:
 
     def __repr__(self) -> str:
         return f"NamedTextModel({self.name!r})"
-
-
-class CallableTextModel:
-    """Any function from a prompt to a text."""
-
-    def __init__(self, function: Callable[[str], str]) -> None:
-        self.function = function
-
-    def complete(self, prompt: str) -> str:
-        """What the function gives."""
-        return self.function(prompt)
-
-    def __repr__(self) -> str:
-        return f"CallableTextModel({self.function!r})"
 
 
 def as_text_model(model: Any) -> TextModel:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, NodeWithScore
 
+from voicevault_retrievers.explanation import finite, votes_of
 from voicevault_retrievers.explanation import provenance as provenance_of
-from voicevault_retrievers.llama_index.convert import node_from, node_of
+from voicevault_retrievers.llama_index.convert import chunk_of, node_from, node_of
 from voicevault_retrievers.types import Hit
 
 # Kept in the node's __dict__ beside its fields: it is copied with the node, but is no part of its hash, its content
@@ -59,6 +61,24 @@ def node_of_hit(hit: Hit, degraded: Sequence[str] = ()) -> NodeWithProvenance:
     if degraded:
         told["degraded"] = list(degraded)
     return explained(node_of(hit.chunk, hit.context), hit.score, told)
+
+
+def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:
+    """The hit that a node was made of (see `node_of_hit`): its chunk, score, votes and wider context.
+
+    Of anybody's node, what is known of it. `chunk_id` takes the place of the node's own id. A score that is no finite
+    number is left out.
+    """
+    chunk, told = chunk_of(node_with_score.node), provenance(node_with_score) or {}
+    kb, found = told.get("kb"), told.get("text")
+    context = chunk.text if isinstance(found, str) else None
+    chunk = replace(
+        chunk,
+        id=chunk.id if chunk_id is None else chunk_id,
+        text=found if isinstance(found, str) else chunk.text,
+        kb=kb if isinstance(kb, str) else "",
+    )
+    return Hit(chunk, finite(node_with_score.score), votes_of(told), context)
 
 
 def _marked(node: BaseNode, told: Mapping[str, Any] | None) -> BaseNode:

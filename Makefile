@@ -22,6 +22,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps llama-index-retrievers-bm25  # a peer in the tests, which asks for an older PyStemmer
 	@touch $@ $(VENV)/.demo
 
 install-demo: $(VENV)/.demo  ## set up what the demo needs: onnxruntime and weights, no torch
@@ -56,7 +57,7 @@ matrix:  ## run the torch-free tests on every interpreter found
 		.venv-$$version/bin/python -m pytest -q -m 'not torch' || exit 1; \
 	done
 
-frameworks: install  ## run the LangChain tests with the oldest and the newest langchain-core
+frameworks: install  ## run each framework's tests with its oldest and its newest core
 	$(BIN)/python tests/packaging/check_frameworks.py
 
 wheel: install  ## build the wheel and use it in fresh environments
@@ -75,4 +76,4 @@ docs: install  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove what was built
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .venv .venv-3.* .venv-floor .venv-newest
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .venv .venv-3.* .venv-langchain-* .venv-llama-index-*

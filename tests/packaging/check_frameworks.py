@@ -1,8 +1,8 @@
-"""Runs the LangChain tests with the oldest langchain-core that the extra `langchain` allows, and with the newest.
+"""Runs the tests of each framework with the oldest core that its extra allows, and with the newest that installs.
 
-Each has an environment of its own, kept between runs as `.venv-floor` and `.venv-newest`. What is not LangChain's is as
-in constraints.txt. Tests of what is not installed are skipped and say so: Chroma, which is large, and at the floor what
-needs a newer core.
+Each has an environment of its own, kept between runs as `.venv-langchain-floor` and its like. What is not the
+framework's is as in constraints.txt. Tests of what is not installed are skipped and say so: Chroma, which is large, the
+servers, and at the floor what needs a newer core.
 """
 
 from __future__ import annotations
@@ -13,45 +13,77 @@ import subprocess
 import sys
 import tempfile
 import venv
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NEEDED = ["--editable", f"{ROOT}[langchain,rank-bm25]", "hypothesis", "langchain-tests", "pytest", "pytest-asyncio"]
-NEWEST = ["langchain", "langchain-classic", "langchain-community", "langchain-core"]
-FREE = ("langchain", "langgraph", "certifi")  # a newer langchain-core asks for a newer certifi
-VERSION = "from importlib.metadata import version; print(version('langchain-core'), end='')"
+TOOLS = ["hypothesis", "pytest", "pytest-asyncio"]
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What is installed to test a framework: beside its core always, the newest of, and free of the constraints."""
+
+    core: str
+    tests: str
+    needed: tuple[str, ...]
+    newest: tuple[str, ...]
+    free: tuple[str, ...]
+
+
+FRAMEWORKS = {
+    "langchain": Framework(
+        "langchain-core",
+        "test_*langchain*.py",
+        needed=(f"{ROOT}[langchain,rank-bm25]", "langchain-tests"),
+        newest=("langchain", "langchain-classic", "langchain-community", "langchain-core"),
+        free=("langchain", "langgraph", "certifi"),  # a newer langchain-core asks for a newer certifi
+    ),
+    "llama-index": Framework(
+        "llama-index-core",
+        "test_*llama_index*.py",
+        needed=(f"{ROOT}[llama-index,rank-bm25]",),
+        newest=("llama-index-core", "llama-index-vector-stores-qdrant"),
+        free=("llama-index",),
+    ),
+}
 
 
 def main() -> None:
-    """Install and test, at the floor and at the newest; the first command that fails ends it."""
-    floor = _floor((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    for name, requirements in {"floor": [f"langchain-core=={floor}"], "newest": NEWEST}.items():
-        python = _environment(ROOT / f".venv-{name}", requirements)
-        version = _run([python, "-c", VERSION])
-        sys.stdout.write(f"{name}: langchain-core {version}\n{_run([python, '-m', 'pytest', '-q', *_tests()])}\n")
+    """Install and test each, at the floor and at the newest; the first command that fails ends it."""
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for name, framework in FRAMEWORKS.items():
+        floor = f"{framework.core}=={_floor(framework.core, pyproject)}"
+        for edge, requirements in {"floor": (floor,), "newest": framework.newest}.items():
+            python = _environment(ROOT / f".venv-{name}-{edge}", framework, requirements)
+            asked = f"from importlib.metadata import version; print(version('{framework.core}'), end='')"
+            version = _run([python, "-c", asked])
+            tested = _run([python, "-m", "pytest", "-q", *_tests(framework)])
+            sys.stdout.write(f"{name}, {edge}: {framework.core} {version}\n{tested}\n")
 
 
-def _floor(pyproject: str) -> str:
-    found = re.search(r'"langchain-core>=([0-9.]+)', pyproject)
+def _floor(core: str, pyproject: str) -> str:
+    found = re.search(rf'"{core}>=([0-9.]+)', pyproject)
     if found is None:
-        raise SystemExit("pyproject.toml names no lowest langchain-core")
+        raise SystemExit(f"pyproject.toml names no lowest {core}")
     return found[1]
 
 
-def _tests() -> list[str]:
-    return sorted(map(str, (ROOT / "tests").rglob("test_*langchain*.py")))
+def _tests(framework: Framework) -> list[str]:
+    return sorted(map(str, (ROOT / "tests").rglob(framework.tests)))
 
 
-def _environment(folder: Path, requirements: list[str]) -> str:
+def _environment(folder: Path, framework: Framework, requirements: tuple[str, ...]) -> str:
     python = str(folder / "bin" / "python")
     if not Path(python).exists():
         venv.create(folder, with_pip=True)
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as constraints:
-        constraints.write("\n".join(line for line in pinned if not line.startswith(FREE)))
+        constraints.write("\n".join(line for line in pinned if not line.startswith(framework.free)))
         constraints.flush()
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
-        _run([*pip, "--constraint", constraints.name, *NEEDED, *requirements])
+        own, *needed = framework.needed
+        _run([*pip, "--constraint", constraints.name, "--editable", own, *needed, *TOOLS, *requirements])
     return python
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import Counter
 from collections.abc import Sequence
-from math import log
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -15,13 +13,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from scripted import SCRIPTED, extract, sources_in
 
-from voicevault_retrievers.text import Analyzer
+__all__ = ["SCRIPTED", "ScriptedModel", "chat_model"]
 
-SCRIPTED = "scripted (no language model: it copies sentences from the sources)"
-_SOURCE = re.compile(r"^\[(\d+)\] \[Source: .*\]\n((?:(?!\[\d+\] \[Source: ).*\n?)*)", re.MULTILINE)
 _END = re.compile(r"\(End of the sources [0-9a-f]+\.\)")
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n{2,}|(?<=\|)\n(?=\|)")
 
 
 def chat_model(name: str | None) -> BaseChatModel:
@@ -68,22 +64,8 @@ class ScriptedModel(BaseChatModel):
             return AIMessage(" ".join(one.text for one in asked[-2:]))
         answers = [one for one in messages[messages.index(asked[-1]) :] if isinstance(one, ToolMessage)]
         read = "\n\n".join([rules, *given, *(one.text for one in answers)])
-        sources = _SOURCE.findall(read)
+        sources = sources_in(read)
         if tools and not answers and not sources:
             call = {"name": tools[0]["function"]["name"], "args": {"query": question}, "id": str(uuid.uuid4())}
             return AIMessage("", tool_calls=[call])
         return AIMessage(extract(question, sources))
-
-
-def extract(question: str, sources: Sequence[tuple[str, str]]) -> str:
-    """The two sentences of the sources whose words are rare and in the question, each with the marker of its source."""
-    terms = Analyzer()
-    parts = [(number, " ".join(one.split())) for number, text in sources for one in _SENTENCE.split(text)]
-    sentences = [(number, one.removeprefix("- ")) for number, one in parts if one]
-    words = [set(terms(text)) for _, text in sentences]
-    common = Counter(word for found in words for word in found)
-    asked = set(terms(question))
-    scores = [sum(log(1 + len(words) / common[word]) for word in found & asked) for found in words]
-    best = sorted(range(len(words)), key=lambda at: -scores[at])[:2]
-    told = ["{1} [{0}]".format(*sentences[at]) for at in sorted(best) if scores[at] > 0]
-    return " ".join(told) or "The sources do not answer this."

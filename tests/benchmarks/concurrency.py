@@ -10,25 +10,23 @@ costs nothing; 20 documents of each channel. The peer's reranker stands in LangC
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from tests.benchmarks.results import Row, write
+from tests.benchmarks.concurrency_measure import WAIT, Searched, compared, texts
+from tests.benchmarks.results import write
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, VectorRetriever
 from voicevault_retrievers.rerank import CallableScorer
 
-SEARCHES, ROUNDS, WAIT = 50, 5, 0.02
-WORDS = [f"word{at}" for at in range(500)]
+PEER = "EnsembleRetriever"
 
 
 class Remote(BaseRetriever):
@@ -59,29 +57,27 @@ class PeerReranker(BaseDocumentCompressor):
 
 def main() -> None:
     """Measure and write."""
-    rng = np.random.default_rng(7)
-    documents = [Document(" ".join(rng.choice(WORDS, 40)), id=f"d{at:04d}") for at in range(2000)]
-    queries = [" ".join(rng.choice(WORDS, 3)) for _ in range(SEARCHES)]
-    rows = []
-    for case, channels, wait in (("remote", _remote(documents), WAIT), ("local", _local(documents), 0.0)):
-        for system, searches in _systems(channels, wait).items():
-            for metric, value in _measured(searches, queries).items():
-                rows.append(Row(system, case, metric, value))
+    documents = [Document(text, id=f"d{at:04d}") for at, text in enumerate(texts(2000, 40))]
+    rows = [
+        *compared("remote", {"voicevault": _ours(_remote(documents), WAIT), PEER: _theirs(_remote(documents), WAIT)}),
+        *compared("local", {"voicevault": _ours(_local(documents), 0.0), PEER: _theirs(_local(documents), 0.0)}),
+    ]
     write("concurrency", rows, ["voicevault-retrievers", "langchain-core", "langchain-classic"])
 
 
-def _systems(channels: dict[str, BaseRetriever], wait: float) -> dict[str, Any]:
+def _ours(channels: dict[str, BaseRetriever], wait: float) -> Searched:
     def score(query: str, passages: Sequence[str]) -> list[float]:
         time.sleep(wait)
         return [float(len(passage)) for passage in passages]
 
+    ours = HybridRetriever(channels=channels, depth=20, rerank=CallableScorer(score, name="by length"))
+    return Searched(ours.invoke, ours.ainvoke)
+
+
+def _theirs(channels: dict[str, BaseRetriever], wait: float) -> Searched:
     ensemble = EnsembleRetriever(retrievers=list(channels.values()), weights=[1 / 3] * 3)
-    return {
-        "voicevault": HybridRetriever(channels=channels, depth=20, rerank=CallableScorer(score, name="by length")),
-        "EnsembleRetriever": ContextualCompressionRetriever(
-            base_retriever=ensemble, base_compressor=PeerReranker(wait=wait)
-        ),
-    }
+    theirs = ContextualCompressionRetriever(base_retriever=ensemble, base_compressor=PeerReranker(wait=wait))
+    return Searched(theirs.invoke, theirs.ainvoke)
 
 
 def _remote(documents: list[Document]) -> dict[str, BaseRetriever]:
@@ -96,25 +92,6 @@ def _local(documents: list[Document]) -> dict[str, BaseRetriever]:
         "dense": VectorRetriever.from_documents(documents, HashEmbedder(64), k=20),
         "store": store.as_retriever(search_kwargs={"k": 20}),
     }
-
-
-def _measured(searched: Any, queries: Sequence[str]) -> dict[str, float]:
-    async def at_once() -> None:
-        await asyncio.gather(*(searched.ainvoke(query) for query in queries))
-
-    at_once_s = _median(lambda: asyncio.run(at_once()))
-    one_s = _median(lambda: [searched.invoke(query) for query in queries[:10]])
-    return {"searches/s, 50 at once": SEARCHES / at_once_s, "ms, one alone": one_s / 10 * 1e3}
-
-
-def _median(run: Callable[[], Any]) -> float:
-    run()
-    seconds = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Milliseconds that `import voicevault_retrievers` takes beyond numpy; writes results/imports.json.
+"""Milliseconds that imports of the package take beyond what they stand on; writes results/imports.json.
 
 python -m tests.benchmarks.imports
 """
@@ -18,6 +18,8 @@ CASES = {
     "the package, beyond numpy": ("numpy", "import voicevault_retrievers"),
     "every name of it, beyond numpy": ("numpy", EVERYTHING),
     "numpy itself": ("sys", "import numpy"),
+    "its LlamaIndex classes, beyond llama_index.core": ("llama_index.core", "import voicevault_retrievers.llama_index"),
+    "llama_index.core itself": ("sys", "import llama_index.core"),
 }
 
 
@@ -29,7 +31,7 @@ def main() -> None:
             command = [sys.executable, "-c", PROGRAM.format(first=first, second=second)]
             times[case].append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     rows = [Row("import", case, "median ms", round(statistics.median(found), 1)) for case, found in times.items()]
-    write("imports", rows, ["voicevault-retrievers", "numpy"])
+    write("imports", rows, ["voicevault-retrievers", "numpy", "llama-index-core"])
 
 
 if __name__ == "__main__":

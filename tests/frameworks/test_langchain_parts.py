@@ -20,6 +20,7 @@ from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, Runs, by_
 from voicevault_retrievers import langchain as ours
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import ExactVectors
+from voicevault_retrievers.engines import foreign
 from voicevault_retrievers.errors import (
     ConfigError,
     FilterNotSupportedError,
@@ -37,7 +38,6 @@ from voicevault_retrievers.langchain import (
     VectorRetriever,
     VectorStoreChannel,
     as_channel,
-    channels,
     chunk_of,
 )
 from voicevault_retrievers.lexical import BM25
@@ -158,7 +158,7 @@ async def test_what_takes_k_is_asked_deeper_until_enough_pass() -> None:
 
 
 async def test_a_search_that_ends_at_its_depth_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "MAX_DEPTH", 4)
+    monkeypatch.setattr(foreign, "MAX_DEPTH", 4)
     child = Deep(found=documents(), seen=[])
     query = Query("pump", where={"page": {"$in": [0, 2]}}, variants=(Variant("seal"),))
     for found in (as_channel(child).search(query, 3), await as_channel(child).asearch(query, 3)):

@@ -9,7 +9,9 @@ import logging
 import math
 import pickle
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,16 +23,24 @@ from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
-from llama_index.core.vector_stores import FilterCondition, MetadataFilter, MetadataFilters
+from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
-from tests.helpers import FailingChannel, HashEmbedder
+from tests.helpers import FailingChannel, HashEmbedder, ListChannel
 from voicevault_retrievers import llama_index as vv
+from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, SearchError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, VectorRetriever, provenance
+from voicevault_retrievers.llama_index import (
+    BM25Retriever,
+    HybridRetriever,
+    PipelineRetriever,
+    VectorRetriever,
+    provenance,
+)
 from voicevault_retrievers.llama_index.convert import chunks_of
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 
 QUESTION = "drain the pump before winter"
@@ -46,23 +56,140 @@ def told(found: NodeWithScore) -> dict[str, Any]:
     return known
 
 
-def every() -> list[BaseRetriever]:
-    return [
-        BM25Retriever.from_nodes(nodes()),
-        VectorRetriever.from_nodes(nodes(), HashEmbedding()),
-        hybrid(),
-        HybridRetriever.from_index(VectorStoreIndex(nodes(), embed_model=HashEmbedding())),
-    ]
+def base_of(given: list[TextNode], folder: Path) -> KnowledgeBase:
+    base = KnowledgeBase.create("manual", root=folder, embedder=HashEmbedder())
+    base.add(chunks_of(given))
+    return base
 
 
-@pytest.mark.parametrize("retriever", every(), ids=lambda retriever: type(retriever).__name__)
-async def test_is_a_retriever_whose_async_search_agrees(retriever: BaseRetriever) -> None:
+def index_of(given: list[TextNode]) -> VectorStoreIndex:
+    return VectorStoreIndex(given, embed_model=HashEmbedding())
+
+
+Make = Callable[..., PipelineRetriever]
+EVERY: dict[str, Make] = {
+    "BM25Retriever": lambda given, folder, **o: BM25Retriever.from_nodes(given, **o),
+    "VectorRetriever": lambda given, folder, **o: VectorRetriever.from_nodes(given, HashEmbedding(), **o),
+    "VectorRetriever, index": lambda given, folder, **o: VectorRetriever.from_vector_store(index_of(given), **o),
+    "HybridRetriever": lambda given, folder, **o: HybridRetriever.from_nodes(given, HashEmbedding(), **o),
+    "HybridRetriever, index": lambda given, folder, **o: HybridRetriever.from_index(index_of(given), **o),
+    "HybridRetriever, bases": lambda given, folder, **o: HybridRetriever([base_of(given, folder)], **o),
+    "HybridRetriever, channels": lambda given, folder, **o: HybridRetriever(
+        channels={"bm25": BM25Retriever.from_nodes(given), "index": index_of(given)}, **o
+    ),
+    "PipelineRetriever": lambda given, folder, **o: PipelineRetriever(
+        Pipeline(BM25.from_chunks(chunks_of(given))), **o
+    ),
+}
+contract = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY.keys())
+
+
+@contract
+async def test_is_a_retriever_whose_async_search_agrees(make: Make, tmp_path: Path) -> None:
+    retriever = make(nodes(), tmp_path)
     assert BaseRetriever in type(retriever).__mro__
     assert type(retriever)._aretrieve is not BaseRetriever._aretrieve
     found = retriever.retrieve(QUESTION)
     assert found[0].node_id == "valve"
     assert found == await retriever.aretrieve(QUESTION)
-    assert retriever.retrieve("") == await retriever.aretrieve("")
+    assert all(isinstance(node, vv.NodeWithProvenance) and told(node)["channels"] for node in found)
+    result, again = retriever.search(QUESTION, k=1), await retriever.asearch(QUESTION, k=1)
+    assert (result.hits, result.errors) == (again.hits, again.errors)
+    assert [hit.id for hit in result.hits] == ["valve"]
+
+
+@contract
+async def test_nothing_asked_and_nothing_to_search(make: Make, tmp_path: Path) -> None:
+    for number, (given, question) in enumerate(((nodes(), ""), (nodes(), " "), ([], "pump"), ([], ""))):
+        retriever = make(given, tmp_path / str(number))
+        assert retriever.retrieve(question) == await retriever.aretrieve(question) == []
+    assert make(nodes(), tmp_path / "none", k=0).retrieve("pump") == []
+
+
+@contract
+async def test_what_is_given_stays_as_it_was(make: Make, tmp_path: Path) -> None:
+    where = {"$or": [{"page_label": "1"}, {"tags": {"$contains": "alarm"}}]}
+    rights = MetadataFilters(filters=[MetadataFilter(key="key", value=3, operator=FilterOperator.LTE)])
+    bundle = QueryBundle(QUESTION, custom_embedding_strs=["winter"], embedding=[0.5] * 16)
+    given = nodes(), where, rights, bundle
+    before = copy.deepcopy(given)
+    retriever = make(given[0], tmp_path, where=where, require=rights)
+    for found in (retriever.retrieve(bundle), await retriever.aretrieve(bundle)):
+        for node in found:
+            node.node.metadata["tags"].append("written by the caller")
+            node.node.relationships.clear()
+            told(node)["channels"].clear()
+    where["$or"].clear()
+    retriever.search("pump", where={"key": 1}, require={"key": 1})
+    assert (given[0], before[1], given[2], given[3]) == (before[0], before[1], before[2], before[3])
+    assert not any("_voicevault" in node.__dict__ for node in given[0])
+    again = retriever.retrieve(bundle)
+    assert again
+    assert all("written by the caller" not in found.metadata["tags"] and told(found)["channels"] for found in again)
+
+
+@contract
+def test_repr_is_the_recipe(make: Make, tmp_path: Path) -> None:
+    retriever = make(nodes(), tmp_path, k=3, where={"key": 1}, node_postprocessors=[PageCap(1)])
+    said = repr(retriever)
+    assert said.startswith(f"{type(retriever).__name__}(")
+    assert said.endswith(f"k=3, where={{'key': 1}}, node_postprocessors=[{PageCap(1)!r}])")
+    assert repr(retriever.with_options()) == said
+    assert "require={'key': 2}" in repr(retriever.with_options(require={"key": 2}))
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("similarity_topk", "Did you mean 'similarity_top_k'"),
+        ("node_postprocessor", "Did you mean 'node_postprocessors'"),
+        ("required", "Did you mean 'require'"),
+        ("retrievers", "`channels`"),
+        ("retriever_weights", "`weights`"),
+        ("mode", "`fusion`"),
+        ("num_queries", "QueryExpander"),
+        ("llm", "QueryExpander"),
+        ("query_gen_prompt", "QueryExpander"),
+        ("use_async", "at the same time"),
+        ("filters", "`where`"),
+        ("stemmer", "`from_nodes\\(nodes, language"),
+        ("top_k", "`k`"),
+    ],
+)
+@contract
+def test_an_option_that_is_none_is_told_what_it_is_here(make: Make, tmp_path: Path, option: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make(nodes(), tmp_path, **{option: 1})
+
+
+@contract
+def test_options_are_checked_at_once(make: Make, tmp_path: Path) -> None:
+    for number, (options, said) in enumerate(
+        (
+            ({"k": -1}, "k is"),
+            ({"k": 1, "similarity_top_k": 2}, "same option"),
+            ({"where": {"key": {"$near": 1}}}, "\\$near"),
+            ({"require": {"key": {"$near": 1}}}, "\\$near"),
+            ({"node_postprocessors": [BM25Retriever]}, "a stage is"),
+        )
+    ):
+        with pytest.raises(ConfigError, match=said):
+            make(nodes(), tmp_path / str(number), **options)
+
+
+@pytest.mark.parametrize("scores", [(None, None), (0.9, None), (0.0, 0.0), (-1.0, -2.0)])
+async def test_scores_of_others_may_be_none(scores: tuple[float | None, float | None]) -> None:
+    child = ListRetriever(scored(("pump", scores[0]), ("valve", scores[1])))
+    retriever = HybridRetriever(channels={"child": child})
+    found = retriever.retrieve("pump")
+    assert [(node.node_id, node.score) for node in found] == [("pump", 1 / 61), ("valve", 1 / 62)]
+    assert found == await retriever.aretrieve("pump")
+    bare = PipelineRetriever(Pipeline(ListChannel([("a", None)])))
+    assert (
+        [node.score for node in bare.retrieve("pump")]
+        == [node.score for node in await bare.aretrieve("pump")]
+        == [None]
+    )
 
 
 def test_all_is_sorted_and_true() -> None:
@@ -84,8 +211,6 @@ def test_k_has_two_names(option: str) -> None:
     assert len(hybrid(**{option: 2}).retrieve(QUESTION)) == 2
     with pytest.raises(ConfigError, match="same option"):
         hybrid(k=1, similarity_top_k=2)
-    with pytest.raises(TypeError, match="top_k"):
-        hybrid(top_k=2)
 
 
 def test_options_of_one_call_leave_the_retriever_alone() -> None:
@@ -134,18 +259,6 @@ def test_a_retriever_inside_another_keeps_its_filter() -> None:
     for found in outer.with_options(where={"page_label": "2"}).retrieve("the water pump"):
         assert list(told(found)["channels"]) == ["vectors"]
     assert list(outer._get_prompt_modules()) == ["words", "vectors"]
-
-
-def test_inputs_stay_as_they_were() -> None:
-    given, bundle = nodes(), QueryBundle(QUESTION, custom_embedding_strs=["winter"], embedding=[0.5] * 16)
-    before = copy.deepcopy(given), copy.deepcopy(bundle)
-    retriever = HybridRetriever.from_nodes(given, HashEmbedding())
-    for found in retriever.retrieve(bundle):
-        found.node.metadata["tags"].append("written by the caller")
-        found.node.relationships.clear()
-    assert (given, bundle) == before
-    assert not any("_voicevault" in node.__dict__ for node in given)
-    assert all("written by the caller" not in found.metadata["tags"] for found in retriever.retrieve(bundle))
 
 
 def test_returned_nodes_are_what_was_indexed() -> None:
@@ -239,7 +352,7 @@ def test_nothing_to_search_and_nothing_asked() -> None:
     assert HybridRetriever.from_nodes([], HashEmbedding()).retrieve("pump") == []
     assert BM25Retriever.from_defaults(nodes=[], similarity_top_k=2, language="de").retrieve("") == []
     assert hybrid(k=0).retrieve("pump") == []
-    with pytest.raises(ConfigError, match="at least one channel"):
+    with pytest.raises(ConfigError, match="kb_names, channels, or both"):
         HybridRetriever()
     with pytest.raises(ConfigError, match="has no timeout"):
         HybridRetriever(channels={"inner": hybrid(timeout=5.0)})

@@ -1,23 +1,14 @@
-"""LlamaIndex: filters, channels, postprocessors, nodes and embedding models."""
+"""LlamaIndex: filters, channels, nodes and embedding models."""
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import threading
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from llama_index.core import MockEmbedding, VectorStoreIndex
-from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
-from llama_index.core.instrumentation.events.base import BaseEvent
-from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import (
-    BaseComponent,
     BaseNode,
     Document,
     ImageNode,
@@ -34,20 +25,17 @@ from llama_index.core.vector_stores import (
     MetadataFilters,
     SimpleVectorStore,
 )
-from llama_index_instrumentation import get_dispatcher
 
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, InvalidScoreError, RerankerError
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, InvalidScoreError
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
-    CrossEncoderRerank,
     HybridRetriever,
     LlamaIndexEmbedder,
     NodeWithProvenance,
-    PageDiversityPostprocessor,
     as_channel,
     provenance,
 )
@@ -245,7 +233,7 @@ async def test_a_child_without_async_never_runs_on_the_event_loop() -> None:
     assert threading.main_thread() not in threads
     assert len(threads) == 1
     index = VectorStoreIndex(nodes(), embed_model=HashEmbedding())
-    assert type(as_channel(index)).__name__ == "RetrieverChannel"
+    assert as_channel(index).awaits is False
 
 
 def test_what_can_be_a_channel() -> None:
@@ -264,137 +252,3 @@ def test_the_nodes_of_an_index(caplog: pytest.LogCaptureFixture) -> None:
     index.docstore.delete_document("pump")
     assert sorted(node.node_id for node in nodes_of(index)) == ["alarm", "filter", "valve"]
     assert "3 of 4 ids overlap" in caplog.text
-
-
-class Lengths:
-    """Longer passages are better."""
-
-    name = "lengths"
-
-    def score(self, query: str, passages: Sequence[str]) -> list[float]:
-        return [float(len(passage)) for passage in passages]
-
-
-class Broken(Lengths):
-    def score(self, query: str, passages: Sequence[str]) -> list[float]:
-        raise RerankerError("out of memory")
-
-
-class Recorder(BaseEventHandler):
-    """Keeps reranking events."""
-
-    events: list[Any] = []  # noqa: RUF012 - a pydantic field
-
-    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        if isinstance(event, ReRankStartEvent | ReRankEndEvent):
-            self.events.append(event)
-
-
-@pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    recorder, root = Recorder(), get_dispatcher("root")
-    root.add_event_handler(recorder)
-    yield recorder
-    root.event_handlers.remove(recorder)
-
-
-@pytest.mark.parametrize("postprocessor", [CrossEncoderRerank, PageDiversityPostprocessor])
-def test_postprocessors_are_llama_index_components(postprocessor: type[BaseNodePostprocessor]) -> None:
-    assert [BaseNodePostprocessor, BaseComponent] == [
-        c for c in postprocessor.__mro__ if c in (BaseNodePostprocessor, BaseComponent)
-    ]
-    assert postprocessor.class_name() == postprocessor.__name__ == postprocessor().to_dict()["class_name"]
-    assert postprocessor.from_dict(postprocessor().to_dict()).to_dict() == postprocessor().to_dict()
-    assert all(field.description for name, field in postprocessor.model_fields.items() if name != "callback_manager")
-
-
-async def test_reranking_gives_new_nodes_with_scores_and_reasons() -> None:
-    given = [*scored(("pump", 0.5), ("valve", None)), *scored(("pump", 0.5))]
-    before = copy.deepcopy(given)
-    rerank = CrossEncoderRerank(Lengths())
-    found = rerank.postprocess_nodes(given, query_str="pump")
-    assert [(node.node_id, node.score) for node in found] == [("pump", 56.0), ("pump", 56.0), ("valve", 49.0)]
-    assert provenance(found[0]) == {"retrieved": {"score": 0.5}, "rerank": {"rank": 1, "score": 56.0}}
-    assert given == before
-    assert all(new.node is not old.node for new in found for old in given)
-    assert found == await rerank.apostprocess_nodes(given, query_str="pump")
-    ties = scored(*((f"{at:02d}", None) for at in range(12, 0, -1)))
-    assert [node.node_id for node in rerank.postprocess_nodes(ties, query_str="")] == [node.node_id for node in ties]
-    assert len(CrossEncoderRerank(Lengths(), top_n=1).postprocess_nodes(given, query_str="pump")) == 1
-
-
-def test_reranking_adds_to_what_is_known() -> None:
-    retrieved = HybridRetriever.from_nodes(nodes(), HashEmbedder(16)).retrieve("pump")
-    before = {found.node.node_id: provenance(found) for found in retrieved}
-    for found in CrossEncoderRerank(Lengths()).postprocess_nodes(retrieved, query_str="pump"):
-        known = provenance(found) or {}
-        assert known.items() > (before[found.node.node_id] or {}).items()
-        assert known["rerank"]["score"] == found.score == len(found.text)
-
-
-async def test_failed_reranking_keeps_the_order(caplog: pytest.LogCaptureFixture) -> None:
-    given = scored(("valve", 0.1), ("pump", 0.5), ("alarm", 0.3))
-    rerank = CrossEncoderRerank(Broken(), top_n=2)
-    for found in (
-        rerank.postprocess_nodes(given, query_str="pump"),
-        await rerank.apostprocess_nodes(given, query_str="pump"),
-    ):
-        assert [(node.node_id, node.score) for node in found] == [("valve", 0.1), ("pump", 0.5)]
-        assert (provenance(found[0]) or {})["degraded"] == ["rerank: RerankerError: out of memory"]
-    assert "out of memory" in caplog.text
-    with pytest.raises(RerankerError, match="out of memory"):
-        CrossEncoderRerank(Broken(), on_error="raise").postprocess_nodes(given, query_str="pump")
-
-
-@pytest.mark.parametrize("given", [["pump"], []])
-@pytest.mark.parametrize("scorer", [Lengths(), Broken()])
-async def test_reranking_events_come_in_pairs(given: list[str], scorer: Lengths, recorder: Recorder) -> None:
-    debug = LlamaDebugHandler(print_trace_on_end=False)
-    rerank = CrossEncoderRerank(scorer, on_error="raise", callback_manager=CallbackManager([debug]))
-    found = scored(*((name, 0.5) for name in given))
-    for times in (1, 2):
-        try:
-            if times == 1:
-                rerank.postprocess_nodes(found, query_str="pump")
-            else:
-                await rerank.apostprocess_nodes(found, query_str="pump")
-        except RerankerError:
-            assert given
-            assert isinstance(scorer, Broken)
-        assert [type(event) for event in recorder.events] == [ReRankStartEvent, ReRankEndEvent] * times
-        assert len(debug.get_event_pairs(CBEventType.RERANKING)) == times
-    assert recorder.events[0].model_name == "lengths"
-
-
-def test_reranking_without_a_query_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="needs the query"):
-        CrossEncoderRerank(Lengths()).postprocess_nodes(scored(("pump", 0.5)))
-
-
-async def test_reranking_leaves_the_event_loop_free() -> None:
-    scoring, freed = threading.Event(), threading.Event()
-
-    class Waiting(Lengths):
-        def score(self, query: str, passages: Sequence[str]) -> list[float]:
-            scoring.set()
-            if not freed.wait(timeout=10):
-                raise RerankerError("the event loop was blocked")
-            return super().score(query, passages)
-
-    async def free() -> None:
-        while not scoring.is_set():
-            await asyncio.sleep(0)
-        freed.set()
-
-    rerank = CrossEncoderRerank(Waiting(), on_error="raise")
-    found, _ = await asyncio.gather(rerank.apostprocess_nodes(scored(("pump", 0.5)), query_str="pump"), free())
-    assert found[0].score == 56.0
-
-
-async def test_pages_are_capped_and_nodes_stay_as_they_are() -> None:
-    given = [NodeWithScore(node=node, score=0.5) for node in nodes()]
-    kept = PageDiversityPostprocessor(max_chunks_per_page=1).postprocess_nodes(given)
-    assert [found.node_id for found in kept] == ["pump", "filter"]
-    assert kept[0] is given[0]
-    document = PageDiversityPostprocessor(max_chunks_per_document=3)
-    assert len(await document.apostprocess_nodes(given)) == 3

@@ -12,6 +12,7 @@ from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion, parent_store
+from voicevault_retrievers.structure.kinship import Kinship
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 
 PARENTS = {
@@ -223,3 +224,88 @@ def test_a_number_in_metadata_names_a_parent() -> None:
     stage = ParentExpansion({"7": Chunk("7", "whole")}, id_key="doc_id")
     (hit,) = stage.refine(Query("q"), Ranking((Hit(Chunk("c", "own", metadata={"doc_id": 7})),)))
     assert hit.text == "whole"
+
+
+# Parents of parents: section "s" has parts "p" (a, b) and "q" (c); the book has the section, and nobody has the book.
+TREE = {
+    "p": Chunk("p", "a b", "s", {"team": "any"}),
+    "q": Chunk("q", "c d", "s", {"team": "any"}),
+    "s": Chunk("s", "a b c d", "book", {"team": "red"}),
+}
+LEAVES = Ranking(tuple(Hit(Chunk(name, name, up)) for name, up in [("a", "p"), ("c", "q"), ("b", "p"), ("p", "s")]))
+
+
+class Counts(Kinship):
+    """Each parent has two children, but for the book."""
+
+    def children_of(self, parent: Chunk) -> int:
+        return 0 if parent.id == "book" else 2
+
+
+def texts(ranking: Ranking) -> dict[str, str]:
+    return {hit.id: hit.text for hit in ranking}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"levels": 1}, {"a": "a b", "c": "c d"}),
+        ({"levels": 2}, {"a": "a b c d"}),
+        ({"levels": None}, {"a": "a b c d"}),
+        ({"levels": None, "max_chars": 6}, {"a": "a b", "c": "c d"}),
+        ({"levels": None, "max_chars": 4}, {"a": "a b", "c": "c"}),
+        ({"levels": None, "require": {"team": "any"}}, {"a": "a b", "c": "c d"}),
+    ],
+)
+def test_the_highest_parent_that_fits_is_taken(options: dict[str, Any], expected: dict[str, str]) -> None:
+    assert texts(ParentExpansion(TREE, **options).refine(Query("q"), LEAVES)) == expected
+
+
+async def test_each_level_is_asked_for_once_and_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, chunk in TREE.items():
+        monkeypatch.setitem(PARENTS, name, chunk)
+    store = AsyncStore()
+    found = ParentExpansion(store, levels=None).refine(Query("q"), LEAVES)
+    assert store.asked == [("p", "q", "s"), ("book",)]
+    (failure,) = found.errors
+    assert failure.message == "1 of 4 parents are not in the store"
+    assert await ParentExpansion(store, levels=None).arefine(Query("q"), LEAVES) == found
+
+
+@pytest.mark.parametrize(
+    ("found", "ratio", "expected"),
+    [
+        ("abc", 1.0, {"a": "a b", "c": "c"}),
+        ("abcd", 1.0, {"a": "a b c d"}),
+        ("ac", 0.5, {"a": "a b c d"}),
+        ("a", 0.5, {"a": "a b c d"}),
+        ("a", 0.6, {"a": "a"}),
+        ("ap", 1.0, {"a": "a", "p": "a b"}),
+        ("abp", 1.0, {"a": "a b"}),
+        ("pc", 0.6, {"p": "a b", "c": "c"}),
+        ("pcd", 0.6, {"p": "a b c d"}),
+    ],
+)
+def test_a_parent_stands_where_enough_of_its_children_were_found(
+    found: str, ratio: float, expected: dict[str, str]
+) -> None:
+    up = {"a": "p", "b": "p", "c": "q", "d": "q", "p": "s"}
+    hits = Ranking(tuple(Hit(Chunk(name, "a b" if name == "p" else name, up[name])) for name in found))
+    stage = ParentExpansion(TREE, levels=2, min_children_ratio=ratio, kinship=Counts())
+    assert texts(stage.refine(Query("q"), hits)) == expected
+    plain = ParentExpansion(TREE, min_children_ratio=ratio)
+    assert plain.refine(Query("q"), hits) == ParentExpansion(TREE).refine(Query("q"), hits)
+
+
+def test_a_circle_of_parents_has_an_end() -> None:
+    circle = {"p": Chunk("p", "one", "q"), "q": Chunk("q", "two", "p")}
+    hits = Ranking((Hit(Chunk("a", "a", "p")),))
+    assert texts(ParentExpansion(circle, levels=None).refine(Query("q"), hits)) == {"a": "two"}
+    counted = ParentExpansion(circle, levels=None, min_children_ratio=0.5, kinship=Counts())
+    assert texts(counted.refine(Query("q"), hits)) == {"a": "two"}
+
+
+@pytest.mark.parametrize("options", [{"levels": 0}, {"min_children_ratio": 1.5}, {"min_children_ratio": -0.1}])
+def test_a_wrong_level_or_ratio_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        ParentExpansion(TREE, **options)

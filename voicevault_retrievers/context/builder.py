@@ -86,17 +86,18 @@ class ContextBuilder:
         *,
         max_tokens: int | None = None,
         numbers: Sequence[int] | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> Context:
         """The context of hits, best first. `max_tokens` lowers the builder's own for this call.
 
-        With `numbers`, one for each hit, the blocks have these, the hit of the lowest is the best, and the blocks stand
-        as the hits were given. Raises ConfigError where two are equal, or one is missing.
+        With `numbers`, one for each hit, the blocks have these and stand as the hits were given; the best is that of
+        the lowest number, or rank where there are `ranks`. Raises ConfigError where two are equal, or one is missing.
         """
         budget = _Budget(_least(self.max_tokens, max_tokens), self.max_chars, self.count_tokens)
         parts = self._history(history, budget)
         blocks: list[_Block] = []
         over: list[str] = []
-        for rank, (place, number, hit) in enumerate(_by_rank(list(hits), numbers)):
+        for rank, (place, number, hit) in enumerate(_by_rank(list(hits), numbers, ranks)):
             citation = citation_of(len(blocks) + 1 if number is None else number, hit, hit.text)
             block = _Block(place, citation, self._head(citation), self._body(hit.text))
             if not budget.fits([*parts, *map(str, self._arranged([*blocks, block]))]):
@@ -181,13 +182,18 @@ class _Budget:
         )
 
 
-def _by_rank(hits: Sequence[Hit], numbers: Sequence[int] | None) -> Iterable[tuple[int, int | None, Hit]]:
+def _by_rank(
+    hits: Sequence[Hit], numbers: Sequence[int] | None, ranks: Sequence[int] | None
+) -> Iterable[tuple[int, int | None, Hit]]:
     """Hits, best first, each with its place and its number."""
     if numbers is None:
         return ((place, None, hit) for place, hit in enumerate(hits))
-    if len(numbers) != len(hits) or len(set(numbers)) != len(hits):
-        raise ConfigError(f"numbers are one for each of {len(hits)} hits, each another, not {list(numbers)}")
-    return sorted(zip(range(len(hits)), numbers, hits, strict=True), key=lambda numbered: numbered[1])
+    ranks = numbers if ranks is None else ranks
+    for given in (numbers, ranks):
+        if len(given) != len(hits) or len(set(given)) != len(hits):
+            raise ConfigError(f"numbers are one for each of {len(hits)} hits, each another, not {list(given)}")
+    placed = zip(range(len(hits)), numbers, hits, strict=True)
+    return [numbered for _, numbered in sorted(zip(ranks, placed, strict=True), key=lambda ranked: ranked[0])]
 
 
 def _turn(turn: object) -> Turn:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import is_dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.made import Parts, same
 
 T = TypeVar("T")
 OwnFilter = Annotated[dict[str, Any] | None, AfterValidator(deepcopy)]
 """A filter that stays as it was given, whatever becomes of what it was made of."""
 
 STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
-MADE_KEPT = 8
 
 # Read at each call, so that what is made stays as it is when they change.
 _READ_LATE = frozenset({"k", "made", "metadata", "name", "require", "tags", "top_n", "where"})
@@ -38,58 +35,22 @@ _ELSEWHERE = {
 """What options of langchain-classic's classes are called here."""
 
 
-class Made:
-    """What was made of options, by name: the `MADE_KEPT` latest of each; and which options were given at first.
+class Made(Parts):
+    """What was made of options, by name; and which options were given at first.
 
     LangChain makes a retriever anew for each call with a configured field; the new one shares what the old one has
-    opened. It is no part of a recipe: any two are equal, and a copy that is pickled has none.
+    opened. It is no part of a recipe: any two are equal.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.given: frozenset[str] = frozenset()
         self.first: dict[str, Any] = {}
-        self._parts: dict[str, list[tuple[list[Any], Any]]] = {}
-        self._mutex = Mutex()
-
-    def get(self, name: str, options: list[Any], make: Callable[[], T], *, keep: int = MADE_KEPT) -> T:
-        """The part of this name that was made of these options; made now where there is none.
-
-        What is there is had without waiting for what is being made.
-        """
-        found = self._find(name, options)
-        if found is None:
-            with self._mutex:
-                found = self._find(name, options)
-                if found is None:
-                    snapshot = [option.copy() if isinstance(option, list | dict) else option for option in options]
-                    found = snapshot, make()
-                    self._parts[name] = [found, *self._parts.get(name, [])][:keep]
-        made: T = found[1]
-        return made
-
-    def all(self, name: str) -> list[Any]:
-        """The parts of this name."""
-        return [part for _, part in self._parts.get(name, [])]
-
-    def has(self, name: str, options: list[Any]) -> bool:
-        """Whether there is such a part."""
-        return self._find(name, options) is not None
-
-    def forget(self, name: str, stale: Callable[[list[Any]], bool] = lambda options: True) -> None:
-        """Drop the parts of this name, or those of stale options: they are made anew when they are asked for."""
-        with self._mutex:
-            self._parts[name] = [entry for entry in self._parts.get(name, []) if not stale(entry[0])]
-
-    def _find(self, name: str, options: list[Any]) -> tuple[list[Any], Any] | None:
-        return next((entry for entry in self._parts.get(name, []) if all(map(_same, entry[0], options))), None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Made)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
-
-    def __reduce__(self) -> tuple[type[Made], tuple[()]]:
-        return (Made, ())
 
 
 class Checked(BaseModel, Generic[T]):
@@ -117,7 +78,7 @@ class Checked(BaseModel, Generic[T]):
     def _said(self, option: str) -> bool:
         """Whether an option was given, or changed since; LangChain gives all of them where it makes a model anew."""
         first = self.made.first
-        return option in self.made.given or (option in first and not _same(getattr(self, option), first[option]))
+        return option in self.made.given or (option in first and not same(getattr(self, option), first[option]))
 
     def _check(self) -> None:
         """Raises ConfigError where options do not go together."""
@@ -135,11 +96,6 @@ class Checked(BaseModel, Generic[T]):
 
     def _options(self) -> list[Any]:
         return [getattr(self, name) for name in type(self).model_fields if name not in _READ_LATE]
-
-
-def _same(one: Any, other: Any) -> bool:
-    plain = isinstance(one, str | int | float | list | tuple | dict) or (is_dataclass(one) and type(one) is type(other))
-    return one is other or (plain and bool(one == other))
 
 
 def _config_error(model: type[BaseModel], error: ValidationError) -> ConfigError:

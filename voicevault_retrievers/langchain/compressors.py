@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Literal
 
 from langchain_core.callbacks import Callbacks
@@ -27,10 +25,10 @@ from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.over import StagedRetriever, staged
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
+from voicevault_retrievers.stages import in_order, place_id, place_of
 from voicevault_retrievers.types import Failure, Hit, Query, Ranking
 
 _LOG = logging.getLogger(__name__)
-_PLACE_DIGITS = 9
 
 
 class StageCompressor(Checked[Stage], BaseDocumentCompressor):
@@ -102,7 +100,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
     def _told(self, documents: Sequence[Document], given: Ranking, ranking: Ranking) -> list[Document]:
         before = {hit.id: hit for hit in given}
         degraded = [str(failure) for failure in ranking.errors if failure.degrades]
-        found = [_annotated(documents[_place(hit.id)], before[hit.id], hit, degraded) for hit in ranking]
+        found = [_annotated(documents[place_of(hit.id)], before[hit.id], hit, degraded) for hit in ranking]
         if all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking):
             return found  # nothing was ordered anew: documents keep their scores, even such as are of another order
         return [_scored(document, hit) for document, hit in zip(found, ranking, strict=True)]
@@ -163,26 +161,7 @@ class PageDiversityFilter(StageCompressor):
 
 def ranking_of(documents: Sequence[Document]) -> Ranking:
     """The documents in their order, each by its place, with their scores where the first have one and these fall."""
-    hits = [hit_of(document, place_id(at, document)) for at, document in enumerate(documents)]
-    scores = [hit.score for hit in hits if hit.score is not None]
-    first = all(hit.score is not None for hit in hits[: len(scores)])
-    if first and not any(after > before for before, after in pairwise(scores)):
-        return Ranking(tuple(hits))
-    return Ranking(tuple(replace(hit, score=None) for hit in hits))
-
-
-def place_id(at: int, document: Document) -> str:
-    """A document's place and its id: two documents may have one id, and neither is to be lost; ties go as they came."""
-    return f"{at:0{_PLACE_DIGITS}d}:{document.id or ''}"
-
-
-def id_at_place(place: str) -> str:
-    """The document's id in a `place_id`; empty where it has none."""
-    return place[_PLACE_DIGITS + 1 :]
-
-
-def _place(place: str) -> int:
-    return int(place[:_PLACE_DIGITS])
+    return Ranking(in_order(hit_of(document, place_id(at, document.id)) for at, document in enumerate(documents)))
 
 
 def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str]) -> Document:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from typing import Any
 
-from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Stage
-from voicevault_retrievers.langchain.compressors import Reranker, id_at_place
+from voicevault_retrievers.langchain.compressors import Reranker
 from voicevault_retrievers.langchain.models import as_text_model
 from voicevault_retrievers.rerank import LLMRerank, RecencyRerank, WeightedRerank
 from voicevault_retrievers.rerank.llm import PROMPT
-from voicevault_retrievers.types import Query, Ranking
+from voicevault_retrievers.stages import ByPlace
 
 
 class LLMReranker(Reranker):
@@ -65,7 +63,7 @@ class WeightedReranker(Reranker):
         if self.dense is None:
             return stage
         twin: Any = copy.copy(stage)
-        twin.dense = _ByPlace(self.dense)
+        twin.dense = ByPlace(self.dense)
         return twin  # type: ignore[no-any-return]
 
 
@@ -85,23 +83,6 @@ class RecencyReranker(Reranker):
 
     def _build(self) -> Stage:
         return RecencyRerank(**{name: getattr(self, name) for name in _RECENCY})
-
-
-class _ByPlace(Channel):
-    """A channel that is asked for the scores of documents by their places."""
-
-    def __init__(self, below: Channel) -> None:
-        self.below = below
-        self.name = below.name
-        self.kind = below.kind
-
-    def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        return self.below.plan(query, k)
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        own = {place: id_at_place(place) for place in ids}
-        found = self.below.scores(query, set(own.values()) - {""})
-        return None if found is None else {place: found[own[place]] for place in own if own[place] in found}
 
 
 _WEIGHTED = ("weights", "depth", "scale_fused", "dense", "timeout", "chunk_index_key", "chunks_in_file_key")

@@ -10,12 +10,11 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.runnables import ensure_config
 
-from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import whole
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.explanation import finite
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, document_of, told_of
+from voicevault_retrievers.stages import TopN
 from voicevault_retrievers.types import Hit, Query, Ranking, Vote
 
 ID = "id"
@@ -64,32 +63,6 @@ class CompressorStage(Stage):
 
     def __repr__(self) -> str:
         return f"CompressorStage({self.name})"
-
-
-class TopN(Stage):
-    """A stage of whose hits the first `n` are kept."""
-
-    refills = False
-
-    def __init__(self, stage: Stage, n: int) -> None:
-        super().__init__()
-        self.below = stage
-        self.n = whole("top_n", n)
-        self.name = stage.name
-        self.blocking = stage.blocking
-
-    def needs(self, k: int) -> int:
-        return self.below.needs(min(k, self.n))
-
-    def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        return self.below.refine(query, ranking).top(self.n)
-
-    def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
-        refined = yield from self.below.plan(query, ranking)
-        return refined.top(self.n)
-
-    def __repr__(self) -> str:
-        return f"TopN({self.below!r}, {self.n})"
 
 
 def stage_of(part: Any) -> Stage:

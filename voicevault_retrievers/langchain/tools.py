@@ -1,7 +1,7 @@
 """A retriever as an agent's tool: numbered sources for the model, documents and citations for the application."""
 
 # Without `from __future__ import annotations`: langchain-core before 1.6 does not see InjectedToolArg in their texts.
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -10,33 +10,15 @@ from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, RunnableConfig, patch_config
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, ToolException
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema, create_model
 
 from voicevault_retrievers.context import ContextBuilder
-from voicevault_retrievers.context.citations import LAST
-from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Condition, Filter, Node, Not, parse
-from voicevault_retrievers.langchain.numbered import (
-    Found,
-    Search,
-    as_data,
-    failure,
-    given_citations,
-    listed,
-    next_numbers,
-)
-from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.context.numbered import Reserved, as_data, failed
+from voicevault_retrievers.context.tool_input import DESCRIPTION, Offered, check_where, invalid, keys_of, search_input
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.langchain.numbered import Found, Search, given_citations, listed, next_numbers
 
 __all__ = ["given_citations", "retrieval_tool"]
-
-DESCRIPTION = "Searches the documents and gives the passages that answer a question, as numbered sources to cite."
-_QUERY = "What to look for: a question or key words that stand alone, without words such as 'it' or 'the above'."
-_WHERE = (
-    'Narrows the search by the documents\' metadata: {"year": 2024}, {"year": {"$gte": 2020}}, '
-    '{"file": {"$in": ["a.pdf", "b.pdf"]}}, {"$or": [{...}, {...}]}. '
-    "Operators: $eq $ne $gt $gte $lt $lte $in $nin $contains $exists $and $or $not. Leave it out to search all."
-)
-_VALUE = [{"type": kind} for kind in ("string", "number", "boolean", "object")]
 
 
 def retrieval_tool(
@@ -45,7 +27,7 @@ def retrieval_tool(
     name: str = "search",
     description: str = DESCRIPTION,
     k: int | None = None,
-    filters: Sequence[str] | Literal["any"] | None = None,
+    filters: Offered = None,
     max_tokens: int | None = None,
     markers: Literal["source", "numbered"] = "numbered",
 ) -> BaseTool:
@@ -71,35 +53,18 @@ def retrieval_tool(
             f"a {type(retriever).__name__} is searched by LangChain, which gives it no filter: leave out filters, or "
             "give its documents to a retriever of this package, such as HybridRetriever.from_documents"
         )
-    keys = _keys(filters)
+    keys = keys_of(filters)
     calls = _Calls(search, ContextBuilder(max_tokens=max_tokens, markers=markers), keys)
     return StructuredTool(
         name=name,
         description=description,
         func=calls.run,
         coroutine=calls.arun,
-        args_schema=_schema(filters, keys),
+        args_schema=search_input(filters),
         response_format="content_and_artifact",
         handle_tool_error=True,
-        handle_validation_error=_invalid,
+        handle_validation_error=invalid,
     )
-
-
-@dataclass
-class _Reserved:
-    """The numbers of a tool that is not told of the conversation: each call has its own.
-
-    They begin again where a marker can say no higher one, for a process outlives its conversations.
-    """
-
-    last: int = 0
-    mutex: Mutex = field(default_factory=Mutex)
-
-    def next(self, count: int) -> range:
-        with self.mutex:
-            first = 1 if self.last + count > LAST else self.last + 1
-            self.last = first + count - 1
-        return range(first, first + count)
 
 
 @dataclass(frozen=True)
@@ -112,7 +77,7 @@ class _Calls:
     search: Search
     builder: ContextBuilder
     keys: frozenset[str] | None
-    reserved: _Reserved = field(default_factory=_Reserved)
+    reserved: Reserved = field(default_factory=Reserved)
 
     def run(
         self,
@@ -144,11 +109,9 @@ class _Calls:
 
     def _check(self, where: Filter | None) -> None:
         try:
-            asked = _asked(parse(where))
-            for key in sorted(asked - (asked if self.keys is None else self.keys)):
-                raise unknown("metadata key", key, self.keys or ())
+            check_where(where, self.keys)
         except ConfigError as error:
-            raise ToolException(f"The argument `where` is wrong, and nothing was searched: {error}") from error
+            raise ToolException(str(error)) from error
 
     def _answer(self, found: Found, runtime: Any) -> tuple[str, dict[str, Any]]:
         state, count = getattr(runtime, "state", None), len(found.documents)
@@ -167,49 +130,4 @@ def _failing() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ToolException(f"The search failed, so there are no sources: {failure(error)}") from error
-
-
-def _keys(filters: Sequence[str] | Literal["any"] | None) -> frozenset[str] | None:
-    if filters == "any":
-        return None
-    given = filters or ()
-    if isinstance(given, str) or not all(isinstance(key, str) for key in given) or (filters is not None and not given):
-        raise ConfigError(f'filters is a list of metadata keys, or "any", not {filters!r}')
-    return frozenset(given)
-
-
-def _asked(node: Node) -> set[str]:
-    """The metadata keys that a filter asks of."""
-    if isinstance(node, Condition):
-        return {node.key}
-    parts = (node.part,) if isinstance(node, Not) else node.parts
-    return {key for part in parts for key in _asked(part)}
-
-
-def _schema(filters: object, keys: frozenset[str] | None) -> type[BaseModel]:
-    given: dict[str, Any] = {"query": (str, Field(description=_QUERY))}
-    if filters is not None:
-        given["where"] = (_where(keys), Field(default_factory=dict))
-    return create_model("SearchInput", **given)
-
-
-def _where(keys: frozenset[str] | None) -> Any:
-    """The type of a filter, which says to the model by which keys it may ask."""
-    schema: dict[str, Any] = {"type": "object", "description": _WHERE}
-    if keys is not None:
-        schema["description"] += f" Keys: {', '.join(sorted(keys))}."
-        schema["properties"] = {key: {"anyOf": _VALUE} for key in sorted(keys)}
-    if keys is None or "page" in keys:
-        schema["description"] += ' The key "page" counts from 0: p.3 is page 2.'
-    return Annotated[dict[str, Any], BeforeValidator(_no_filter), WithJsonSchema(schema)]
-
-
-def _no_filter(given: object) -> object:
-    """Some models say null, or nothing in quotes, where they mean to leave an argument out."""
-    return {} if given is None or given == "" else given
-
-
-def _invalid(error: ValidationError | Any) -> str:
-    wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    return f"The arguments are wrong, and nothing was searched: {wrong}"
+        raise ToolException(failed(error)) from error

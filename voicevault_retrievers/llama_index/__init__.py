@@ -5,12 +5,22 @@ from voicevault_retrievers.extras import require
 try:
     from voicevault_retrievers.llama_index.base import PipelineRetriever
     from voicevault_retrievers.llama_index.bm25 import BM25Retriever
-    from voicevault_retrievers.llama_index.channels import as_channel
+    from voicevault_retrievers.llama_index.channels import RetrieverChannel, as_channel
+    from voicevault_retrievers.llama_index.citations import CitationPostprocessor, citations_of, resolve_citations
     from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
+    from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
+    from voicevault_retrievers.llama_index.filters import filter_of, metadata_filters_of
     from voicevault_retrievers.llama_index.hybrid import HybridRetriever
     from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
+    from voicevault_retrievers.llama_index.parents import ParentExpansionPostprocessor, SentenceWindowPostprocessor
     from voicevault_retrievers.llama_index.postprocessors import CrossEncoderRerank, PageDiversityPostprocessor
+    from voicevault_retrievers.llama_index.query import QueryExpander
+    from voicevault_retrievers.llama_index.query_engine import CitedQueryEngine
+    from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
     from voicevault_retrievers.llama_index.retrievers import VectorRetriever
+    from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel
+    from voicevault_retrievers.llama_index.synthesis import CitedSynthesizer, cite_prompts
+    from voicevault_retrievers.llama_index.tools import RetrievalTool, conversation_citations, given_citations
     from voicevault_retrievers.llama_index.vector_store import HybridVectorStore
 except ModuleNotFoundError:
     require("llama_index.core", extra="llama-index")
@@ -18,14 +28,35 @@ except ModuleNotFoundError:
 
 __all__ = [
     "BM25Retriever",
+    "CitationPostprocessor",
+    "CitedQueryEngine",
+    "CitedSynthesizer",
     "CrossEncoderRerank",
     "HybridRetriever",
     "HybridVectorStore",
+    "LLMRerank",
     "LlamaIndexEmbedder",
     "NodeWithProvenance",
     "PageDiversityPostprocessor",
+    "ParentExpansionPostprocessor",
     "PipelineRetriever",
+    "QueryExpander",
+    "RecencyPostprocessor",
+    "RetrievalTool",
+    "RetrieverChannel",
+    "SearchDegradedEvent",
+    "SearchStepEvent",
+    "SentenceWindowPostprocessor",
     "VectorRetriever",
+    "VectorStoreChannel",
+    "WeightedRerank",
     "as_channel",
+    "citations_of",
+    "cite_prompts",
+    "conversation_citations",
+    "filter_of",
+    "given_citations",
+    "metadata_filters_of",
     "provenance",
+    "resolve_citations",
 ]

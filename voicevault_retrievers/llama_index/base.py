@@ -4,77 +4,87 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
-from llama_index.core.vector_stores.types import MetadataFilters
+from llama_index.core.utils import print_text
 from llama_index_instrumentation import get_dispatcher
+from typing_extensions import Never
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import Channel, check_k
-from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, both, scope
+from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, value_of
+from voicevault_retrievers.channel import Channel, Stage, check_k
+from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import query_of
-from voicevault_retrievers.llama_index.filters import filter_of
+from voicevault_retrievers.llama_index.narrowing import Narrowing, Where
 from voicevault_retrievers.llama_index.node import node_of_hit
+from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
+from voicevault_retrievers.llama_index.options import refuse
+from voicevault_retrievers.llama_index.prompts import modules_of
+from voicevault_retrievers.llama_index.reranking_events import RERANKERS, announced
+from voicevault_retrievers.llama_index.staged import stage_of
+from voicevault_retrievers.made import Parts
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Query, Result
+from voicevault_retrievers.stages import TopN
+from voicevault_retrievers.types import Failure, Query, Result
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
-Where = Filter | MetadataFilters | None
 
 _LOG = logging.getLogger(__name__)
 dispatcher = get_dispatcher(__name__)
-
-
-@dataclass(frozen=True)
-class Narrowing:
-    """Filters to be added to those of a query, and weights over its own."""
-
-    where: Filter | None = None
-    require: Filter | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
-
-    def of(self, query: Query) -> Query:
-        """The narrowed query."""
-        return replace(
-            query,
-            where=both(self.where, query.where),
-            require=scope(self.require, query.require),
-            weights={**(query.weights or {}), **self.weights} or None,
-        )
 
 
 class PipelineRetriever(BaseRetriever):
     """A pipeline as a retriever. A node's score is what the last scoring stage ordered by; None where none did.
 
     `k`, or `similarity_top_k`, is how many nodes a query gives. `where` narrows every search, `require` is the caller's
-    access rights: each the portable filter or MetadataFilters. Nodes are copies with their provenance; where a channel
-    or stage was skipped, it says so under `degraded`, and a warning is logged.
+    access rights: each the portable filter or MetadataFilters. `node_postprocessors` refine what was found, in their
+    order, and get as many nodes as they need to give k: LlamaIndex's, this package's, or Stages; `retriever >>
+    postprocessor` is the retriever with one more. Nodes are copies with their provenance. Where a channel or stage was
+    skipped, it says so under `degraded`, a warning is logged, and a SearchDegradedEvent dispatched.
+
+    What is called shows in SearchStepEvents, as soon as it has ended; LlamaIndex's own parts show as spans below.
+
+    An index node among the nodes leads to the nodes of its `obj`, or of that in `object_map`: its provenance says
+    `through` which index node, and `index` how that one was found where the object tells itself how it found the node.
+    Where an object fails, the index node stays, and all is as where a stage fails. `require` holds there too.
     """
+
+    timeout: float | None = None
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Pipeline | None,
         *,
         k: int | None = None,
         similarity_top_k: int | None = None,
         where: Where = None,
         require: Where = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor | Stage] | None = None,
         callback_manager: CallbackManager | None = None,
         object_map: dict[str, Any] | None = None,
         objects: list[IndexNode] | None = None,
         verbose: bool = False,
+        **unknown: Never,
     ) -> None:
+        refuse(type(self), unknown)
+        if not isinstance(pipeline, Pipeline | None):
+            raise ConfigError(f"expected a Pipeline, not a {type(pipeline).__name__}")
         super().__init__(callback_manager=callback_manager, object_map=object_map, objects=objects, verbose=verbose)
-        self.pipeline = pipeline
-        self.k = _top_k(k, similarity_top_k, pipeline.k)
-        self.narrowing = Narrowing(filter_of(where), scope(None if require is None else filter_of(require) or {}))
+        self.k = top_k(k, similarity_top_k, 5 if pipeline is None else pipeline.k)
+        self.narrowing = Narrowing().further(where, require, None)
+        self.node_postprocessors = _stages(node_postprocessors or ())
+        self._given = pipeline
+        self._kept = Parts()
 
     @property
     def similarity_top_k(self) -> int:
@@ -86,9 +96,23 @@ class PipelineRetriever(BaseRetriever):
         self.k = check_k(k)
 
     @property
+    def pipeline(self) -> Pipeline:
+        """What is searched, of this retriever's present options; knowledge bases are opened on first use."""
+        pipeline = self._unstaged()
+        for part in self.node_postprocessors:
+            pipeline = pipeline >> self._stage(part)
+        return pipeline.within(self.timeout) if self.node_postprocessors and pipeline.timeout is None else pipeline
+
+    @property
     def channel(self) -> Channel:
         """What is searched, under this retriever's filters: a channel for another pipeline."""
         return self.pipeline.narrowed(self.narrowing.where, self.narrowing.require)
+
+    def __rshift__(self: R, postprocessor: BaseNodePostprocessor | Stage) -> R:
+        """This retriever with a postprocessor more."""
+        twin = copy.copy(self)
+        twin.node_postprocessors = (*self.node_postprocessors, *_stages([postprocessor]))
+        return twin
 
     def search(
         self,
@@ -96,11 +120,15 @@ class PipelineRetriever(BaseRetriever):
         k: int | None = None,
         *,
         where: Where = None,
+        require: Where = None,
         weights: Mapping[str, float] | None = None,
+        observe: Observer | None = None,
     ) -> Result:
-        """The whole result of a search: hits, errors, timings, context. Options as of `with_options`."""
-        chosen = self.with_options(k=k, where=where, weights=weights)
-        return self.pipeline.search(chosen.narrowing.of(query_of(query)), chosen.k)
+        """The whole result of a search: hits, errors, timings, context. Options as of `with_options`.
+
+        `observe` is as of `Pipeline.search`.
+        """
+        return self.with_options(k=k, where=where, require=require, weights=weights)._search(query, observe)
 
     async def asearch(
         self,
@@ -108,43 +136,147 @@ class PipelineRetriever(BaseRetriever):
         k: int | None = None,
         *,
         where: Where = None,
+        require: Where = None,
         weights: Mapping[str, float] | None = None,
+        observe: AsyncObserver | None = None,
     ) -> Result:
         """`search` on the running event loop; the same result but for the timings."""
-        chosen = self.with_options(k=k, where=where, weights=weights)
-        return await self.pipeline.asearch(chosen.narrowing.of(query_of(query)), chosen.k)
+        return await self.with_options(k=k, where=where, require=require, weights=weights)._asearch(query, observe)
 
     def with_options(
-        self: R, *, k: int | None = None, where: Where = None, weights: Mapping[str, float] | None = None
+        self: R,
+        *,
+        k: int | None = None,
+        where: Where = None,
+        require: Where = None,
+        weights: Mapping[str, float] | None = None,
     ) -> R:
-        """A copy with other options that shares what it searches.
+        """A copy with other options that shares what it searches: what one `retrieve` is to have of its own.
 
-        `where` is added to the retriever's own filter, never put in its place; `weights` override by channel name.
+        `where` and `require` are added to the retriever's, never put in their place; `weights` override by channel
+        name.
         """
         twin = copy.copy(self)
         twin.k = self.k if k is None else check_k(k)
-        twin.narrowing = Narrowing(
-            both(self.narrowing.where, filter_of(where)),
-            self.narrowing.require,
-            {**self.narrowing.weights, **(weights or {})},
-        )
+        twin.narrowing = self.narrowing.further(where, require, weights)
         return twin
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._nodes(self.search(query_bundle))
+        return self._nodes(self._search(query_bundle))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._nodes(await self.asearch(query_bundle))
+        return self._nodes(await self._asearch(query_bundle))
+
+    def _unstaged(self) -> Pipeline:
+        """What is searched, before the node postprocessors."""
+        if self._given is None:
+            raise NotImplementedError
+        return self._given
+
+    def _ready(self) -> bool:
+        """Whether nothing is left to be opened."""
+        return True
+
+    def _search(self, query: str | QueryBundle | Query, observe: Observer | None = None) -> Result:
+        pipeline = self.pipeline
+        asked = self._asked(query, pipeline)
+        return pipeline.search(asked, self.k, observe=events.observer(asked.require, observe))
+
+    async def _asearch(self, query: str | QueryBundle | Query, observe: AsyncObserver | None = None) -> Result:
+        opening = in_thread("open", lambda: self.pipeline)  # it may read files
+        pipeline = self.pipeline if self._ready() else await adrive(opening, timeout=self.timeout)
+        asked = self._asked(query, pipeline)
+        return await pipeline.asearch(asked, self.k, observe=events.aobserver(asked.require, observe))
+
+    def _asked(self, query: str | QueryBundle | Query, pipeline: Pipeline) -> Query:
+        asked = self.narrowing.of(query_of(query))
+        if not isinstance(query, QueryBundle) or any(leaf.kind != "keyword" for leaf in pipeline.channel.leaves()):
+            return asked
+        return replace(asked, vectors={})  # a bundle may come with that of another retriever
+
+    def _stage(self, part: BaseNodePostprocessor | Stage) -> Stage:
+        stage = self._stage_of(part)
+        reranks = isinstance(stage.below if isinstance(stage, TopN) else stage, RERANKERS)
+        return announced(stage, self.callback_manager) if reranks else stage
+
+    def _stage_of(self, part: BaseNodePostprocessor | Stage) -> Stage:
+        """The stage that a part is, the same in each search: it counts the calls that were abandoned."""
+        return self._kept.get("stage", [part, getattr(part, "top_n", None)], lambda: stage_of(part))
 
     def _nodes(self, result: Result) -> list[NodeWithScore]:
-        if result.errors:
-            said = "gave a degraded result" if result.degraded else "notes"
-            _LOG.warning("%s %s: %s", type(self).__name__, said, "; ".join(map(str, result.errors)))
+        self._say(result.errors)
         return [node_of_hit(hit, result.skipped) for hit in result.hits]
 
+    def _say(self, failures: Sequence[Failure]) -> None:
+        said = list(map(str, failures))
+        skipped = [str(failure) for failure in failures if failure.degrades]
+        if said:
+            _LOG.warning(
+                "%s %s: %s", type(self).__name__, "gave a degraded result" if skipped else "notes", "; ".join(said)
+            )
+        if skipped:
+            events.degraded(skipped)
+
+    def _handle_recursive_retrieval(self, query_bundle: QueryBundle, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
+        if not any(isinstance(node.node, IndexNode) for node in nodes):
+            return nodes
+        return self._entered(drive(entered(nodes, self._entrance(query_bundle)), timeout=self.pipeline.timeout))
+
+    async def _ahandle_recursive_retrieval(
+        self, query_bundle: QueryBundle, nodes: list[NodeWithScore]
+    ) -> list[NodeWithScore]:
+        if not any(isinstance(node.node, IndexNode) for node in nodes):
+            return nodes
+        plan = entered(nodes, self._entrance(query_bundle))
+        return self._entered(await adrive(plan, timeout=self.pipeline.timeout))
+
+    def _entrance(self, bundle: QueryBundle) -> Entrance:
+        def retrieve(target: Any, score: Any) -> list[NodeWithScore]:
+            return self._retrieve_from_object(self._entering(target), replace(bundle), score)
+
+        async def aretrieve(target: Any, score: Any) -> list[NodeWithScore]:
+            return await self._aretrieve_from_object(self._entering(target), replace(bundle), score)
+
+        return Entrance(self.object_map, self.narrowing.require, retrieve, aretrieve)
+
+    def _entering(self, target: Any) -> Any:
+        """An object that applies this retriever's rights; raises FilterNotSupportedError where it cannot."""
+        if self._verbose:
+            print_text(f"Retrieval entering {type(target).__name__}\n", color="llama_turquoise")
+        require = self.narrowing.require
+        if require is None or not isinstance(target, BaseRetriever | BaseQueryEngine):
+            return target
+        if isinstance(target, PipelineRetriever):
+            return target.with_options(require=require)
+        raise FilterNotSupportedError(
+            f"{type(target).__name__} is not given this search's `require`, so it was not entered; let the index "
+            "node point to a retriever of this package, HybridRetriever(channels=...), or set no rights here"
+        )
+
+    def _entered(self, found: Entered) -> list[NodeWithScore]:
+        errors = (failure.error for failure in found.failures if failure.error is not None)
+        if found.failures and self.pipeline.on_error == "raise":
+            raise next(errors)
+        self._say(found.failures)
+        return list(found.nodes)
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return modules_of(self._parts())
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """The parts that may have prompts, by name."""
+        yield from ((type(part).__name__, part) for part in self.node_postprocessors)
+
+    def _recipe(self) -> dict[str, Any]:
+        """The options that make this retriever, but for those that say nothing."""
+        return {"pipeline": self._given}
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.pipeline!r}, k={self.k})"
+        narrowing = {"where": self.narrowing.where, "require": self.narrowing.require}
+        options = {**self._recipe(), "k": self.k, **narrowing, "node_postprocessors": list(self.node_postprocessors)}
+        said = (f"{name}={value!r}" for name, value in options.items() if value is not None and value != [])
+        return f"{type(self).__name__}({', '.join(said)})"
 
 
 def in_thread(name: str, function: Callable[[], T]) -> Plan[T]:
@@ -154,7 +286,16 @@ def in_thread(name: str, function: Callable[[], T]) -> Plan[T]:
     return returned
 
 
-def _top_k(k: int | None, similarity_top_k: int | None, default: int) -> int:
+def top_k(k: int | None, similarity_top_k: int | None, default: int) -> int:
+    """How many nodes a query gives; ConfigError where its two names say two numbers."""
     if k is not None and similarity_top_k is not None and k != similarity_top_k:
         raise ConfigError(f"k={k!r} and similarity_top_k={similarity_top_k!r} are the same option; give one of them")
     return check_k(next((given for given in (k, similarity_top_k) if given is not None), default))
+
+
+def _stages(parts: Sequence[BaseNodePostprocessor | Stage]) -> tuple[BaseNodePostprocessor | Stage, ...]:
+    """The parts, each of which is a stage; ConfigError for what is none."""
+    given = tuple(parts)
+    for part in given:
+        stage_of(part)
+    return given

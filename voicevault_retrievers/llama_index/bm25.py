@@ -11,15 +11,18 @@ from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.schema import BaseNode
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from typing_extensions import Unpack
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
 from voicevault_retrievers.llama_index.listing import nodes_of
+from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import persisted
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -30,18 +33,32 @@ A = TypeVar("A")
 K = TypeVar("K", bound="BM25Retriever")
 
 
+class NodesOptions(LoneOptions, total=False):
+    """What `BM25Retriever.from_nodes` takes by name."""
+
+    language: str | None
+    formula: Formula | str
+    analyzer: AnyAnalyzer | None
+
+
 class BM25Retriever(PipelineRetriever):
     """Keyword search: nodes that share a term with the query, and no others.
 
-    Scores are BM25's, unbounded, higher is better. `options` are those of `PipelineRetriever`: k or similarity_top_k
-    (5), where, require, callback_manager, object_map, objects, verbose.
+    Scores are BM25's, unbounded, higher is better. `timeout` bounds a search in seconds; `on_error` "skip" keeps what
+    was found where a postprocessor fails, "raise" raises its error. `options` are those of `PipelineRetriever`: k or
+    similarity_top_k (5), where, require, node_postprocessors, callback_manager, object_map, objects, verbose.
 
     Adding and deleting change what `bm25` holds in memory, for every retriever over it; a search sees all of a change
     or nothing. Only `persist` writes. They raise ConfigError where `bm25` is a channel of another class.
     """
 
-    def __init__(self, bm25: Channel, **options: Any) -> None:
-        super().__init__(Pipeline(bm25), **options)
+    def __init__(
+        self, bm25: Channel, *, timeout: float | None = None, on_error: OnError = "skip", **options: Unpack[RetrieverOptions]
+    ) -> None:
+        super().__init__(Pipeline(bm25, timeout=timeout, on_error=on_error), **options)
+        self.bm25 = bm25
+        self.timeout = timeout
+        self.on_error = on_error
 
     @classmethod
     def from_nodes(
@@ -51,17 +68,18 @@ class BM25Retriever(PipelineRetriever):
         language: str | None = "auto",
         formula: Formula | str = "lucene",
         analyzer: AnyAnalyzer | None = None,
-        **options: Any,
+        **options: Unpack[LoneOptions],
     ) -> K:
         """Search over nodes held in memory.
 
         `language` is that of their stemmer and stopwords: "auto" finds each node's, an ISO 639-1 code is that of all,
         None is for neither. `analyzer` makes the terms in its place.
         """
+        refuse(cls, options, cls.from_nodes)
         return cls(BM25.from_chunks(chunks_of(nodes), analyzer_of(language, analyzer), formula=formula), **options)
 
     @classmethod
-    def from_defaults(cls: type[K], nodes: Sequence[BaseNode], **options: Any) -> K:
+    def from_defaults(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
         """`from_nodes` under the name that LlamaIndex's own BM25Retriever has for it."""
         return cls.from_nodes(nodes, **options)
 
@@ -71,7 +89,7 @@ class BM25Retriever(PipelineRetriever):
         source: VectorStoreIndex | BasePydanticVectorStore,
         *,
         docstore: BaseDocumentStore | None = None,
-        **options: Any,
+        **options: Unpack[NodesOptions],
     ) -> K:
         """Search over the nodes whose vectors a store or an index holds now, so that ids agree with vector search's.
 
@@ -81,7 +99,7 @@ class BM25Retriever(PipelineRetriever):
         return cls.from_nodes(nodes_of(source, docstore), **options)
 
     @classmethod
-    def from_persist_dir(cls: type[K], path: str | Path, *, analyzer: SavedAnalyzer | None = None, **options: Any) -> K:
+    def from_persist_dir(cls: type[K], path: str | Path, *, analyzer: SavedAnalyzer | None = None, **options: Unpack[LoneOptions]) -> K:
         """Search over what `persist` wrote, with the same scores; `options` (k, where, ...) are not kept there.
 
         `analyzer` is the one it was built with, where that was a CustomAnalyzer. Raises ConfigError where nothing was
@@ -130,10 +148,12 @@ class BM25Retriever(PipelineRetriever):
         await adrive(in_thread("persist", partial(self.persist, path)))
 
     def _index(self) -> BM25:
-        channel = self.pipeline.channel
-        if not isinstance(channel, BM25):
-            raise ConfigError(f"only a BM25 can be changed and persisted; this retriever searches {channel!r}")
-        return channel
+        if not isinstance(self.bm25, BM25):
+            raise ConfigError(f"only a BM25 can be changed and persisted; this retriever searches {self.bm25!r}")
+        return self.bm25
+
+    def _recipe(self) -> dict[str, Any]:
+        return {"bm25": self.bm25, "timeout": self.timeout, "on_error": None if self.on_error == "skip" else "raise"}
 
 
 def analyzer_of(language: str | None, analyzer: A | None) -> A | Analyzer:

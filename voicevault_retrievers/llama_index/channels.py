@@ -9,15 +9,19 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 
+from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.engines.foreign import filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.leaf import Leaf, Match, in_given_order
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import chunk_of
-from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Query, Variant
+from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits
+from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Query, Ranking, Variant
 
 Part: TypeAlias = Channel | BaseRetriever | BaseIndex[Any] | BasePydanticVectorStore
 
@@ -26,8 +30,10 @@ class RetrieverChannel(Leaf):
     """Asks a LlamaIndex retriever, once for each wording, in a worker thread.
 
     A retriever gives as many nodes as it is set to, an index as many as the search wants. Their order is kept; scores
-    are too, where each node has one and they fall, else the channel is rank only. It cannot apply a filter of the
-    query: with one it raises FilterNotSupportedError.
+    are too, where each node has one and they fall, else the channel is rank only. It is not given a filter of the
+    query: with one the store of a plain VectorIndexRetriever is searched in its place, for as many nodes as that is set
+    to, and any other raises FilterNotSupportedError. A plain one is that of a vector store index, in the default mode,
+    without filters, documents, store options or objects of its own.
     """
 
     each_alone = True
@@ -43,6 +49,20 @@ class RetrieverChannel(Leaf):
         super().__init__(name, kind, timeout=timeout)
         self.part = part
 
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        if isinstance(self.part, VectorIndexRetriever) and filter_of(query) and _is_plain(self.part):
+            return (yield from self._below(self.part).plan(query, min(k, self.part.similarity_top_k)))
+        return (yield from super().plan(query, k))
+
+    def _below(self, part: VectorIndexRetriever) -> VectorStoreChannel:
+        """The store of a plain retriever, among the nodes that it is set to."""
+        ids = part._node_ids or None
+        below = VectorStoreChannel(
+            part._index, part._embed_model, self.kind, ids=ids, timeout=self.timeout, name=self.name
+        )
+        below._lane = self._lane
+        return below
+
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         bundles = self._bundles(query, wordings)
         return [_matches(self._retriever(k).retrieve(bundle)) if bundle else [] for bundle in bundles]
@@ -52,10 +72,11 @@ class RetrieverChannel(Leaf):
 
     def _bundles(self, query: Query, wordings: Sequence[Variant]) -> list[QueryBundle | None]:
         """A new bundle for each wording; None for one with nothing to look for."""
-        if query.where or query.require:
+        if filter_of(query):
             raise FilterNotSupportedError(
                 f"{self.name} is searched by LlamaIndex, which is not given this search's filter, so it was skipped; "
-                "set the filter on that retriever, or search its nodes with BM25Retriever or VectorRetriever"
+                "set the filter on that retriever, give its index or vector store in its place, or search its nodes "
+                "with BM25Retriever or VectorRetriever"
             )
         vector = query.vectors.get(ANY_EMBEDDER)
         return [
@@ -86,36 +107,38 @@ def as_channel(
 ) -> Channel:
     """A channel from a retriever, an index, or a vector store and its `embed_model`.
 
-    A retriever of this package joins with its own channels, under its own filters. `kind` is by default told by the
-    class's name: keyword, graph, else semantic. `timeout` is in seconds. Channels are returned as they are.
+    A vector store, and an index over one, are searched by a VectorStoreChannel, which keeps filters; an index whose
+    nodes point to other objects is searched by its retriever, which enters them. A retriever of this package joins with
+    its own channels, under its own filters. `kind` is by default told by the class's name: keyword, graph, else
+    semantic. `timeout` is in seconds. Channels are returned as they are.
     """
     if isinstance(part, Channel):
         return part
     if isinstance(part, PipelineRetriever):
         return part.channel
-    if isinstance(part, BasePydanticVectorStore):
-        part = _index_of(part, embed_model)
+    if isinstance(part, BasePydanticVectorStore) or (type(part) is VectorStoreIndex and not part._object_map):
+        return VectorStoreChannel(part, embed_model, kind or "semantic", timeout=timeout)
     if not isinstance(part, BaseIndex | BaseRetriever):
         raise ConfigError(
             f"a channel is a Channel, a retriever, an index or a vector store, not a {type(part).__name__}"
         )
-    made = AsyncRetrieverChannel if _is_async(part) else RetrieverChannel
+    made = AsyncRetrieverChannel if is_async(part) else RetrieverChannel
     return made(part, kind or _kind(part), timeout=timeout)
 
 
-def _index_of(store: BasePydanticVectorStore, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
-    if embed_model is None:
-        raise ConfigError(
-            f"{type(store).__name__} is searched by vector: as_channel(store, embed_model=...) says with which model"
-        )
-    return VectorStoreIndex.from_vector_store(store, embed_model)
+def _is_plain(part: VectorIndexRetriever) -> bool:
+    """Whether a retriever asks its store for the nearest nodes and no more."""
+    own = part._filters, part._doc_ids, part._kwargs, part.object_map
+    everywhere = not part._node_ids or not part._vector_store.stores_text  # else the ids are those of IndexNodes
+    default = part._vector_store_query_mode == VectorStoreQueryMode.DEFAULT
+    return type(part) is VectorIndexRetriever and default and everywhere and not any(own)
 
 
-def _is_async(part: BaseIndex[Any] | BaseRetriever) -> bool:
+def is_async(part: BaseIndex[Any] | BaseRetriever) -> bool:
     """False where the async search runs the sync one on the event loop, which it would block."""
     retriever = part.as_retriever() if isinstance(part, BaseIndex) else part
     store = getattr(retriever, "_vector_store", None)
-    if isinstance(store, BasePydanticVectorStore) and type(store).aquery is BasePydanticVectorStore.aquery:
+    if isinstance(store, BasePydanticVectorStore) and not awaits(store, "aquery"):
         return False
     return type(retriever)._aretrieve is not BaseRetriever._aretrieve
 

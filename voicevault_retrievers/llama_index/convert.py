@@ -120,14 +120,26 @@ def node_from(data: Mapping[str, Any]) -> BaseNode:
     return _NODES[name].from_dict(dict(data))
 
 
+class _Embedded(Query):
+    """A query of whose wordings semantic channels get those of its variants alone."""
+
+    def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
+        wordings = super().wordings(name, kind)
+        return wordings if kind != "semantic" else tuple(each for each in wordings if each.text != self.text)
+
+
 def query_of(asked: str | QueryBundle | Query) -> Query:
-    """A query. A bundle's embedding stands for its text; its custom embedding strings are for vector channels."""
+    """A query. A bundle's embedding stands for its text; its custom embedding strings are for vector channels.
+
+    Where there are such strings and no embedding, vector channels search for its text too only if it is one of them.
+    """
     if not isinstance(asked, QueryBundle):
         return as_query(asked)
-    semantic = frozenset({"semantic"})
-    return Query(
+    texts = [text for text in asked.custom_embedding_strs or () if text.strip()]
+    instead = bool(texts) and asked.query_str not in texts and not asked.embedding
+    return (_Embedded if instead else Query)(
         asked.query_str,
-        variants=tuple(Variant(text, channels=semantic) for text in asked.custom_embedding_strs or ()),
+        variants=tuple(Variant(text, channels=frozenset({"semantic"})) for text in texts),
         vectors={ANY_EMBEDDER: np.array(asked.embedding, dtype=np.float32)} if asked.embedding else {},
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -19,8 +19,8 @@ FileSystem: TypeAlias = AbstractFileSystem
 
 def resolved(path: str | Path, fs: FileSystem | None) -> tuple[FileSystem, str]:
     """A file system and a path on it; without one the path's own (`s3://...`), else the local one."""
-    found: tuple[FileSystem, str] = (fs, str(path)) if fs is not None else url_to_fs(str(path))
-    return found
+    found: FileSystem = url_to_fs(str(path))[0] if fs is None else fs
+    return found, str(found._strip_protocol(str(path)))
 
 
 def local(fs: FileSystem, path: str) -> Path | None:
@@ -35,26 +35,44 @@ def put(folder: Path, fs: FileSystem, path: str) -> None:
     """
     if fs.exists(path) and not fs.exists(f"{path}/{manifest.NAME}"):
         raise ConfigError(f"{path} is there already and is no knowledge base: remove it, or choose another place")
-    new = f"{path}.{uuid.uuid4().hex}"
-    try:
+
+    def write(new: str) -> None:
         while not _put(folder, fs, new):
             fs.rm(new, recursive=True)
+
+    replace(fs, path, write)
+
+
+def replace(fs: FileSystem, path: str, write: Callable[[str], None]) -> None:
+    """Put what `write` makes at a path, a file or a folder, in the place of what is there.
+
+    Where it fails, what was there stays. On a file system that cannot rename a folder, its manifest comes last: until
+    then there is no copy.
+    """
+    new = f"{path}.{uuid.uuid4().hex}"
+    try:
+        write(new)
     except BaseException:
         if fs.exists(new):
             fs.rm(new, recursive=True)
         raise
     if fs.exists(path):
         fs.rm(path, recursive=True)
-    fs.mv(new, path, recursive=True)
+    if isinstance(fs, LocalFileSystem):
+        fs.mv(new, path, recursive=True)
+        return
+    for file in sorted(fs.find(new), key=lambda name: name.endswith(f"/{manifest.NAME}")):
+        fs.mv(file, path + file[len(new) :])
+    if fs.exists(new):
+        fs.rm(new, recursive=True)
 
 
 def fetch(fs: FileSystem, path: str, folder: Path) -> None:
     """Copy what `put` left at a path into a folder; ConfigError where there is nothing."""
     if not fs.exists(f"{path}/{manifest.NAME}"):
         raise ConfigError(f"{path} holds no persisted HybridVectorStore: give the path that persist wrote to")
-    top = PurePosixPath(fs.info(f"{path}/{manifest.NAME}")["name"]).parent
     for file in fs.find(path):
-        own = folder / PurePosixPath(file).relative_to(top)
+        own = folder / PurePosixPath(file).relative_to(path)
         own.parent.mkdir(parents=True, exist_ok=True)
         fs.get_file(file, str(own))
 

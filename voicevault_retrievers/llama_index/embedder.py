@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 from llama_index.core import Settings
@@ -12,7 +11,7 @@ from llama_index.core.schema import BaseNode
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
@@ -21,12 +20,14 @@ from voicevault_retrievers.store.manifest import EmbedderEntry
 class LlamaIndexEmbedder(BaseEmbedder):
     """Any LlamaIndex embedding model. Its events, cache and rate limit stay in force.
 
-    The fingerprint is the model's class and name. The dimension is found out by embedding a word, on first use.
+    The fingerprint is the model's class and name. The dimension is that of the first rows, for which a word is embedded
+    where nothing has been yet. Raises RetrievalError for other rows.
     """
 
     def __init__(self, model: BaseEmbedding) -> None:
         super().__init__()
         self.model = model
+        self._dimension: int | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -34,17 +35,23 @@ class LlamaIndexEmbedder(BaseEmbedder):
 
     @property
     def dimension(self) -> int:
+        if self._dimension is None:
+            self._dimension = len(self.model.get_query_embedding("dimension"))
         return self._dimension
 
-    @cached_property
-    def _dimension(self) -> int:
-        return len(self.model.get_query_embedding("dimension"))
-
     def _documents(self, texts: Sequence[str]) -> ArrayLike:
-        return self.model.get_text_embedding_batch(list(texts))
+        return self._fitting(self.model.get_text_embedding_batch(list(texts)))
 
     def _asked(self, texts: Sequence[str]) -> ArrayLike:
-        return [self.model.get_query_embedding(text) for text in texts]
+        return self._fitting([self.model.get_query_embedding(text) for text in texts])
+
+    def _fitting(self, rows: Sequence[Sequence[float]]) -> ArrayLike:
+        lengths = sorted(set(map(len, rows)))
+        if self._dimension is None and lengths:
+            self._dimension = lengths[0]
+        if lengths != [self._dimension]:
+            raise RetrievalError(f"{self!r} gave rows of lengths {lengths}; expected dimension {self._dimension}")
+        return rows
 
     def __repr__(self) -> str:
         return f"LlamaIndexEmbedder({self.model.class_name()}, {self.model.model_name!r})"
@@ -85,23 +92,42 @@ class NamedEmbedder:
         return f"NamedEmbedder({self.fingerprint!r})"
 
 
+def store_model(model: object = None) -> BaseEmbedding | None:
+    """What embeds questions for a LlamaIndex vector store: the model given, else the `Settings.embed_model` set.
+
+    None where there is neither. Raises ConfigError for one that is not LlamaIndex's.
+    """
+    model = _set_model() if model is None else model
+    if isinstance(model, LlamaIndexEmbedder):
+        return model.model
+    if not isinstance(model, BaseEmbedding | None):
+        raise ConfigError(
+            f"a LlamaIndex vector store is searched with a BaseEmbedding as its embed_model, not with {model!r}"
+        )
+    return model
+
+
 def as_embedder(model: object = None) -> Embedder:
     """An embedder from LlamaIndex's, one of ours, or the name of a model.
 
     None is the `Settings.embed_model` that was set, else all-MiniLM-L6-v2.
     """
-    if model is None:
-        # Not the public property: where nothing was set it makes a remote model, which wants a key.
-        model = Settings._embed_model
+    model = _set_model() if model is None else model
     if model is None:
         return load_embedder()
     if isinstance(model, BaseEmbedding):
         return LlamaIndexEmbedder(model)
     if isinstance(model, str):
         return load_embedder(model)
-    if isinstance(model, Embedder):
+    # A protocol's check may read the fingerprint, for which our own models look at their files.
+    if isinstance(model, BaseEmbedder | Embedder):
         return model
     raise ConfigError(f"embed_model is a BaseEmbedding, an Embedder or a model's name, not a {type(model).__name__}")
+
+
+def _set_model() -> BaseEmbedding | None:
+    # Not the public property: where nothing was set it makes a remote model, which wants a key.
+    return Settings._embed_model
 
 
 def embeddings_of(nodes: Sequence[BaseNode], entry: EmbedderEntry, kb: str) -> NDArray[np.float32]:

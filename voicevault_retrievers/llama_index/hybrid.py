@@ -2,109 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from typing_extensions import Unpack
 
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.fusion.fuse import Method, OnError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.channels import Part, as_channel
+from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, beside, preset_of
 from voicevault_retrievers.llama_index.convert import chunks_of
-from voicevault_retrievers.llama_index.embedder import as_embedder
+from voicevault_retrievers.llama_index.embedder import as_embedder, store_model
 from voicevault_retrievers.llama_index.listing import nodes_of
-from voicevault_retrievers.pipeline import Pipeline, compose
-from voicevault_retrievers.presets import Base, Preset, load_preset
-from voicevault_retrievers.protocols import Embedder, Scorer
+from voicevault_retrievers.llama_index.options import refuse
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.presets import Base, Preset
+from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.types import Failure
+from voicevault_retrievers.types import ChannelKind, Failure, Query, Ranking
 
 H = TypeVar("H", bound="HybridRetriever")
+KnowledgeBases = Sequence[str | Path | KnowledgeBase] | KnowledgeBase | str | Path
+EmbedModel = BaseEmbedding | Embedder | str | None
 
 
-class HybridRetriever(PipelineRetriever):
-    """Several channels fused, then reranked and capped by page where that is asked for.
+class HybridRetriever(ComposedRetriever):
+    """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
 
-    The channels are those of the knowledge bases `kb_names`, by name under `root` or open (`bm25` and `dense`), and
-    `channels`: each a channel, a LlamaIndex retriever or an index. `weights` and `depth` (hits asked of a channel) go
-    by channel name. `expansion` True adds wordings by rules. `rerank` is a stage, a scorer or the name of a
-    cross-encoder. `timeout` bounds a search in seconds. `on_error` "skip" (the default) leaves out a channel or stage
-    that fails, and the nodes say so; "raise" raises its error. A `preset`, or its name, sets all of these from
-    `weights` on; of them only `timeout` and `on_error` may be given beside it. `options` are those of
-    `PipelineRetriever`: k or similarity_top_k (5), where, require, callback_manager, object_map, objects, verbose.
+    It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`),
+    which are opened on first use, and `channels`, by name: each a Channel, a LlamaIndex retriever, an index, or a
+    vector store. `embed_model` is for bases whose model cannot be loaded by its name, and for the vector stores, which
+    else are searched with the `Settings.embed_model` that was set. `options` are those of `ComposedRetriever` and
+    `PipelineRetriever`.
     """
 
     def __init__(
         self,
-        kb_names: Sequence[str | Path | KnowledgeBase] | str = (),
+        kb_names: KnowledgeBases = (),
         *,
         root: str | Path | None = None,
+        embed_model: EmbedModel = None,
         channels: Mapping[str, Part] | None = None,
         preset: Preset | str | Path | None = None,
-        weights: Mapping[str, float] | None = None,
-        depth: int | Mapping[str, int] | None = None,
-        fusion: Method | None = None,
-        expansion: Rewriter | bool | None = None,
-        rerank: Stage | Scorer | str | None = None,
-        max_chunks_per_page: int | None = None,
-        timeout: float | None = None,
-        on_error: OnError | None = None,
-        **options: Any,
+        **options: Unpack[ComposedOptions],
     ) -> None:
-        parts = {
-            "weights": weights, "depth": depth, "fusion": fusion, "expansion": expansion, "rerank": rerank,
-            "max_chunks_per_page": max_chunks_per_page, "timeout": timeout, "on_error": on_error,
-        }  # fmt: skip
-        chosen = _preset(preset)
-        bases = Bases([kb_names] if isinstance(kb_names, str) else kb_names, root=root) if kb_names else None
-        if not isinstance(channels or {}, Mapping):
-            raise ConfigError(f"channels is a mapping of names to channels, not {type(channels).__name__}")
-        given = {name: as_channel(part) for name, part in (channels or {}).items()}
-        self._recipe = (bases, given, chosen, parts)
-        super().__init__(self._pipeline(), **options)
-        self._children = {name: part for name, part in (channels or {}).items() if isinstance(part, BaseRetriever)}
-
-    def _pipeline(self) -> Pipeline:
-        """Over the present state of the knowledge bases."""
-        bases, given, chosen, parts = self._recipe
-        stored = _channels(bases, _wanted(chosen)) if bases is not None else {}
-        if taken := stored.keys() & given.keys():
-            raise ConfigError(f"the knowledge bases have channels {sorted(taken)}; give yours other names")
-        return _composed({**stored, **given}, chosen, parts, bases.notes if bases is not None else ())
+        super().__init__(preset=preset, **options)
+        self.kb_names = [kb_names] if isinstance(kb_names, str | Path | KnowledgeBase) else list(kb_names)
+        self.root = root
+        self.embed_model = embed_model
+        self.channels = beside({}, channels)
+        self._refuse_unused()
+        self.object_map = {**_objects_of(self.channels), **self.object_map}
+        given = {name: as_channel(part) for name, part in _embedded(self.channels, embed_model).items()}
+        wanted = _wanted(self.preset) if self.kb_names else {}
+        self._searched = _Searched(self._bases if self.kb_names else None, wanted, given)
+        self._over(beside({name: _NotOpen(name) for name in wanted}, given))  # says what does not go together
 
     @classmethod
     def from_nodes(
         cls: type[H],
         nodes: Sequence[BaseNode],
-        embed_model: BaseEmbedding | Embedder | str | None = None,
+        embed_model: EmbedModel = None,
         *,
         language: str | None = "auto",
         formula: Formula | str | None = None,
         analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
-        **options: Any,
+        channels: Mapping[str, Part] | None = None,
+        **options: Unpack[ComposedOptions],
     ) -> H:
         """BM25 over nodes held in memory (`bm25`, "lucene" unless the `formula` or the preset says otherwise).
 
         Beside it is exact vector search (`dense`); the nodes' bare text is embedded now. `embed_model` None is the
-        preset's model, else as `as_embedder` has it. `language` and `analyzer` as of `BM25Retriever.from_nodes`.
+        preset's model, else as `as_embedder` has it. `channels` are searched beside these two. `language` and
+        `analyzer` as of `BM25Retriever.from_nodes`.
         """
-        chosen = _preset(preset)
+        refuse(cls, options, cls.from_nodes)
+        chosen = preset_of(preset)
         base = _InMemory(nodes, analyzer_of(language, analyzer), embed_model, chosen)
-        return cls(channels=_channels(base, _wanted(chosen, formula)), preset=chosen, **options)
+        own = _channels(base, _wanted(chosen, formula))
+        return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
 
     @classmethod
     def from_index(
@@ -115,53 +105,107 @@ class HybridRetriever(PipelineRetriever):
         formula: Formula | str | None = None,
         analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
-        **options: Any,
+        channels: Mapping[str, Part] | None = None,
+        **options: Unpack[ComposedOptions],
     ) -> H:
-        """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`). Raises as `nodes_of`."""
-        chosen = _preset(preset)
-        bm25 = _InMemory(nodes_of(index), analyzer_of(language, analyzer)).bm25(
-            **_wanted(chosen, formula).get("bm25", {})
-        )
-        return cls(channels={"bm25": bm25, "dense": index}, preset=chosen, **options)
+        """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`); `channels` are searched beside.
+
+        Raises as `nodes_of`.
+        """
+        refuse(cls, options, cls.from_index)
+        chosen = preset_of(preset)
+        base = _InMemory(nodes_of(index), analyzer_of(language, analyzer))
+        own = {"bm25": base.bm25(**_wanted(chosen, formula).get("bm25", {})), "dense": index}
+        return cls(channels=beside(own, channels), preset=chosen, **options)
 
     def reload(self) -> bool:
-        """See what was committed to the knowledge bases, or which were created, since; whether there was anything."""
-        bases = self._recipe[0]
-        changed = bases is not None and bases.reload()
-        if changed:
-            self.pipeline = self._pipeline()
+        """See what was committed to the knowledge bases, or which were created, since; whether there was anything.
+
+        Copies made by `with_options` and `>>` see it too.
+        """
+        return self._searched.reload()
+
+    def _bases(self) -> Bases:
+        embedder = None if self.embed_model is None else as_embedder(self.embed_model)
+        return Bases(self.kb_names, root=self.root, embedder=embedder)
+
+    def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
+        return self._searched.get()
+
+    def _ready(self) -> bool:
+        return self._searched.ready
+
+    def _refuse_unused(self) -> None:
+        if not self.kb_names and not self.channels:
+            raise ConfigError("a HybridRetriever searches kb_names, channels, or both: give one of them")
+        if not self.kb_names and self.root is not None:
+            raise ConfigError("root is for kb_names; with channels alone it would not be used")
+        stores = any(isinstance(part, BasePydanticVectorStore) for part in self.channels.values())
+        if self.embed_model is not None and not self.kb_names and not stores:
+            raise ConfigError(
+                "embed_model is for kb_names and vector stores; other channels have their own, and it would not be used"
+            )
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        yield from self.channels.items()
+        yield from super()._parts()
+
+    def _recipe(self) -> dict[str, Any]:
+        names = ("kb_names", "root", "embed_model", "channels")
+        return {**{name: getattr(self, name) for name in names}, **super()._recipe()}
+
+
+class _Searched:
+    """The channels of a retriever and all its copies, and what is known not to be searched."""
+
+    def __init__(
+        self, bases: Callable[[], Bases] | None, wanted: Mapping[str, Mapping[str, Any]], given: Mapping[str, Channel]
+    ) -> None:
+        self._open = bases
+        self._wanted = wanted
+        self._given = given
+        self._bases: Bases | None = None
+        self._made: tuple[Mapping[str, Channel], Sequence[Failure]] | None = None if bases else (given, ())
+        self._mutex = Mutex()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the knowledge bases are open."""
+        return self._made is not None
+
+    def get(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
+        """Both, over the state of the bases that is known; what is there is had without waiting."""
+        made = self._made
+        if made is None:
+            with self._mutex:
+                made = self._made = self._made or self._make()
+        return made
+
+    def reload(self) -> bool:
+        """See what is new in the bases; one that is not open yet has nothing new."""
+        with self._mutex:
+            changed = self._bases is not None and self._bases.reload()
+            if changed:
+                self._made = None
         return changed
 
-    def _get_prompt_modules(self) -> PromptMixinType:
-        return dict(self._children)
+    def _make(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
+        if self._bases is None and self._open is not None:
+            self._bases = self._open()
+        own = {} if self._bases is None else _channels(self._bases, self._wanted)
+        return {**own, **self._given}, () if self._bases is None else self._bases.notes
 
 
-def _preset(preset: Preset | str | Path | None) -> Preset | None:
-    return preset if preset is None or isinstance(preset, Preset) else load_preset(preset)
+class _NotOpen(Channel):
+    """Stands for the channel of a knowledge base that is not open."""
 
+    kind: ChannelKind = "hybrid"
 
-def _wanted(preset: Preset | None, formula: Formula | str | None = None) -> dict[str, Mapping[str, Any]]:
-    """The channels to be built, and the options of each."""
-    if preset is None:
-        return {"bm25": {"formula": formula or "lucene"}, "dense": {}}
-    if formula is not None:
-        raise ConfigError(f"preset {preset.name!r} says which BM25 formula; formula={formula!r} is not given beside it")
-    return dict(preset.channels)
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-
-def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
-    return {name: getattr(base, name)(**options) for name, options in wanted.items()}
-
-
-def _composed(
-    channels: Mapping[str, Channel], preset: Preset | None, parts: Mapping[str, Any], notes: Sequence[Failure]
-) -> Pipeline:
-    given = {name: value for name, value in parts.items() if value is not None}
-    if preset is None:
-        return compose(channels, **given, notes=notes)
-    if clash := given.keys() - {"timeout", "on_error"}:
-        raise ConfigError(f"preset {preset.name!r} sets {', '.join(sorted(clash))}; give the preset or these")
-    return replace(preset, **given).build(channels, notes=notes)
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        raise NotImplementedError
 
 
 class _InMemory:
@@ -171,7 +215,7 @@ class _InMemory:
         self,
         nodes: Sequence[BaseNode],
         analyzer: AnyAnalyzer,
-        embed_model: BaseEmbedding | Embedder | str | None = None,
+        embed_model: EmbedModel = None,
         preset: Preset | None = None,
     ) -> None:
         self.chunks = chunks_of(nodes)
@@ -189,3 +233,33 @@ class _InMemory:
         if self.embed_model is None and self.preset is not None:
             return load_embedder(self.preset.model, self.preset.backend)
         return as_embedder(self.embed_model)
+
+
+def _wanted(preset: Preset | None, formula: Formula | str | None = None) -> dict[str, Mapping[str, Any]]:
+    """The channels to be built, and the options of each."""
+    if preset is None:
+        return {"bm25": {"formula": formula or "lucene"}, "dense": {}}
+    if formula is not None:
+        raise ConfigError(f"preset {preset.name!r} says which BM25 formula; formula={formula!r} is not given beside it")
+    return dict(preset.channels)
+
+
+def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
+    return {name: getattr(base, name)(**options) for name, options in wanted.items()}
+
+
+def _objects_of(channels: Mapping[str, Part]) -> dict[str, Any]:
+    """What index nodes of channels point to, where that is not on the nodes."""
+    maps = [part.object_map for part in channels.values() if isinstance(part, PipelineRetriever)]
+    maps += [part._object_map for part in channels.values() if isinstance(part, BaseIndex)]
+    return {name: target for known in maps for name, target in known.items()}
+
+
+def _embedded(channels: Mapping[str, Part] | None, embed_model: EmbedModel) -> dict[str, Any]:
+    """Vector stores as channels with this model, else the one that was set; the others as they are."""
+
+    def embedded(part: Part) -> Part:
+        is_store = isinstance(part, BasePydanticVectorStore)
+        return as_channel(part, embed_model=store_model(embed_model)) if is_store else part
+
+    return {name: embedded(part) for name, part in beside({}, channels).items()}

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.schema import BaseNode, Document
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
-from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+)
 
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.llama_index.store_filters import POSTGRES, QDRANT
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,10 +52,39 @@ def _listed(store: BasePydanticVectorStore) -> list[BaseNode] | None:
     """The nodes of a store that has them and says so."""
     if not store.stores_text:
         return None
+    listing = next((_LISTINGS[kind] for kind in _kinds_of(store) if kind in _LISTINGS), None)
+    if listing is not None:
+        return listing(store)
     try:
         return store.get_nodes(None, None)
     except (NotImplementedError, ValueError, AssertionError):  # what stores raise that list by ids or filters alone
         return None
+
+
+def _kinds_of(store: BasePydanticVectorStore) -> list[str]:
+    """Its class and that one's bases, as `kind_of` names them."""
+    return [f"{base.__module__}.{base.__name__}" for base in type(store).__mro__]
+
+
+def _of_qdrant(store: Any) -> list[BaseNode]:
+    """All of its pages: its own listing ends after 9,999 nodes, and does not say so."""
+    if store.client is None:
+        raise ConfigError("a QdrantVectorStore with an async client alone does not list its nodes: give client=... too")
+    found: list[BaseNode] = []
+    more = store.client.collection_exists(store.collection_name)
+    start = None
+    while more:
+        points, start = store.client.scroll(store.collection_name, limit=_PAGE, offset=start, with_payload=True)
+        found.extend(store.parse_to_query_result(points).nodes)
+        more = start is not None
+    return found
+
+
+def _of_postgres(store: Any) -> list[BaseNode]:
+    """Those that pass a filter which all of LlamaIndex's nodes pass: it does not list without one."""
+    typed = MetadataFilter(key="_node_type", operator=FilterOperator.TEXT_MATCH, value="")
+    nodes: list[BaseNode] = store.get_nodes(filters=MetadataFilters(filters=[typed]))
+    return [node.model_copy(update={"embedding": None}) for node in nodes]
 
 
 def _ids(source: VectorStoreIndex | BasePydanticVectorStore, store: BasePydanticVectorStore) -> list[str] | None:
@@ -73,3 +109,7 @@ def _overlapping(ids: Sequence[str], docstore: BaseDocumentStore) -> list[BaseNo
     if len(found) < len(ids):
         _LOG.warning("%s: BM25 does not find what the docstore lacks, and vector search does", overlap)
     return found
+
+
+_PAGE = 1000
+_LISTINGS: dict[str, Callable[[Any], list[BaseNode]]] = {POSTGRES: _of_postgres, QDRANT: _of_qdrant}

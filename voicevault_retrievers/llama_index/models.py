@@ -61,4 +61,5 @@ def llm_of(model: Any = None) -> Any:
 
 def awaits(model: BaseLLM) -> bool:
     """Whether a model's async call is its own."""
-    return type(model).acomplete is not getattr(CustomLLM, "acomplete", None)
+    # Not `is`: the method is wrapped anew at each access.
+    return bool(type(model).acomplete != getattr(CustomLLM, "acomplete", None))

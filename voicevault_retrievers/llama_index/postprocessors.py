@@ -4,122 +4,231 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
-from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr
-from llama_index.core.callbacks import CBEventType, EventPayload
-from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
+from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
+from typing_extensions import Unpack
 
+from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import MAX_DEPTH, Stage
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index.convert import chunk_of, node_of, query_of
-from voicevault_retrievers.llama_index.node import explained, provenance
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.explanation import finite, stage_entry
+from voicevault_retrievers.llama_index.convert import node_of, query_of
+from voicevault_retrievers.llama_index.node import explained, hit_of, provenance
+from voicevault_retrievers.llama_index.reranking_events import reranking
+from voicevault_retrievers.made import Parts
 from voicevault_retrievers.protocols import Scorer
-from voicevault_retrievers.rerank.cross_encoder import CrossEncoderRerank as RerankStage
+from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
+from voicevault_retrievers.stages import in_order, place_id, place_of
 from voicevault_retrievers.types import Hit, Query, Ranking
 
 _LOG = logging.getLogger(__name__)
 dispatcher = get_dispatcher(__name__)
 
+# Read at each call, so that a stage stays as it is when they change.
+_READ_LATE = frozenset({"callback_manager", "on_error", "top_n"})
 
-class CrossEncoderRerank(BaseNodePostprocessor):
-    """Puts nodes in the order of a cross-encoder's logits, which become their scores; ties as they came.
 
-    Gives new nodes with their provenance; those it was given stay as they are. `model` is a name, found on first use,
-    or a scorer. Raises ConfigError without a query.
+class StageOptions(TypedDict, total=False):
+    """The fields of `StagePostprocessor` for the constructors that have a first argument."""
+
+    callback_manager: CallbackManager
+    on_error: Literal["skip", "raise"]
+
+
+class RerankerOptions(StageOptions, total=False):
+    """The fields of `Reranker`."""
+
+    top_n: int | None
+
+
+class CrossEncoderOptions(RerankerOptions, total=False):
+    """The fields of `CrossEncoderRerank`, but for its model."""
+
+    depth: int
+    max_chars: int
+    timeout: float | None
+
+
+class StagePostprocessor(BaseNodePostprocessor):
+    """A stage as a node postprocessor: gives new nodes with their provenance; those it was given stay as they are.
+
+    The stage sees how the nodes were found, and their scores where they fall. Where it fails, `on_error` "skip" keeps
+    the nodes in their order, says so in their provenance under `degraded` and logs a warning; "raise" raises its error.
+    Options that are wrong raise ConfigError.
     """
 
-    model: str = Field(default=DEFAULT_MODEL, description="Name of the cross-encoder.")
-    top_n: int | None = Field(default=None, ge=1, description="How many nodes to return; None returns all.")
-    timeout: float | None = Field(default=None, gt=0, description="Seconds until reranking is given up; None waits.")
-    on_error: Literal["skip", "raise"] = Field(
-        default="skip", description="Where reranking fails: keep the order, marked as degraded, or raise."
-    )
-    _scorer: Scorer | None = PrivateAttr(None)
-    _kept: tuple[tuple[Any, ...], Stage] | None = PrivateAttr(None)
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """What options of LlamaIndex's postprocessors are called here."""
+    on_error: Literal["skip", "raise"] = Field(
+        default="skip", description="Where the stage fails: keep the nodes as they were, marked as degraded, or raise."
+    )
+    _made: Parts = PrivateAttr(default_factory=Parts)
 
-    def __init__(self, model: str | Scorer = DEFAULT_MODEL, **fields: Any) -> None:
-        if not isinstance(model, str | Scorer):
-            raise ConfigError(f"model is a cross-encoder's name or a scorer, not {model!r}")
-        super().__init__(**{"model": model if isinstance(model, str) else model.name, **fields})
-        self._scorer = None if isinstance(model, str) else model
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise _config_error(type(self), error) from error
+        self._stage()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        lost = type(self).model_fields.keys() - state["__dict__"].keys() - {"callback_manager"}
+        if lost:
+            raise ConfigError(f"this {type(self).__name__} cannot be pickled, for its {sorted(lost)} cannot")
+        return state
 
     @property
-    def _stage(self) -> Stage:
-        """The stage of the present options; the same, with the model it has loaded, until they change."""
-        options = (self.model, self.timeout)
-        if self._kept is None or self._kept[0] != options:
-            scorer = self._scorer if self._scorer is not None and self._scorer.name == self.model else self.model
-            self._kept = (options, RerankStage(scorer, depth=MAX_DEPTH, timeout=self.timeout))
-        return self._kept[1]
+    def stage(self) -> Stage:
+        """The same for a pipeline, which itself says how many hits are wanted."""
+        return self._stage()
 
-    @classmethod
-    def class_name(cls) -> str:
-        return "CrossEncoderRerank"
+    def _asks(self) -> bool:
+        """Whether there is nothing to be done without a query."""
+        return False
+
+    def _build(self) -> Stage:
+        """Make the stage of the present options."""
+        raise NotImplementedError  # not abstract: LlamaIndex puts a span around each call of such a method
+
+    def _stage(self) -> Stage:
+        """What `_build` makes; again after a change of options."""
+        return self._made.get("own", self._options(), self._build)
+
+    def _options(self) -> list[Any]:
+        return [getattr(self, name) for name in type(self).model_fields if name not in _READ_LATE]
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query = _asked(query_bundle)
-        with self._reported(nodes, query) as reranked:
-            reranked += self._reranked(nodes, drive(self._stage.plan(query, _ranking(nodes))))
-        return reranked
+        query, given = self._query(query_bundle), _ranking(nodes)
+        with self._announced(query, nodes) as found:
+            found += self._told(nodes, given, drive(self._plan(query, given)))
+        return found
 
     @dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query = _asked(query_bundle)
-        with self._reported(nodes, query) as reranked:
-            reranked += self._reranked(nodes, await adrive(self._stage.plan(query, _ranking(nodes))))
-        return reranked
+        query, given = self._query(query_bundle), _ranking(nodes)
+        with self._announced(query, nodes) as found:
+            found += self._told(nodes, given, await adrive(self._plan(query, given)))
+        return found
+
+    def _query(self, query_bundle: QueryBundle | None) -> Query:
+        if query_bundle is not None:
+            return query_of(query_bundle)
+        if self._asks():
+            raise ConfigError(
+                f"{type(self).__name__} needs the query: postprocess_nodes(nodes, query_str=...) or query_bundle=..."
+            )
+        return Query("")
 
     @contextmanager
-    def _reported(self, nodes: list[NodeWithScore], query: Query) -> Iterator[list[NodeWithScore]]:
-        """Tells LlamaIndex of the start and, whatever happens, the end; the list it gives is to be filled."""
-        reranked: list[NodeWithScore] = []
-        top_n = self.top_n or len(nodes)
-        payload: dict[str, Any] = {
-            EventPayload.NODES: nodes,
-            EventPayload.MODEL_NAME: self.model,
-            EventPayload.QUERY_STR: query.text,
-            EventPayload.TOP_K: top_n,
-        }
-        dispatcher.event(ReRankStartEvent(query=query.text, nodes=nodes, top_n=top_n, model_name=self.model))
-        try:
-            with self.callback_manager.event(CBEventType.RERANKING, payload=payload) as event:
-                yield reranked
-                event.on_end(payload={EventPayload.NODES: reranked})
-        finally:
-            dispatcher.event(ReRankEndEvent(nodes=reranked))
+    def _announced(self, query: Query, nodes: Sequence[NodeWithScore]) -> Iterator[list[NodeWithScore]]:
+        """What is told of the work; the list it gives is to be filled."""
+        yield []
 
-    def _reranked(self, nodes: list[NodeWithScore], ranking: Ranking) -> list[NodeWithScore]:
-        if ranking.errors and self.on_error == "raise":
-            raise next(failure.error for failure in ranking.errors if failure.error is not None)
-        degraded = [str(failure) for failure in ranking.errors]
-        if degraded:
-            _LOG.warning("%s kept the order it was given: %s", type(self).__name__, "; ".join(degraded))
-        return [_told(nodes[int(hit.id)], hit, degraded) for hit in ranking.hits[: self.top_n]]
+    def _plan(self, query: Query, given: Ranking) -> Plan[Ranking]:
+        ranking = yield from self._placed(self._stage()).plan(query, given)
+        for failure in ranking.errors:
+            if self.on_error == "raise" and failure.degrades and failure.error is not None:
+                raise failure.error
+            said = "kept the order it was given" if failure.degrades else "notes"
+            _LOG.warning("%s %s: %s", type(self).__name__, said, failure)
+        return ranking
+
+    def _placed(self, stage: Stage) -> Stage:
+        """The stage for hits that are told by their places among the nodes (see `place_id`)."""
+        return stage
+
+    def _told(self, nodes: Sequence[NodeWithScore], given: Ranking, ranking: Ranking) -> list[NodeWithScore]:
+        before = {hit.id: hit for hit in given}
+        degraded = [str(failure) for failure in ranking.errors if failure.degrades]
+        # Where nothing was ordered anew nodes keep their scores, even such as are of another order.
+        kept = all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking)
+        found: list[NodeWithScore] = []
+        for hit in ranking:
+            node = nodes[place_of(hit.id)]
+            told = _told_of(node, before[hit.id], hit, degraded)
+            found.append(explained(node_of(hit.chunk, hit.context), node.score if kept else hit.score, told))
+        return found
 
 
-class PageDiversityPostprocessor(BaseNodePostprocessor):
-    """Drops nodes beyond the first `max_chunks_per_page` of their page; the others stay as they are, in their order.
+class Reranker(StagePostprocessor):
+    """A stage that orders anew, and says so in LlamaIndex's reranking events; the first `top_n` nodes are kept."""
+
+    top_n: int | None = Field(default=None, ge=1, description="How many nodes to return; None returns all.")
+
+    @contextmanager
+    def _announced(self, query: Query, nodes: Sequence[NodeWithScore]) -> Iterator[list[NodeWithScore]]:
+        with reranking(query.text, nodes, self._stage(), self.callback_manager, self.top_n) as found:
+            yield found
+
+    def _told(self, nodes: Sequence[NodeWithScore], given: Ranking, ranking: Ranking) -> list[NodeWithScore]:
+        return super()._told(nodes, given, ranking.top(self.top_n or len(ranking)))
+
+
+class CrossEncoderRerank(Reranker):
+    """Puts nodes in the order of a cross-encoder's logits, which become their scores; ties as they came.
+
+    `model` is a name, found on first use, or a scorer, which reads the first `max_chars` characters of a node. In a
+    retriever it scores the first `depth`; of nodes that it is given, all. Raises ConfigError without a query.
+    """
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "device": "give `model` a SentenceTransformerScorer(name, device=...)",
+        "keep_retrieval_score": "it is always kept: see provenance(node)",
+        "trust_remote_code": "code that comes with a model is never run",
+    }
+    model: Any = Field(default=DEFAULT_MODEL, description="Name of the cross-encoder, or a scorer.")
+    depth: int = Field(default=20, ge=1, description="How many hits of a retriever are scored.")
+    max_chars: int = Field(default=2000, ge=1, description="How many characters of a node are read.")
+    timeout: float | None = Field(default=None, gt=0, description="Seconds until reranking is given up; None waits.")
+
+    def __init__(self, model: str | Scorer = DEFAULT_MODEL, **options: Unpack[CrossEncoderOptions]) -> None:
+        StagePostprocessor.__init__(self, model=model, **options)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "CrossEncoderRerank"
+
+    @field_serializer("model")
+    def _name(self, model: Any) -> str:
+        return model if isinstance(model, str) else str(model.name)
+
+    @property
+    def stage(self) -> Stage:
+        return self._made.get("in a retriever", self._options(), lambda: self._reranking(self.depth))
+
+    def _asks(self) -> bool:
+        return True
+
+    def _build(self) -> Stage:
+        return self._reranking(max(MAX_DEPTH, self.depth))
+
+    def _reranking(self, depth: int) -> Stage:
+        return CrossEncoderStage(self.model, depth=depth, max_chars=self.max_chars, timeout=self.timeout)
+
+
+class PageDiversityPostprocessor(StagePostprocessor):
+    """Drops nodes beyond the first `max_chunks_per_page` of their page, and keeps the order of the others.
 
     A page is told by (source_file, page_number), (source, page) or (file_name, page_label) of the metadata. Nodes
     without a page are not capped, unless `max_chunks_per_document` is set.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     max_chunks_per_page: int = Field(default=2, ge=1, description="How many nodes of one page to keep.")
     max_chunks_per_document: int | None = Field(
         default=None, ge=1, description="How many nodes of one file to keep; None keeps all."
@@ -129,34 +238,38 @@ class PageDiversityPostprocessor(BaseNodePostprocessor):
     def class_name(cls) -> str:
         return "PageDiversityPostprocessor"
 
-    def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        cap = PageCap(self.max_chunks_per_page, max_chunks_per_document=self.max_chunks_per_document)
-        return [nodes[int(hit.id)] for hit in cap.refine(Query(""), _ranking(nodes))]
-
-    @dispatcher.span
-    async def _apostprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        return self._postprocess_nodes(nodes, query_bundle)
-
-
-def _asked(query_bundle: QueryBundle | None) -> Query:
-    if query_bundle is None:
-        raise ConfigError("reranking needs the query: postprocess_nodes(nodes, query_str=...) or query_bundle=...")
-    return query_of(query_bundle)
+    def _build(self) -> PageCap:
+        return PageCap(self.max_chunks_per_page, max_chunks_per_document=self.max_chunks_per_document)
 
 
 def _ranking(nodes: Sequence[NodeWithScore]) -> Ranking:
-    """The nodes in their order, each by its place: two of them may have one id, and neither is to be lost."""
-    return Ranking(tuple(Hit(replace(chunk_of(node.node), id=f"{at:09d}")) for at, node in enumerate(nodes)))
+    """The nodes in their order, each by its place, with their scores where these fall."""
+    return Ranking(in_order(hit_of(node, place_id(at, node.node.node_id)) for at, node in enumerate(nodes)))
 
 
-def _told(before: NodeWithScore, hit: Hit, degraded: Sequence[str]) -> NodeWithScore:
-    """A new node with what the stage said of it, beside what was known before."""
-    told: dict[str, Any] = copy.deepcopy(provenance(before) or {"retrieved": {"score": before.score}})
-    told |= {vote.stage: {"rank": vote.rank, "score": vote.score} for vote in hit.votes}
+def _told_of(node: NodeWithScore, before: Hit, hit: Hit, degraded: Sequence[str]) -> dict[str, Any]:
+    """What is known of a node after a stage, beside what was known before; else the score it came with."""
+    said: dict[str, Any] = {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
+    if hit.context is not None:
+        said["text"] = hit.chunk.text
+    known: dict[str, Any] = copy.deepcopy(provenance(node) or {})
+    if not known and (said or degraded):
+        known["retrieved"] = {"score": finite(node.score)}
     if degraded:
-        told["degraded"] = [*told.get("degraded", ()), *degraded]
-    return explained(node_of(hit.chunk), before.score if degraded else hit.score, told)
+        earlier = known.get("degraded")
+        said["degraded"] = [*(earlier if isinstance(earlier, list) else ()), *degraded]
+    return known | said
+
+
+def _config_error(kind: type[StagePostprocessor], error: ValidationError) -> ConfigError:
+    errors = error.errors()
+    first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return cause
+    option = ".".join(map(str, first["loc"]))
+    if first["type"] != "extra_forbidden":
+        return ConfigError(f"{kind.__name__}: {option} is {first['input']!r}: {first['msg']}")
+    if option in kind.elsewhere:
+        return ConfigError(f"{kind.__name__} has no option {option!r}: {kind.elsewhere[option]}")
+    return unknown(f"option of {kind.__name__}", option, kind.model_fields)

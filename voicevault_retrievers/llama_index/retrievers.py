@@ -3,46 +3,125 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
 from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from typing_extensions import Unpack
 
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.engines.chroma import ChromaVectors
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
-from voicevault_retrievers.llama_index.convert import chunks_of
-from voicevault_retrievers.llama_index.embedder import as_embedder
+from voicevault_retrievers.llama_index.channels import as_channel
+from voicevault_retrievers.llama_index.convert import chunks_of, stored
+from voicevault_retrievers.llama_index.embedder import as_embedder, store_model
+from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.protocols import Embedder, VectorIndex
+
+COLLECTION = "voicevault"
 
 V = TypeVar("V", bound="VectorRetriever")
 
 
 class VectorRetriever(PipelineRetriever):
-    """Search by the similarity of vectors. Scores are cosines, in (0, 1], higher is nearer.
+    """Search by the similarity of vectors, in an `index` of this package, or in a LlamaIndex index or vector store.
 
-    `embed_model` is LlamaIndex's, one of ours, a model's name, or None: see `as_embedder`. `timeout` is in seconds.
-    `options` are those of `PipelineRetriever`: k or similarity_top_k (5), where, require, callback_manager, object_map,
+    Scores are cosines, in (0, 1], higher is nearer; those of LlamaIndex's parts are their own. `embed_model` embeds the
+    questions: LlamaIndex's, one of ours, a model's name, or None, see `as_embedder`; for a LlamaIndex vector store None
+    is the `Settings.embed_model` that was set, and a LlamaIndex index has its own. `timeout` is in seconds; `on_error`
+    "skip" keeps what was found where a postprocessor fails, "raise" raises its error. `options` are those of
+    `PipelineRetriever`: k or similarity_top_k (5), where, require, node_postprocessors, callback_manager, object_map,
     objects, verbose.
     """
 
     def __init__(
         self,
-        index: VectorIndex,
+        index: VectorIndex | BaseIndex[Any] | BasePydanticVectorStore,
         embed_model: BaseEmbedding | Embedder | str | None = None,
         *,
         timeout: float | None = None,
-        **options: Any,
+        on_error: OnError = "skip",
+        **options: Unpack[RetrieverOptions],
     ) -> None:
-        super().__init__(Pipeline(VectorChannel(index, as_embedder(embed_model), timeout=timeout)), **options)
+        refuse(type(self), options)
+        super().__init__(Pipeline(_channel(index, embed_model, timeout), on_error=on_error), **options)
+        self.index = index
+        self.embed_model = embed_model
+        self.timeout = timeout
+        self.on_error = on_error
 
     @classmethod
     def from_nodes(
         cls: type[V],
         nodes: Sequence[BaseNode],
         embed_model: BaseEmbedding | Embedder | str | None = None,
-        **options: Any,
+        *,
+        persist_dir: str | Path | None = None,
+        collection_name: str = COLLECTION,
+        **options: Unpack[LoneOptions],
     ) -> V:
-        """Exact search over nodes held in memory; embeds their bare text now."""
+        """Search over nodes, whose bare text is embedded now: in memory and exact, or in Chroma in `persist_dir`.
+
+        A node given twice is one. In a collection that is there already, they are added. Raises ConfigError for a node
+        that cannot be kept on disk.
+        """
+        refuse(cls, options, cls.from_nodes)
         embedder = as_embedder(embed_model)
-        return cls(VectorChannel.from_chunks(chunks_of(nodes), embedder).index, embedder, **options)
+        index: VectorIndex
+        if persist_dir is None:
+            index = ExactVectors.build(chunks_of(nodes), embedder)
+        else:
+            index = ChromaVectors.open(persist_dir, collection_name)
+            index.add(map(stored, chunks_of(nodes)), embedder)
+        return cls(index, embedder if embed_model is None else embed_model, **options)
+
+    @classmethod
+    def from_persist_dir(
+        cls: type[V],
+        persist_dir: str | Path,
+        embed_model: BaseEmbedding | Embedder | str | None = None,
+        *,
+        collection_name: str = COLLECTION,
+        **options: Unpack[LoneOptions],
+    ) -> V:
+        """Search over what `from_nodes` wrote, with the model that it had. ConfigError where it is empty."""
+        index = ChromaVectors.open(persist_dir, collection_name) if Path(persist_dir).is_dir() else None
+        if not index:
+            raise ConfigError(
+                f"{persist_dir} holds no Chroma collection {collection_name!r} with nodes: "
+                "give the persist_dir and collection_name that from_nodes had"
+            )
+        return cls(index, embed_model, **options)
+
+    @classmethod
+    def from_vector_store(
+        cls: type[V],
+        source: BaseIndex[Any] | BasePydanticVectorStore,
+        embed_model: BaseEmbedding | None = None,
+        **options: Unpack[LoneOptions],
+    ) -> V:
+        """Search over a LlamaIndex vector store or index, where its vectors are."""
+        return cls(source, embed_model, **options)
+
+    def _recipe(self) -> dict[str, Any]:
+        said = {"index": self.index, "embed_model": self.embed_model, "timeout": self.timeout}
+        return {**said, "on_error": None if self.on_error == "skip" else "raise"}
+
+
+def _channel(index: Any, embed_model: Any, timeout: float | None) -> Channel:
+    if isinstance(index, BaseIndex) and embed_model is not None:
+        raise ConfigError(f"a {type(index).__name__} has its own embed_model; the one given would not be used")
+    if isinstance(index, BaseIndex):
+        return as_channel(index, timeout=timeout).named("dense")
+    if isinstance(index, BasePydanticVectorStore):
+        return as_channel(index, embed_model=store_model(embed_model), timeout=timeout).named("dense")
+    if not isinstance(index, VectorIndex):
+        raise ConfigError(f"expected a VectorIndex, an index or a vector store of LlamaIndex, not {index!r}")
+    return VectorChannel(index, as_embedder(embed_model), timeout=timeout)

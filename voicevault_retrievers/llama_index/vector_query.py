@@ -8,6 +8,8 @@ from typing import TypeAlias
 import numpy as np
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
+from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.channel import check_k
 from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
 from voicevault_retrievers.filters import both
@@ -15,6 +17,7 @@ from voicevault_retrievers.fusion.fuse import DEPTH, Method, fuse
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index.convert import REF_DOC
 from voicevault_retrievers.llama_index.filters import filter_of
+from voicevault_retrievers.llama_index.wrapped import WrappedChannel
 from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
 
 Get: TypeAlias = Callable[[Iterable[str]], Mapping[str, Chunk]]
@@ -52,10 +55,10 @@ class Candidates(Leaf):
         return sorted(found, key=lambda match: (-scores[match.chunk.id], match.chunk.id))
 
 
-def search(
+def searching(
     asked: VectorStoreQuery, channels: Mapping[str, Leaf], get: Get, fingerprint: str, fusion: Method | None
-) -> Ranking:
-    """Search the channels `bm25` and `dense`, as the query's mode says.
+) -> Plan[Ranking]:
+    """How to search the channels `bm25` and `dense`, as the query's mode says.
 
     The query's embedding is one of the embedder with this `fingerprint`. Raises ConfigError for a mode that is none of
     these, a query that lacks what its mode searches for, and what a channel raises.
@@ -64,17 +67,24 @@ def search(
     if asked.mode in _CHANNEL:
         name = _CHANNEL[asked.mode]
         k = asked.sparse_top_k if name == "bm25" and asked.sparse_top_k is not None else asked.similarity_top_k
-        return Candidates(channels[name], get, ids).search(_query(asked, {name}, fingerprint), k)
+        return _among(channels[name], get, ids).plan(_query(asked, {name}, fingerprint), check_k(k))
     if asked.mode != VectorStoreQueryMode.HYBRID:
         known = (mode.value for mode in (*_CHANNEL, VectorStoreQueryMode.HYBRID))
         raise unknown("vector_store_query_mode", _named(asked), known)
     weights = _weights(asked.alpha)
     bm25 = Candidates(channels["bm25"], get, ids, asked.sparse_top_k)
     depth = max(DEPTH, asked.similarity_top_k, asked.sparse_top_k or 0)
-    parts = {"bm25": bm25, "dense": Candidates(channels["dense"], get, ids)}
+    parts = {"bm25": bm25, "dense": _among(channels["dense"], get, ids)}
     fused = fuse(parts, method=fusion, weights=weights, depth=depth, on_error="raise")
     k = asked.similarity_top_k if asked.hybrid_top_k is None else asked.hybrid_top_k
-    return fused.search(_query(asked, {name for name, weight in weights.items() if weight}, fingerprint), k)
+    query = _query(asked, {name for name, weight in weights.items() if weight}, fingerprint)
+    return fused.plan(query, check_k(k))
+
+
+def _among(channel: Leaf, get: Get, ids: Sequence[str]) -> Leaf:
+    if isinstance(channel, WrappedChannel):
+        return channel.among(ids) if ids else channel
+    return Candidates(channel, get, ids)
 
 
 def _weights(alpha: float | None) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from numbers import Real
 from typing import Any
@@ -31,17 +31,18 @@ class RecencyRerank(Stage):
     Where no hit has a score, it is that of 1 / rank. Hits below a reranker's depth, which have no score while others
     do, follow unscored in their order, as those beyond `depth` do.
 
-    The age is that of `metadata[date_key]`, counted from the query's `reference_date`, else from this one's, else from
-    now. A date is a datetime, a date, ISO 8601 text or seconds since 1970; without a time zone it is UTC. A future date
-    has age 0. A hit without a date gets nothing added, nor does one whose date cannot be read, which is noted.
-    The stage's vote has a part for the scaled score and one for the recency; they add up to the score exactly.
+    The age is that of `metadata[date_key]`, of several keys the first with a date, counted from the query's
+    `reference_date`, else from this one's, else from now. A date is a datetime, a date, ISO 8601 text or seconds since
+    1970; without a time zone it is UTC. A future date has age 0. A hit without a date gets nothing added, nor does one
+    whose date cannot be read, which is noted. The stage's vote has a part for the scaled score and one for the
+    recency; they add up to the score exactly.
     """
 
     def __init__(
         self,
         weight: float = 0.1,
         half_life_days: float = 30.0,
-        date_key: str = "date",
+        date_key: str | Sequence[str] = "date",
         reference_date: date | datetime | str | None = None,
         *,
         depth: int = DEPTH,
@@ -70,24 +71,36 @@ class RecencyRerank(Stage):
         signals: list[dict[str, Signal]] = []
         for hit, scaled in zip(head, _scaled(head), strict=True):
             own = {"scaled": Signal(hit.score, 1.0, scaled)}
-            given = hit.chunk.metadata.get(self.date_key)
-            try:
-                moment = _moment(given)
-            except (TypeError, ValueError, OverflowError, OSError):
-                moment = None
-                unreadable.append(given)
+            moment = self._date(hit.chunk.metadata, unreadable)
             if moment is not None:
                 decay = 0.5 ** (_age(moment, reference) / self.half_life_days)
                 own["recency"] = Signal(decay, self.weight, self.weight * decay)
             signals.append(own)
         return summed(ranking, self.name, signals).failing(*self._notes(unreadable))
 
+    def _date(self, metadata: Mapping[str, Any], unreadable: list[Any]) -> datetime | None:
+        for key in self._keys:
+            given = metadata.get(key)
+            try:
+                moment = _moment(given)
+            except (TypeError, ValueError, OverflowError, OSError):
+                moment = None
+                unreadable.append(given)
+            if moment is not None:
+                return moment
+        return None
+
+    @property
+    def _keys(self) -> Sequence[str]:
+        return (self.date_key,) if isinstance(self.date_key, str) else self.date_key
+
     def _notes(self, unreadable: Sequence[Any]) -> list[Failure]:
         if not unreadable:
             return []
         message = (
-            f"{len(unreadable)} hits have a {self.date_key!r} that is no date, such as {unreadable[0]!r:.60}: they get "
-            "nothing for their age; a date is a datetime, a date, ISO 8601 text or seconds since 1970"
+            f"{len(unreadable)} hits have a {' or '.join(map(repr, self._keys))} that is no date, such as "
+            f"{unreadable[0]!r:.60}: they get nothing for it; a date is a datetime, a date, ISO 8601 "
+            "text or seconds since 1970"
         )
         return [Failure(self.name, "UnreadableDate", message, degrades=False)]
 

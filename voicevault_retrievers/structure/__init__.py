@@ -1,5 +1,7 @@
-"""How chunks belong together: parents and their children."""
+"""How chunks belong together: parents and their children, and the windows around sentences."""
 
+from voicevault_retrievers.structure.kinship import Kinship
 from voicevault_retrievers.structure.parents import ParentExpansion, ParentStore, parent_store
+from voicevault_retrievers.structure.windows import Place, WindowExpansion
 
-__all__ = ["ParentExpansion", "ParentStore", "parent_store"]
+__all__ = ["Kinship", "ParentExpansion", "ParentStore", "Place", "WindowExpansion", "parent_store"]

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Protocol, TypeAlias, Union, runtime_checkable
 
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import seconds_or_none, whole_or_none
+from voicevault_retrievers.checks import number, seconds_or_none, whole_or_none
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.filters import Filter, compile_filter, scope
+from voicevault_retrievers.structure.kinship import Ancestors, Key, Kinship
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking
 
@@ -77,6 +79,10 @@ class ParentExpansion(Stage):
     it fits, else the hit's own text. What then does not fit either is noted and left to the `ContextBuilder`, which
     knows of the headers. A query's `max_context_tokens` lowers `max_tokens`.
 
+    With `levels` above 1, or None for all, parents have parents: a hit gets the text of the highest that fits. With
+    `min_children_ratio` a parent stands for its children only where at least that part of them was found, or stands in
+    turn for children that were; where the `kinship` does not tell how many a parent has, any are enough.
+
     A chunk without a `parent_id` has the one that its metadata names under `id_key`, if one is given. `require` are
     rights that hold beside the query's. `timeout` is in seconds; None waits. Raises ContextExpansionError where the
     store fails.
@@ -94,6 +100,9 @@ class ParentExpansion(Stage):
         id_key: str | None = None,
         require: Filter | None = None,
         timeout: float | None = None,
+        levels: int | None = 1,
+        min_children_ratio: float = 0.0,
+        kinship: Kinship | None = None,
         name: str = "parents",
     ) -> None:
         super().__init__()
@@ -104,6 +113,9 @@ class ParentExpansion(Stage):
         self.id_key = id_key
         self.require = deepcopy(scope(require))
         self.timeout = seconds_or_none("timeout", timeout)
+        self.levels = whole_or_none("levels", levels)
+        self.min_children_ratio = _ratio(min_children_ratio)
+        self.kinship = kinship or Kinship()
         self.name = name
         self.awaits = hasattr(self.store, "afetch")
 
@@ -111,81 +123,74 @@ class ParentExpansion(Stage):
         return 3 * k
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        ids = self._parent_ids(ranking)
-        with _fetching():
-            found = self.store.fetch(ids) if ids else {}
-        return self._expanded(query, ranking, found)
+        known = self._ancestors(ranking)
+        while ids := known.wanted():
+            with _fetching():
+                found = self.store.fetch(ids)
+            known.learn(found)
+        return self._expanded(query, ranking, known)
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
-        ids = self._parent_ids(ranking)
-        with _fetching():
-            found = await self.store.afetch(ids) if ids else {}  # type: ignore[attr-defined]  # as `awaits` says
-        return self._expanded(query, ranking, found)
+        known = self._ancestors(ranking)
+        while ids := known.wanted():
+            with _fetching():
+                found = await self.store.afetch(ids)  # type: ignore[attr-defined]  # as `awaits` says
+            known.learn(found)
+        return self._expanded(query, ranking, known)
 
-    def _expanded(self, query: Query, ranking: Ranking, found: Mapping[str, Chunk]) -> Ranking:
+    def _ancestors(self, ranking: Ranking) -> Ancestors:
+        return Ancestors(ranking, self.kinship, self.id_key, levels=self.levels, ratio=self.min_children_ratio)
+
+    def _expanded(self, query: Query, ranking: Ranking, known: Ancestors) -> Ranking:
         permitted = compile_filter(scope(self.require, query.require))
-        room = self._room(query)
+        room = Room.of(query, self.max_chars, self.max_tokens, self.count_tokens)
         kept: list[Hit] = []
-        shown: set[tuple[str, str]] = set()
+        given: set[Key] = set()
+        shown: set[Key] = set()
         over = 0
         for hit in ranking:
-            key, own = self._key(hit), (hit.chunk.kb, hit.chunk.id)
-            if key in shown or own in shown:
+            own, above = known.own(hit.chunk), known.above(hit.chunk)
+            if own in shown or not (given | shown).isdisjoint(above):
                 continue
-            shown.add(own)
-            parent = self._parent(hit, found)
-            if parent is not None and permitted(parent.metadata) and room.takes(parent.text):
-                kept.append(replace(hit, context=parent.text))
-                shown.add(key)
-            else:
+            given.add(own)
+            texts = list(takewhile(lambda parent: permitted(parent.metadata), known.standing(above)))
+            fitting = next((at for at in reversed(range(len(texts))) if room.takes(texts[at].text)), None)
+            if fitting is None:
                 kept.append(hit)
                 over += not room.takes(hit.text)
-        return replace(ranking, hits=tuple(kept)).failing(*self._failures(ranking, found, over))
+            else:
+                kept.append(replace(hit, context=texts[fitting].text))
+                shown.update(above[: fitting + 1])
+        failures = (*self._missing(known), *over_budget(self.name, over, ranking))
+        return replace(ranking, hits=tuple(kept)).failing(*failures)
 
-    def _failures(self, ranking: Ranking, found: Mapping[str, Chunk], over: int) -> Iterator[Failure]:
-        parents = {key: self._parent(hit, found) for hit in ranking if (key := self._key(hit))[1]}
-        missing = sum(parent is None for parent in parents.values())
+    def _missing(self, known: Ancestors) -> Iterator[Failure]:
+        missing = sum(parent is None for parent in known.parents.values())
         if missing:
-            message = f"{missing} of {len(parents)} parents are not in the store"
+            message = f"{missing} of {len(known.parents)} parents are not in the store"
             yield Failure.of(self.name, ContextExpansionError(message))
-        if over:
-            message = f"{over} of {len(ranking)} hits do not fit into the budget, not even with their own text"
-            yield Failure(self.name, "over budget", message, degrades=False)
-
-    def _parent_ids(self, ranking: Ranking) -> list[str]:
-        return list(dict.fromkeys(parent_id for _, parent_id in map(self._key, ranking) if parent_id))
-
-    def _parent(self, hit: Hit, found: Mapping[str, Chunk]) -> Chunk | None:
-        """The parent of a hit; one of that id in another knowledge base, or without text, is none."""
-        kb, parent_id = self._key(hit)
-        parent = found.get(parent_id)
-        if parent is None or not parent.text or (kb and parent.kb and parent.kb != kb):
-            return None
-        return parent
-
-    def _key(self, hit: Hit) -> tuple[str, str]:
-        """The knowledge base and the id of a hit's parent; an empty id where it has none."""
-        named = hit.chunk.parent_id or hit.chunk.metadata.get(self.id_key or "")
-        return hit.chunk.kb, str(named) if isinstance(named, str | int) else ""
-
-    def _room(self, query: Query) -> _Room:
-        tokens = [limit for limit in (self.max_tokens, query.max_context_tokens) if limit is not None]
-        return _Room(self.max_chars, min(tokens, default=None), self.count_tokens)
 
     def __repr__(self) -> str:
         return (
             f"ParentExpansion({self.store!r}, max_chars={self.max_chars}, max_tokens={self.max_tokens}, "
-            f"id_key={self.id_key!r}, require={self.require!r}, timeout={self.timeout}, name={self.name!r})"
+            f"id_key={self.id_key!r}, require={self.require!r}, timeout={self.timeout}, levels={self.levels}, "
+            f"min_children_ratio={self.min_children_ratio}, name={self.name!r})"
         )
 
 
-class _Room:
+class Room:
     """What is left of a budget."""
 
     def __init__(self, chars: int | None, tokens: int | None, count: TokenCounter) -> None:
         self._chars = math.inf if chars is None else chars
         self._tokens = math.inf if tokens is None else tokens
         self._count = count
+
+    @classmethod
+    def of(cls, query: Query, chars: int | None, tokens: int | None, count: TokenCounter) -> Room:
+        """The room that a stage has, and a query, which may have less."""
+        limits = [limit for limit in (tokens, query.max_context_tokens) if limit is not None]
+        return cls(chars, min(limits, default=None), count)
 
     def takes(self, text: str) -> bool:
         """Whether a text still fits; it is in then."""
@@ -197,9 +202,22 @@ class _Room:
         return True
 
 
+def over_budget(stage: str, over: int, ranking: Ranking) -> Iterator[Failure]:
+    """A note that so many hits of a ranking do not fit; none where all do."""
+    if over:
+        message = f"{over} of {len(ranking)} hits do not fit into the budget, not even with their own text"
+        yield Failure(stage, "over budget", message, degrades=False)
+
+
 @contextmanager
 def _fetching() -> Iterator[None]:
     try:
         yield
     except Exception as error:
         raise ContextExpansionError(f"parents could not be fetched: {error or type(error).__name__}") from error
+
+
+def _ratio(ratio: float) -> float:
+    if number("min_children_ratio", ratio) > 1:
+        raise ConfigError(f"min_children_ratio is the part of a parent's children that is enough, not {ratio!r}")
+    return ratio

@@ -1,0 +1,41 @@
+"""integrations/agent_tools/llama_index_agent.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.programs import cited, installed, loaded, run
+
+pytestmark = [
+    pytest.mark.skipif(not installed("llama_index"), reason="needs the extras `llama-index` and `demo`"),
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning"),  # workflows, of agents
+]
+
+
+def test_two_turns_with_sources(tmp_path: Path) -> None:
+    questions = ["When was ERR_2043 shown?", "Which alarm did the gas detector give?"]
+    front, first, second = run("agent_tools/llama_index_agent.py", *questions, root=tmp_path)
+    assert front.startswith("model: scripted (no language model")
+    assert "ERR_2043 was shown. [1]" in first
+    assert "(calls search with {'query': 'When was ERR_2043 shown?'})" in first
+    assert "[1]" in cited(first)
+    assert "A gas detector gave an alarm" in second
+    assert all(int(marker.strip("[]")) > 5 for marker in cited(second))
+
+
+async def test_a_conversation_over_nodes_in_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    from llama_index.core.memory import ChatMemoryBuffer
+
+    from tests.frameworks.llama_index_parts import HashEmbedding, nodes
+    from voicevault_retrievers.llama_index import HybridRetriever
+
+    program = loaded("agent_tools/llama_index_agent.py")
+    retriever = HybridRetriever.from_nodes(nodes(), HashEmbedding(), k=1)
+    agent = program.agent_with_a_tool(retriever, program.language_model(None, None))
+    questions = ["When does an alarm sound?", "Close which valve, and drain what?"]
+    await program.talk(agent, questions, ChatMemoryBuffer.from_defaults())
+    first, second = capsys.readouterr().out.strip().split("\n\n")
+    assert "A: An alarm sounds when the water level is too high. [1]\n   [1] [Source: manual.pdf, p.2]" in first
+    assert "A: Close the valve and drain the pump before winter. [2]\n   [2] [Source: manual.pdf, p.1]" in second

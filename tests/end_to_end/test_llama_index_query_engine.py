@@ -1,0 +1,44 @@
+"""integrations/llama_index_query_engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.programs import cited, installed, loaded, run
+
+pytestmark = pytest.mark.skipif(not installed("llama_index"), reason="needs the extras `llama-index` and `demo`")
+
+
+@pytest.mark.parametrize("options", [[], ["--together"]])
+def test_answers_with_sources(options: list[str], tmp_path: Path) -> None:
+    questions = ["When was ERR_2043 shown?", "Which alarm did the gas detector give?"]
+    front, first, second = run("llama_index_query_engine/rag.py", *options, *questions, root=tmp_path)
+    assert front.startswith("model: scripted (no language model")
+    assert "ERR_2043 was shown. [1]" in first
+    assert "[1]" in cited(first)
+    assert "A gas detector gave an alarm" in second
+    assert cited(second)
+
+
+async def test_the_engine_takes_any_retriever_and_llm(capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.frameworks.llama_index_parts import ListRetriever, scored
+
+    program = loaded("llama_index_query_engine/rag.py")
+    llm = program.language_model("scripted_llm:ScriptedLLM", None)
+    retriever = ListRetriever(scored(("valve", 0.9), ("alarm", 0.8)))
+    response = await program.cited_engine(retriever, llm).aquery("When does an alarm sound?")
+    assert str(response) == "An alarm sounds when the water level is too high. [2]"
+    assert [citation.chunk_id for citation in response.citations] == ["alarm"]
+    assert [bundle.query_str for bundle in retriever.asked] == ["When does an alarm sound?"]
+    program.in_turn(program.cited_engine(retriever, llm, streaming=True), ["When does an alarm sound?"])
+    assert capsys.readouterr().out == (
+        "\nQ: When does an alarm sound?\nA: An alarm sounds when the water level is too high. [2]\n"
+        "   [2] [Source: alarm]\n"
+    )
+
+
+def test_a_missing_llm_says_how_to_install_it() -> None:
+    with pytest.raises(SystemExit, match="pip install llama-index-llms-nowhere"):
+        loaded("llama_index_query_engine/rag.py").language_model("llama_index.llms.nowhere:Nowhere", "some")

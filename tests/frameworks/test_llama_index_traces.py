@@ -1,0 +1,361 @@
+"""LlamaIndex: what a search shows in events, spans and callbacks, of one retrieve and one aretrieve."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
+from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
+from llama_index_instrumentation import get_dispatcher
+from llama_index_instrumentation.base import BaseEvent
+from llama_index_instrumentation.event_handlers import BaseEventHandler
+from llama_index_instrumentation.span import SimpleSpan
+from llama_index_instrumentation.span_handlers import SimpleSpanHandler
+
+from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
+from tests.helpers import FailingChannel
+from voicevault_retrievers.calls import Span
+from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.errors import SearchNotAvailableError
+from voicevault_retrievers.leaf import Leaf, Match
+from voicevault_retrievers.llama_index import (
+    BM25Retriever,
+    CrossEncoderRerank,
+    HybridRetriever,
+    PageDiversityPostprocessor,
+    provenance,
+)
+from voicevault_retrievers.llama_index import events as told
+from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
+from voicevault_retrievers.rerank import CallableScorer
+from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
+
+QUESTION = "where is the pump valve"
+SCORER = CallableScorer(lambda query, passages: [float(len(p)) for p in passages], name="by length")
+
+
+class Events(BaseEventHandler):
+    """Keeps all events."""
+
+    _kept: list[BaseEvent] = PrivateAttr(default_factory=list)
+
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+        self._kept.append(event)
+
+    def of(self, *kinds: type[BaseEvent]) -> list[Any]:
+        return [event for event in self._kept if isinstance(event, kinds)]
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    root, handler = get_dispatcher(), Events()
+    before = list(root.event_handlers)
+    root.add_event_handler(handler)
+    yield handler
+    root.event_handlers[:] = before
+
+
+@pytest.fixture
+def spans() -> Iterator[SimpleSpanHandler]:
+    root, handler = get_dispatcher(), SimpleSpanHandler()
+    before = list(root.span_handlers)
+    root.add_span_handler(handler)
+    yield handler
+    root.span_handlers[:] = before
+
+
+class AsyncList(ListRetriever):
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self.found
+
+
+def searched(child: type[ListRetriever] = AsyncList, **options: Any) -> HybridRetriever:
+    return HybridRetriever.from_nodes(
+        nodes(),
+        HashEmbedding(),
+        channels={"child": child(scored(("pump", 0.9), ("valve", 0.5)))},
+        expansion=True,
+        **{
+            "rerank": SCORER,
+            "node_postprocessors": [PageDiversityPostprocessor(max_chunks_per_page=1)],
+            **options,
+        },
+    )
+
+
+async def run(retriever: Any, is_async: bool, asked: str = QUESTION) -> list[NodeWithScore]:
+    found: list[NodeWithScore] = await retriever.aretrieve(asked) if is_async else retriever.retrieve(asked)
+    return found
+
+
+both = pytest.mark.parametrize("is_async", [False, True])
+
+
+# Events
+
+
+@both
+async def test_the_events_say_what_each_part_did(events: Events, is_async: bool) -> None:
+    found = await run(searched(), is_async)
+    steps = events.of(SearchStepEvent)
+    assert Counter((step.kind, step.name) for step in steps) == {
+        ("rewriter", "expansion"): 1,
+        ("channel", "bm25"): 1,
+        ("channel", "dense"): 1,
+        ("channel", "child"): 3,
+        ("fusion", "fused"): 1,
+        ("stage", "rerank"): 1,
+        ("stage", "page_cap"): 1,
+    }
+    wordings = [QUESTION, "the pump valve", "pump valve"]
+    assert [step.wordings for step in steps if step.kind == "rewriter"] == [wordings]
+    bm25 = next(step for step in steps if step.name == "bm25")
+    assert (bm25.queries, bm25.k, bm25.error) == (wordings, 100, None)
+    assert {hit["id"] for hit in bm25.hits} == {"pump", "valve"}
+    assert all(isinstance(hit["score"], float) for hit in bm25.hits)
+    assert steps[-1].hits == [{"id": node.node_id, "score": node.score} for node in found]
+    assert all(step.seconds >= 0 for step in steps)
+    for step in steps:
+        assert step.model_dump(mode="json")["class_name"] == "SearchStepEvent"
+        assert nodes()[0].text not in step.model_dump_json()
+
+
+@both
+async def test_retrieval_is_told_of_once(events: Events, is_async: bool) -> None:
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    retriever = searched(AsyncList, callback_manager=CallbackManager([debug]))
+    found = await run(retriever, is_async)
+    own = [event for event in events.of(RetrievalStartEvent) if event.span_id.startswith("HybridRetriever")]
+    (end,) = [event for event in events.of(RetrievalEndEvent) if event.span_id.startswith("HybridRetriever")]
+    assert len(own) == 1
+    assert end.nodes == found
+    assert len(debug.get_event_pairs(CBEventType.RETRIEVE)) == 1
+    assert len(debug.get_event_pairs(CBEventType.RERANKING)) == 1
+
+
+@both
+async def test_events_are_below_the_span_of_the_search(events: Events, is_async: bool) -> None:
+    await run(searched(), is_async)
+    method = "_aretrieve" if is_async else "_retrieve"
+    assert {event.span_id.rpartition("-")[0].partition("-")[0] for event in events.of(SearchStepEvent)} == {
+        f"HybridRetriever.{method}"
+    }
+
+
+@both
+async def test_an_event_comes_as_soon_as_its_part_has_ended(is_async: bool) -> None:
+    """The reranker waits for the event of the channel before it."""
+    ended = threading.Event()
+
+    class Waited(BaseEventHandler):
+        def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+            if isinstance(event, SearchStepEvent) and event.kind == "channel":
+                ended.set()
+
+    def waiting(query: str, passages: Sequence[str]) -> list[float]:
+        return [float(ended.wait(10))] * len(passages)
+
+    dispatcher = get_dispatcher("voicevault_retrievers.llama_index.events")
+    dispatcher.add_event_handler(Waited())
+    try:
+        retriever = BM25Retriever.from_nodes(nodes()) >> CrossEncoderRerank(CallableScorer(waiting, name="waiting"))
+        assert {node.score for node in await run(retriever, is_async)} == {1.0}
+    finally:
+        dispatcher.event_handlers.clear()
+
+
+@both
+async def test_a_failing_channels_event_has_its_error(events: Events, is_async: bool) -> None:
+    down = FailingChannel(SearchNotAvailableError("the server is down"))
+    await run(HybridRetriever(channels={"bm25": BM25Retriever.from_nodes(nodes()), "far": down}), is_async)
+    errors = {step.name: step.error for step in events.of(SearchStepEvent)}
+    assert errors == {"far": "SearchNotAvailableError: the server is down", "bm25": None, "fused": None}
+    (degraded,) = events.of(SearchDegradedEvent)
+    assert degraded.degraded == ["far: SearchNotAvailableError: the server is down"]
+    assert degraded.class_name() == "SearchDegradedEvent"
+
+
+@both
+async def test_a_degraded_search_that_finds_nothing_says_so(
+    events: Events, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    down = FailingChannel(SearchNotAvailableError("the server is down"))
+    retriever = HybridRetriever(channels={"bm25": BM25Retriever.from_nodes(nodes()), "far": down})
+    assert await run(retriever, is_async, "zeppelin") == []
+    assert [event.degraded for event in events.of(SearchDegradedEvent)] == [
+        ["far: SearchNotAvailableError: the server is down"]
+    ]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@both
+async def test_an_object_that_fails_is_in_an_event(events: Events, is_async: bool) -> None:
+    index = IndexNode(id_="i", text="pump", index_id="target", obj=3)
+    await run(BM25Retriever.from_nodes([index]), is_async)
+    (degraded,) = events.of(SearchDegradedEvent)
+    assert degraded.degraded[0].startswith("object target: ValueError")
+
+
+@both
+async def test_what_a_search_is_told_to_observe_is_told_too(events: Events, is_async: bool) -> None:
+    seen: list[str] = []
+
+    def observe(span: Span, outcome: Any) -> None:
+        seen.append(span.name)
+
+    async def aobserve(span: Span, outcome: Any) -> None:
+        seen.append(span.name)
+
+    if is_async:
+        await searched().asearch(QUESTION, observe=aobserve)
+    else:
+        searched().search(QUESTION, observe=observe)
+    assert Counter(seen) == Counter(step.name for step in events.of(SearchStepEvent))
+
+
+# Reranking
+
+
+@pytest.mark.parametrize("where", ["inside", "behind", "given as a postprocessor", "by a preset"])
+@both
+async def test_reranking_is_told_of_in_pairs(events: Events, is_async: bool, where: str) -> None:
+    preset = {"version": 1, "k": 3, "stages": [{"rerank": {"model": "none of this name"}}]}
+    retriever = {
+        "inside": lambda: searched(),
+        "behind": lambda: searched(rerank=None) >> CrossEncoderRerank(SCORER),
+        "given as a postprocessor": lambda: searched(rerank=CrossEncoderRerank(SCORER)),
+        "by a preset": lambda: _preset(preset),
+    }[where]()
+    await run(retriever, is_async)
+    kinds = [type(event) for event in events.of(ReRankStartEvent, ReRankEndEvent)]
+    assert kinds == [ReRankStartEvent, ReRankEndEvent]
+    start, end = events.of(ReRankStartEvent)[0], events.of(ReRankEndEvent)[0]
+    assert start.query == QUESTION
+    assert start.model_name == ("none of this name" if where == "by a preset" else "by length")
+    assert {node.node_id for node in start.nodes} == {node.node_id for node in end.nodes}
+
+
+def _preset(data: dict[str, Any]) -> HybridRetriever:
+    from voicevault_retrievers.presets import Preset
+
+    return HybridRetriever.from_nodes(nodes(), HashEmbedding(), preset=Preset.of(data))
+
+
+@pytest.mark.parametrize("on_error", ["skip", "raise"])
+@both
+async def test_reranking_that_fails_ends_too(events: Events, is_async: bool, on_error: Any) -> None:
+    def broken(query: str, passages: Sequence[str]) -> list[float]:
+        raise OSError("no route to the model")
+
+    retriever = searched(rerank=CallableScorer(broken, name="broken"), on_error=on_error, node_postprocessors=[])
+    try:
+        found = await run(retriever, is_async)
+        assert "no route" in (provenance(found[0]) or {})["degraded"][0]
+    except OSError:
+        assert on_error == "raise"
+    kinds = [type(event) for event in events.of(ReRankStartEvent, ReRankEndEvent)]
+    assert kinds == [ReRankStartEvent, ReRankEndEvent]
+    stage = next(step for step in events.of(SearchStepEvent) if step.kind == "stage")
+    assert stage.error == "OSError: no route to the model"
+
+
+# Spans
+
+
+def tree(spans: SimpleSpanHandler) -> dict[str, str | None]:
+    """Each span's method by its parent's; where there are several of a name they have one parent."""
+    every: list[SimpleSpan] = spans.completed_spans
+    names = {span.id_: span.id_.partition("-")[0] for span in every}
+    return {names[span.id_]: None if span.parent_id is None else names[span.parent_id] for span in every}
+
+
+@pytest.mark.parametrize("child", [ListRetriever, AsyncList])
+@both
+async def test_childrens_spans_are_below_ours(spans: SimpleSpanHandler, child: Any, is_async: bool) -> None:
+    await run(searched(child), is_async)
+    above, below = ("aretrieve", "_aretrieve") if is_async else ("retrieve", "_retrieve")
+    awaited = is_async and child is AsyncList
+    public, own = ("aretrieve", "_aretrieve") if awaited else ("retrieve", "_retrieve")
+    found = tree(spans)
+    name = child.__name__
+    assert found[f"HybridRetriever.{above}"] is None
+    assert found[f"HybridRetriever.{below}"] == f"HybridRetriever.{above}"
+    assert found[f"{name}.{public}"] == f"HybridRetriever.{below}"
+    if f"{name}.{own}" in found:
+        assert found[f"{name}.{own}"] == f"{name}.{public}"
+    assert sum(span.id_.startswith(f"{name}.{public}") for span in spans.completed_spans) == 3
+    assert spans.open_spans == {}
+
+
+@both
+async def test_what_index_nodes_lead_to_is_below_ours(spans: SimpleSpanHandler, is_async: bool) -> None:
+    index = IndexNode(id_="i", text="pump", index_id="target", obj=ListRetriever(scored(("pump", 1.0))))
+    await run(BM25Retriever.from_nodes([index]), is_async)
+    above = "aretrieve" if is_async else "retrieve"
+    assert tree(spans)["ListRetriever.retrieve"] == f"BM25Retriever.{above}"
+
+
+# Access rights
+
+
+class Careless(Leaf):
+    """Forgets the rights of a search."""
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        ours, theirs = Chunk("ours", "pump a", metadata={"of": "a"}), Chunk("secret", "pump b", metadata={"of": "b"})
+        return [[Match(theirs, 2.0), Match(ours, 1.0)] for _ in wordings]
+
+
+class Leaking(Stage):
+    """Adds what nobody asked for."""
+
+    name = "leaking"
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        return Ranking((Hit(Chunk("secret", "pump b", metadata={"of": "b"})), *_unscored(ranking)))
+
+
+def _unscored(ranking: Ranking) -> list[Hit]:
+    return [Hit(hit.chunk, None, hit.votes) for hit in ranking]
+
+
+@both
+async def test_what_is_not_permitted_shows_in_no_event_log_or_prompt(
+    events: Events, spans: SimpleSpanHandler, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    read: list[str] = []
+
+    def reading(query: str, passages: Sequence[str]) -> list[float]:
+        read.extend(passages)
+        return [0.0] * len(passages)
+
+    secret = NodeWithScore(node=TextNode(id_="secret", text="pump b", metadata={"of": "b"}), score=1.0)
+    retriever = HybridRetriever(
+        channels={"careless": Careless("careless", "semantic"), "list": ListRetriever([secret])},
+        require={"of": "a"},
+        rerank=CallableScorer(reading, name="reading"),
+        node_postprocessors=[Leaking()],
+    )
+    found = await run(retriever, is_async)
+    assert [node.node_id for node in found] == ["ours"]
+    own = [event for event in events._kept if not _of_a_child(event)]
+    for shown in (own, read, found, caplog.records):
+        assert "secret" not in repr(shown)
+        assert "pump b" not in repr(shown)
+
+
+def _of_a_child(event: BaseEvent) -> bool:
+    """Of somebody else's retriever, which tells of what it finds before we see it."""
+    return (event.span_id or "").startswith("ListRetriever")
+
+
+def test_where_nobody_listens_nothing_is_made() -> None:
+    assert told.observer(None) is told.aobserver(None) is None

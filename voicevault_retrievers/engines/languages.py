@@ -1,0 +1,236 @@
+"""The portable filter in the languages of vector stores.
+
+A store is given a clause that passes whatever the portable filter passes, and often more: what its language cannot
+say, or says differently, is left out. What it then finds is still to be checked.
+
+Left out everywhere are keys that are not ASCII identifiers, numbers that a double cannot tell apart, unprintable
+strings, lists of more than 100 values, and filters of more than 100 conditions: Chroma does not survive long ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from voicevault_retrievers.filters import Condition, Every, Filter, Node, Not, Some, parse
+
+Clause: TypeAlias = Any
+Scalar: TypeAlias = str | int | float | bool
+
+MAX_CONDITIONS = 100
+KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""What a metadata key has to look like to be safe in every language."""
+
+_EXACT = 2**53
+_ORDERED = ("$gt", "$gte", "$lt", "$lte")
+
+
+class Bound(Enum):
+    """What passes where there is no clause."""
+
+    EVERYTHING = "everything"
+    NOTHING = "nothing"
+
+
+class Language:
+    """What a store can say. Each clause passes at least what is asked; this one says nothing.
+
+    `reserved` are the keys that the store, or its framework, writes metadata of its own to: of them nothing is said.
+    """
+
+    def __init__(self, reserved: Sequence[str] = ()) -> None:
+        self.reserved = frozenset(reserved)
+
+    def equal(self, key: str, operand: Scalar) -> Clause:
+        """Passes what `$eq` passes."""
+        return Bound.EVERYTHING
+
+    def unequal(self, key: str, operand: Scalar) -> Clause:
+        """Passes what `$eq` does not, so also what lacks the key."""
+        return Bound.EVERYTHING
+
+    def other(self, key: str, operand: Scalar) -> Clause:
+        """Passes what `$ne` passes."""
+        return self.unequal(key, operand)
+
+    def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
+        """Passes what `$gt`, `$gte`, `$lt` or `$lte` passes."""
+        return Bound.EVERYTHING
+
+    def exists(self, key: str, wanted: bool) -> Clause:
+        """Passes what `$exists` passes."""
+        return Bound.EVERYTHING
+
+    def every(self, clauses: Sequence[Clause]) -> Clause:
+        """Passes what all clauses pass."""
+        return {"$and": list(clauses)}
+
+    def some(self, clauses: Sequence[Clause]) -> Clause:
+        """Passes what one of the clauses passes."""
+        return {"$or": list(clauses)}
+
+
+class Chroma(Language):
+    """Its `$eq` is not membership, its `$contains` tells 1 from 1.0, and its `$ne` passes every list.
+
+    It compares a whole number with the operand's whole part, so that 2 is not below 2.5, and equals it.
+    """
+
+    def equal(self, key: str, operand: Scalar) -> Clause:
+        if not _chroma_has_lists():
+            return {key: {"$eq": operand}}
+        members = [operand]
+        if not isinstance(operand, str | bool):
+            members = [float(operand), int(operand)] if float(operand).is_integer() else [operand]
+        return self.some([{key: {"$eq": operand}}, *({key: {"$contains": member}} for member in members)])
+
+    def unequal(self, key: str, operand: Scalar) -> Clause:
+        fraction = isinstance(operand, float) and not operand.is_integer()
+        return Bound.EVERYTHING if fraction else {key: {"$ne": operand}}
+
+    def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
+        if isinstance(operand, str):
+            return Bound.EVERYTHING
+        return {key: {operator: math.ceil(operand) if operator in ("$lt", "$lte") else math.floor(operand)}}
+
+
+class Qdrant(Language):
+    """Its match tells 1 from 1.0, so numbers are said as a range; `prefix` is the path of metadata in the payload."""
+
+    def __init__(self, prefix: str = "", reserved: Sequence[str] = ()) -> None:
+        super().__init__(reserved)
+        self.prefix = prefix
+        self.models: Any = import_module("qdrant_client.models")
+
+    def equal(self, key: str, operand: Scalar) -> Clause:
+        if isinstance(operand, str | bool):
+            return self._field(key, match=self.models.MatchValue(value=operand))
+        return self._field(key, range=self.models.Range(gte=operand, lte=operand))
+
+    def unequal(self, key: str, operand: Scalar) -> Clause:
+        return self.models.Filter(must_not=[self.equal(key, operand)])
+
+    def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
+        if isinstance(operand, str):
+            return Bound.EVERYTHING
+        return self._field(key, range=self.models.Range(**{operator[1:]: operand}))
+
+    def exists(self, key: str, wanted: bool) -> Clause:
+        if wanted:  # an empty list exists, but Qdrant calls it empty
+            return Bound.EVERYTHING
+        return self.models.IsEmptyCondition(is_empty=self.models.PayloadField(key=self.prefix + key))
+
+    def every(self, clauses: Sequence[Clause]) -> Clause:
+        return self.models.Filter(must=list(clauses))
+
+    def some(self, clauses: Sequence[Clause]) -> Clause:
+        return self.models.Filter(should=list(clauses))
+
+    def _field(self, key: str, **test: Any) -> Clause:
+        return self.models.FieldCondition(key=self.prefix + key, **test)
+
+
+def nothing_passes(where: Filter | None) -> bool:
+    """Whether a filter can pass nothing, whatever the metadata, such as rights that came out empty."""
+    return widened(parse(where), Language()) is Bound.NOTHING
+
+
+def said(where: Filter | None, language: Language) -> Clause | None:
+    """A clause that passes at least what a filter passes; None where there is nothing to say."""
+    node = parse(where)
+    clause = widened(node, language) if _size(node) <= MAX_CONDITIONS else Bound.EVERYTHING
+    return None if isinstance(clause, Bound) else clause
+
+
+def widened(node: Node, language: Language, negated: bool = False) -> Clause:
+    """A clause that passes at least what `node` passes, or, where `negated`, what it does not."""
+    if isinstance(node, Not):
+        return widened(node.part, language, not negated)
+    if isinstance(node, Condition):
+        return _condition(node, language, negated)
+    parts = [widened(part, language, negated) for part in node.parts]
+    if isinstance(node, Every) is not negated:
+        return _joined(parts, Bound.NOTHING, Bound.EVERYTHING, language.every)
+    return _joined(parts, Bound.EVERYTHING, Bound.NOTHING, language.some)
+
+
+def _joined(
+    parts: Sequence[Clause], absorbing: Bound, neutral: Bound, join: Callable[[Sequence[Clause]], Clause]
+) -> Clause:
+    if any(part is absorbing for part in parts):
+        return absorbing
+    said = [part for part in parts if part is not neutral]
+    return join(said) if len(said) > 1 else said[0] if said else neutral
+
+
+def _condition(condition: Condition, language: Language, negated: bool) -> Clause:
+    key, operator, operand = condition.key, condition.operator, condition.operand
+    simpler = _in_simpler_ones(condition, negated)
+    if simpler is not None:
+        return widened(simpler, language, negated)
+    if not KEY.fullmatch(key) or key in language.reserved:
+        return Bound.EVERYTHING
+    if operator == "$exists":
+        return language.exists(key, bool(operand) is not negated)
+    if not _said_alike(operand):
+        return Bound.EVERYTHING
+    if operator == "$eq":
+        return (language.unequal if negated else language.equal)(key, operand)
+    if operator == "$ne" and not negated:
+        return language.other(key, operand)
+    if operator in _ORDERED and not negated and not isinstance(operand, bool):
+        return language.ordered(key, operator, operand)
+    return Bound.EVERYTHING
+
+
+def _in_simpler_ones(condition: Condition, negated: bool) -> Node | None:
+    """Conditions that pass at least as much as one on a list of values; None where it is not one."""
+    key, operator, operand = condition.key, condition.operator, condition.operand
+    if operator == "$contains" and not negated and not isinstance(operand, str):
+        return Condition(key, "$eq", operand)
+    if operator not in ("$in", "$nin", "$any", "$all") or len(operand) > MAX_CONDITIONS:
+        return None
+    if operator == "$in" or (operator == "$any" and not negated):
+        return Some(tuple(Condition(key, "$eq", choice) for choice in operand))
+    if operator == "$all" and not negated:
+        return Every(tuple(Condition(key, "$eq", choice) for choice in operand))
+    if operator == "$nin" and not negated and len({_kind(choice) for choice in operand}) <= 1:
+        return Every(tuple(Condition(key, "$ne", choice) for choice in operand))
+    return None
+
+
+def _kind(operand: Any) -> type:
+    """Values of one kind can be compared."""
+    return float if type(operand) is int else type(operand)
+
+
+def _said_alike(operand: Any) -> bool:
+    """Whether every store takes a value for what it is."""
+    if type(operand) is str:
+        return operand.isprintable()  # neither NUL nor half a surrogate pair, which databases refuse
+    return type(operand) is bool or (type(operand) in (int, float) and abs(operand) < _EXACT)
+
+
+def _size(node: Node) -> int:
+    """How many conditions a node becomes."""
+    if isinstance(node, Not):
+        return _size(node.part)
+    if isinstance(node, Condition):
+        many = isinstance(node.operand, Sequence) and not isinstance(node.operand, str)
+        return len(node.operand) if many and len(node.operand) <= MAX_CONDITIONS else 1
+    return sum(map(_size, node.parts))
+
+
+@cache
+def _chroma_has_lists() -> bool:
+    """Whether this version can hold lists, which came with the operator that finds their members."""
+    try:
+        import_module("chromadb.api.types").validate_where({"key": {"$contains": "member"}})
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,221 @@
+"""Nodes as sources that a model can cite, and from its answer back to them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    PydanticResponse,
+    Response,
+    StreamingResponse,
+)
+from llama_index.core.bridge.pydantic import ConfigDict, Field, ValidationError
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+from llama_index_instrumentation import get_dispatcher
+
+from voicevault_retrievers.context import ContextBuilder, ResolvedAnswer, header
+from voicevault_retrievers.context import resolve_citations as markers_of
+from voicevault_retrievers.context.citations import citation_of, is_numbered, numbered_header, without_headers
+from voicevault_retrievers.context.numbered import CITATION
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.llama_index.base import in_thread
+from voicevault_retrievers.llama_index.convert import chunk_of, node_of
+from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, hit_of, provenance
+from voicevault_retrievers.text.tokens import estimate_tokens
+from voicevault_retrievers.types import Citation, Context, Hit
+
+_FIELDS = [field.name for field in fields(Citation)]
+
+dispatcher = get_dispatcher(__name__)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a model reads of nodes; copies of these nodes, best first; and its blocks, as they stand in the text.
+
+    All copies carry their citation in their provenance. Those of the nodes are otherwise as these were; those of the
+    blocks have the block as their text, which is all that a model sees of them.
+    """
+
+    context: Context
+    nodes: tuple[NodeWithProvenance, ...]
+    blocks: tuple[NodeWithProvenance, ...]
+
+
+class CitationPostprocessor(BaseNodePostprocessor):
+    """Makes each node's text a source that an answer can cite, for any response synthesizer.
+
+    The text becomes a block as of `context.ContextBuilder`: `[1] [Source: report.pdf, p.3 | Section: Results]`,
+    newline, the text, in which nothing else reads as a source. A node's number is its rank, also where `reorder` puts
+    the best at both ends; one that the budget leaves out is missing. The nodes are new ones with the ids, metadata,
+    offsets and scores of those they are made of, and their citation under `citation` in the provenance, where
+    `citations_of` and `resolve_citations` read it. It comes last; `instruction` tells a model how to cite, and
+    `cite_prompts` are prompts with it.
+    """
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    markers: Literal["numbered", "source"] = Field(
+        default="numbered", description="Whether answers cite [n], or [Source: file, p.N]."
+    )
+    max_tokens: int | None = Field(default=None, ge=1, description="Bounds all texts together; None does not.")
+    max_chars: int | None = Field(default=None, ge=1, description="Bounds all texts together; None does not.")
+    reorder: bool = Field(default=False, description="Whether to put the best at both ends of the list.")
+    count_tokens: Callable[[str], int] = Field(
+        default=estimate_tokens, exclude=True, description="The model's tokens in a text; by default estimated."
+    )
+    metadata_mode: MetadataMode = Field(
+        default=MetadataMode.NONE, description="Which metadata stand in the block, above the text."
+    )
+
+    if not TYPE_CHECKING:  # else types would be those of this, and not those of the fields
+
+        def __init__(self, **options: Any) -> None:
+            try:
+                super().__init__(**options)
+            except ValidationError as error:
+                wrong = error.errors()[0]
+                option = ".".join(map(str, wrong["loc"]))
+                raise ConfigError(f"{type(self).__name__}: {option} is {wrong['input']!r}: {wrong['msg']}") from error
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "CitationPostprocessor"
+
+    @property
+    def instruction(self) -> str:
+        """What to tell a model so that its answer cites the sources."""
+        return self._builder().instruction
+
+    def _builder(self) -> ContextBuilder:
+        return ContextBuilder(
+            self.max_tokens,
+            self.max_chars,
+            markers=self.markers,
+            count_tokens=self.count_tokens,
+            reorder=self.reorder,
+        )
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return list(sources_of(nodes, self._builder(), self.metadata_mode).blocks)
+
+    @dispatcher.span
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        """In a worker thread: counting tokens may ask a server."""
+        return await adrive(in_thread(self.class_name(), partial(self._postprocess_nodes, nodes)))
+
+
+def sources_of(
+    nodes: Sequence[NodeWithScore], builder: ContextBuilder, metadata_mode: MetadataMode = MetadataMode.NONE
+) -> Sources:
+    """Nodes, best first, as numbered sources: the number is the rank."""
+    hits = [source_hit(node, metadata_mode) for node in nodes]
+    context = builder.build(hits, numbers=range(1, len(hits) + 1))
+    numbered = builder.markers == "numbered"
+    cited = {one.index: cited_node(nodes[one.index - 1], one, numbered) for one in context.citations}
+    blocks = (cited_node(nodes[one.index - 1], one, numbered, _block(one, numbered)) for one in context.citations)
+    return Sources(context, tuple(cited[number] for number in sorted(cited)), tuple(blocks))
+
+
+def source_hit(node: NodeWithScore, metadata_mode: MetadataMode = MetadataMode.NONE) -> Hit:
+    """A node's hit, with its offsets where citations look for them, and the metadata that its text is to show."""
+    hit = hit_of(node)
+    offsets = {key: getattr(node.node, f"{key}_char_idx", None) for key in ("start", "end")}
+    known = {key: offset for key, offset in offsets.items() if offset is not None}
+    chunk = replace(hit.chunk, metadata={**hit.chunk.metadata, **known})
+    shown = metadata_mode is not MetadataMode.NONE
+    return replace(hit, chunk=chunk, context=node.node.get_content(metadata_mode) if shown else hit.context)
+
+
+def cited_node(node: NodeWithScore, citation: Citation, numbered: bool, block: str | None = None) -> NodeWithProvenance:
+    """A copy of a node with its citation in the provenance; with a `block`, that is all of it that a model sees."""
+    told = copy.deepcopy(provenance(node) or {})
+    told[CITATION] = {**asdict(citation), "numbered": numbered}
+    chunk = chunk_of(node.node)
+    twin = node_of(chunk, block)
+    if block is not None:
+        told.setdefault("text", chunk.text)
+        twin.excluded_llm_metadata_keys = list(twin.metadata)
+    return explained(twin, node.score, told)
+
+
+def citations_of(nodes: Sequence[NodeWithScore]) -> tuple[Citation, ...]:
+    """The citations of sources, as they were made; of other nodes new ones, numbered by their places."""
+    own = [_told(node) for node in nodes]
+    if all(own):
+        return tuple(Citation(**{name: told[name] for name in _FIELDS}) for told in own)
+    hits = [source_hit(node) for node in nodes]
+    return tuple(citation_of(number, hit, hit.text) for number, hit in enumerate(hits, 1))
+
+
+def resolve_citations(
+    answer: str | RESPONSE_TYPE,
+    sources: Context | Sequence[NodeWithScore] | Sequence[Citation] | None = None,
+    *,
+    numbered: bool | None = None,
+) -> ResolvedAnswer:
+    """Find the sources that an answer names; a marker of a source that is not there stays unresolved.
+
+    `sources` are by default the response's own: what its model read, or its source nodes. Markers are those of
+    `context.resolve_citations`. `numbered` says whether `[n]` is one; by default it is, but for a context or nodes that
+    were made for the other markers. Raises ConfigError for a text without sources, for sources of other types, and for
+    an async stream that was not read.
+    """
+    given = _sources(answer) if sources is None else sources
+    citations, default = _citations(given)
+    return markers_of(_text(answer), citations, numbered=default if numbered is None else numbered)
+
+
+def _block(citation: Citation, numbered: bool) -> str:
+    head = numbered_header(citation) if numbered else header(citation)
+    return f"{head}\n{without_headers(citation.text, numbered=numbered)}"
+
+
+def _told(node: NodeWithScore) -> Mapping[str, Any]:
+    """What a node's provenance says of its citation; empty where that is nothing, or somebody else's."""
+    told = (provenance(node) or {}).get(CITATION)
+    return told if isinstance(told, Mapping) and told.keys() >= set(_FIELDS) else {}
+
+
+def _sources(answer: str | RESPONSE_TYPE) -> Context | Sequence[NodeWithScore]:
+    if isinstance(answer, str):
+        raise ConfigError("a text has no sources of its own: give resolve_citations(answer, sources)")
+    context = getattr(answer, "context", None)
+    return context if isinstance(context, Context) else answer.source_nodes
+
+
+def _citations(sources: Context | Sequence[Any]) -> tuple[tuple[Citation, ...], bool]:
+    """Citations, and whether their markers are numbers."""
+    if isinstance(sources, Context):
+        return sources.citations, is_numbered(sources)
+    if all(isinstance(source, NodeWithScore) for source in sources):
+        return citations_of(sources), all(_told(node).get("numbered", True) for node in sources)
+    if all(isinstance(source, Citation) for source in sources):
+        return tuple(sources), True
+    raise ConfigError(f"sources are a Context, nodes with scores, or citations, not {sources!r:.200}")
+
+
+def _text(answer: str | RESPONSE_TYPE) -> str:
+    if isinstance(answer, AsyncStreamingResponse):
+        if answer.response_txt is None:
+            raise ConfigError("an async stream is read before it is checked: await response.get_response()")
+        return answer.response_txt
+    if isinstance(answer, StreamingResponse):
+        return answer.get_response().response or ""
+    if isinstance(answer, Response):
+        return answer.response or ""
+    return str(answer) if isinstance(answer, PydanticResponse) else answer
+
+
+_hit, _copy = source_hit, cited_node

@@ -1,0 +1,229 @@
+"""What searches several channels as one: fused, reranked, capped by page."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import QueryBundle
+from typing_extensions import Unpack
+
+from voicevault_retrievers.calls import AsyncObserver, Observer
+from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion import Method, method_of
+from voicevault_retrievers.fusion.fuse import DEPTH, OnError
+from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
+from voicevault_retrievers.llama_index.narrowing import Where
+from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
+from voicevault_retrievers.llama_index.query import QueryExpander
+from voicevault_retrievers.llama_index.reranking_events import announced
+from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.presets import Preset, load_preset
+from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
+from voicevault_retrievers.types import Failure, Query, Result
+
+C = TypeVar("C", bound="ComposedRetriever")
+Expansion: TypeAlias = bool | QueryExpander | Rewriter | BaseLLM | Callable[[str], str] | Sequence["Expansion"]
+Rerank: TypeAlias = bool | str | Scorer | Stage | BaseNodePostprocessor
+
+
+class ComposedOptions(RetrieverOptions, total=False):
+    """What a retriever of several channels takes by name, but for its preset."""
+
+    weights: Mapping[str, float] | None
+    depth: int | Mapping[str, int] | None
+    fusion: Method | str | None
+    expansion: Expansion | None
+    rerank: Rerank | None
+    max_chunks_per_page: int | None
+    timeout: float | None
+    on_error: OnError | None
+
+
+class ComposedRetriever(PipelineRetriever):
+    """Several channels fused, then reranked and capped by page where that is asked for.
+
+    `weights` and `depth` (hits asked of a channel) go by channel name. `fusion` is a method such as RRF(k=60), or its
+    name. `expansion` is True for rules, a QueryExpander, an LLM, a Rewriter, or a list of such. `rerank` is True for
+    the default cross-encoder, the name of one, a Scorer, a node postprocessor, or a Stage. `timeout` bounds a search in
+    seconds, and once more the objects behind index nodes. `on_error` "skip" (the default) leaves out a channel or stage
+    that fails, and the nodes say so; "raise" raises its error. A `preset`, or its name, says all of this itself; `k`,
+    `timeout`, `on_error`, `fusion` and `rerank` go over its own. `options` are those of `PipelineRetriever`.
+
+    A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        preset: Preset | str | Path | None = None,
+        weights: Mapping[str, float] | None = None,
+        depth: int | Mapping[str, int] | None = None,
+        fusion: Method | str | None = None,
+        expansion: Expansion | None = None,
+        rerank: Rerank | None = None,
+        max_chunks_per_page: int | None = None,
+        timeout: float | None = None,
+        on_error: OnError | None = None,
+        k: int | None = None,
+        similarity_top_k: int | None = None,
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        chosen = preset_of(preset)
+        super().__init__(None, k=top_k(k, similarity_top_k, chosen.k if chosen else 5), **options)
+        self.preset = chosen
+        self.weights = None if weights is None else dict(weights)
+        self.depth = depth
+        self.fusion = method_of(fusion)
+        self.expansion = _expanders(expansion)
+        self.rerank = rerank
+        self.max_chunks_per_page = max_chunks_per_page
+        self.timeout = timeout
+        self.on_error = on_error
+        self._check()
+
+    def search(
+        self,
+        query: str | QueryBundle | Query,
+        k: int | None = None,
+        *,
+        where: Where = None,
+        require: Where = None,
+        weights: Mapping[str, float] | None = None,
+        fusion: Method | str | None = None,
+        rerank: Rerank | None = None,
+        observe: Observer | None = None,
+    ) -> Result:
+        chosen = self.with_options(k=k, where=where, require=require, weights=weights, fusion=fusion, rerank=rerank)
+        return chosen._search(query, observe)
+
+    async def asearch(
+        self,
+        query: str | QueryBundle | Query,
+        k: int | None = None,
+        *,
+        where: Where = None,
+        require: Where = None,
+        weights: Mapping[str, float] | None = None,
+        fusion: Method | str | None = None,
+        rerank: Rerank | None = None,
+        observe: AsyncObserver | None = None,
+    ) -> Result:
+        chosen = self.with_options(k=k, where=where, require=require, weights=weights, fusion=fusion, rerank=rerank)
+        return await chosen._asearch(query, observe)
+
+    def with_options(
+        self: C,
+        *,
+        k: int | None = None,
+        where: Where = None,
+        require: Where = None,
+        weights: Mapping[str, float] | None = None,
+        fusion: Method | str | None = None,
+        rerank: Rerank | None = None,
+    ) -> C:
+        twin = super().with_options(k=k, where=where, require=require, weights=weights)
+        if fusion is not None:
+            twin.fusion = method_of(fusion)
+        if rerank is not None:
+            twin.rerank = rerank
+            twin._reranker()
+        return twin
+
+    @abstractmethod
+    def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
+        """The channels by name, and what is known beforehand not to be searched."""
+
+    def _unstaged(self) -> Pipeline:
+        return self._over(*self._sources())
+
+    def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
+        if self.preset is not None:
+            return self._varied(self.preset).build(channels, notes=notes)
+        return compose(
+            channels,
+            weights=self.weights,
+            depth=DEPTH if self.depth is None else self.depth,
+            fusion=self.fusion,
+            expansion=[part.rewriter if isinstance(part, QueryExpander) else part for part in self.expansion],
+            rerank=self._reranker(),
+            max_chunks_per_page=self.max_chunks_per_page,
+            timeout=self.timeout,
+            on_error=self.on_error or "skip",
+            notes=notes,
+        )
+
+    def _varied(self, preset: Preset) -> Preset:
+        """The preset with this retriever's own timeout, on_error, fusion and rerank, where given."""
+        said = {"timeout": self.timeout, "on_error": self.on_error, "method": self.fusion}
+        given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        stages = [self._stage(stage) for stage in preset.stages]
+        if self.rerank is not None:
+            others = [self._stage(stage) for stage in preset.stages if not isinstance(stage, CrossEncoderRerank)]
+            stages = [*filter(None, [self._reranker()]), *others]
+        return replace(preset, **given, stages=tuple(stages))
+
+    def _reranker(self) -> Stage | None:
+        """The stage that reranks, with what it has loaded; ConfigError where `rerank` is none."""
+        if self.rerank is None or self.rerank is False:
+            return None
+        part = DEFAULT_MODEL if self.rerank is True else self.rerank
+        if isinstance(part, str | Scorer):
+            stage: Stage = self._kept.get("rerank", [part], lambda: CrossEncoderRerank(part))
+            return announced(stage, self.callback_manager)
+        return announced(self._stage_of(part), self.callback_manager)
+
+    def _check(self) -> None:
+        self._reranker()
+        own = {"weights": self.weights, "depth": self.depth, "max_chunks_per_page": self.max_chunks_per_page}
+        taken = sorted(name for name, value in own.items() if value is not None)
+        taken += ["expansion"] if self.expansion else []
+        if self.preset is not None and taken:
+            raise ConfigError(f"preset {self.preset.name!r} sets {', '.join(taken)}; give the preset or these")
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        yield from (("expansion", part) for part in self.expansion)
+        yield "rerank", self.rerank
+        yield from super()._parts()
+
+    def _recipe(self) -> dict[str, Any]:
+        names = ("fusion", "expansion", "rerank", "max_chunks_per_page", "timeout", "on_error")
+        weights = {**(self.weights or {}), **self.narrowing.weights} or None
+        preset = None if self.preset is None else self.preset.name
+        said = {"preset": preset, "weights": weights, "depth": self.depth}
+        return {**said, **{name: getattr(self, name) for name in names}}
+
+
+def preset_of(preset: Preset | str | Path | None) -> Preset | None:
+    """The preset of a name or path; one that is given as it is."""
+    return preset if preset is None or isinstance(preset, Preset) else load_preset(preset)
+
+
+def beside(own: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Channels with those that are given beside them; ConfigError where these have their names."""
+    given = {} if more is None else more
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"channels is a mapping of names to channels, not a {type(given).__name__}")
+    if taken := sorted(own.keys() & given.keys()):
+        raise ConfigError(f"{' and '.join(own)} are channels already: give {', '.join(taken)} other names")
+    return {**own, **given}
+
+
+def _expanders(expansion: Expansion | None) -> list[QueryExpander | Rewriter]:
+    """What expands a query: none, one or several; a language model is a QueryExpander's."""
+    if expansion is None or expansion is False:
+        return []
+    given = expansion if isinstance(expansion, list | tuple) else [expansion]
+    return [part if isinstance(part, QueryExpander | Rewriter) else _expander(part) for part in given]
+
+
+def _expander(part: Any) -> QueryExpander:
+    return QueryExpander() if part is True else QueryExpander(part)

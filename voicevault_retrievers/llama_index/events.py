@@ -1,0 +1,110 @@
+"""What a search does, as events of LlamaIndex: for progress on a page, and for traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llama_index.core.bridge.pydantic import Field
+from llama_index_instrumentation import get_dispatcher
+from llama_index_instrumentation.base import BaseEvent
+from llama_index_instrumentation.dispatcher import Dispatcher
+from llama_index_instrumentation.event_handlers import NullEventHandler
+
+from voicevault_retrievers.calls import AsyncObserver, Observer, Span
+from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.telemetry import found_in
+from voicevault_retrievers.types import Hit, Query, Ranking
+
+dispatcher = get_dispatcher(__name__)
+_KINDS = frozenset({"rewriter", "channel", "fusion", "stage"})
+
+
+class SearchStepEvent(BaseEvent):
+    """What one part of a search did, dispatched as soon as it has ended; texts of nodes are never in it."""
+
+    name: str = Field(description="Name of the rewriter, channel, fusion or stage.")
+    kind: str = Field(description="rewriter, channel, fusion or stage.")
+    seconds: float = Field(description="How long it took.")
+    queries: list[str] = Field(default_factory=list, description="What was asked.")
+    k: int | None = Field(default=None, description="How many hits were asked for.")
+    hits: list[dict[str, Any]] = Field(default_factory=list, description="Id and score of each hit.")
+    wordings: list[str] = Field(default_factory=list, description="The question and what a rewriter added.")
+    error: str | None = Field(default=None, description="Class and message of the error it ended with.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "SearchStepEvent"
+
+
+class SearchDegradedEvent(BaseEvent):
+    """That parts of a search were skipped; also where it then found nothing."""
+
+    degraded: list[str] = Field(description="What was skipped, and why.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "SearchDegradedEvent"
+
+
+def observer(require: Filter | None, observe: Observer | None = None) -> Observer | None:
+    """Dispatches the events of a search, and tells `observe`; hits that `require` does not permit are in no event."""
+    if not listened(dispatcher):
+        return observe
+    passes = compile_filter(require)
+
+    def both(span: Span, outcome: Any) -> None:
+        _dispatch(span, outcome, passes)
+        if observe is not None:
+            observe(span, outcome)
+
+    return both
+
+
+def aobserver(require: Filter | None, observe: AsyncObserver | None = None) -> AsyncObserver | None:
+    """`observer` for a search on an event loop."""
+    if not listened(dispatcher):
+        return observe
+    passes = compile_filter(require)
+
+    async def both(span: Span, outcome: Any) -> None:
+        _dispatch(span, outcome, passes)
+        if observe is not None:
+            await observe(span, outcome)
+
+    return both
+
+
+def degraded(skipped: list[str]) -> None:
+    """Dispatches what was skipped."""
+    dispatcher.event(SearchDegradedEvent(degraded=skipped))
+
+
+def _dispatch(span: Span, outcome: Any, passes: Callable[[Any], bool]) -> None:
+    if span.kind not in _KINDS:
+        return
+    event = SearchStepEvent(name=span.name, kind=span.kind, seconds=span.seconds, queries=list(span.texts), k=span.k)
+    if span.error is not None:
+        event.error = f"{type(span.error).__name__}: {span.error}"
+    elif isinstance(outcome, Query):
+        event.wordings = list(dict.fromkeys([outcome.text, *(variant.text for variant in outcome.variants)]))
+    else:
+        event.hits = [{"id": chunk_id, "score": score} for chunk_id, score in found_in(_permitted(outcome, passes))]
+    dispatcher.event(event)
+
+
+def _permitted(outcome: Any, passes: Callable[[Any], bool]) -> Any:
+    """The hits of a fusion or stage that access rights permit; a channel's matches are so already."""
+    hits = outcome.hits if isinstance(outcome, Ranking) else outcome
+    if not isinstance(hits, tuple):
+        return hits
+    return [hit for hit in hits if not isinstance(hit, Hit) or passes(hit.chunk.metadata)]
+
+
+def listened(at: Dispatcher) -> bool:
+    """Whether anybody hears a dispatcher's events."""
+    handlers = list(at.event_handlers)
+    while at.propagate:
+        at = at.parent
+        handlers += at.event_handlers
+    return any(not isinstance(handler, NullEventHandler) for handler in handlers)

@@ -1,0 +1,107 @@
+"""The nodes of a knowledge base and their vectors, wherever these are: how both are changed and searched."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
+
+from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.fusion.fuse import Method
+from voicevault_retrievers.leaf import Leaf
+from voicevault_retrievers.llama_index.convert import REF_DOC, chunk_of, node_of, stored
+from voicevault_retrievers.llama_index.node import node_of_hit
+from voicevault_retrievers.llama_index.vector_query import searching
+from voicevault_retrievers.llama_index.vectors import Calling, Vectors
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.types import Chunk, Ranking
+
+_LOG = logging.getLogger(__name__)
+
+
+class HybridNodes:
+    """What a HybridVectorStore does, as plans whose calls a `Calling` makes."""
+
+    def __init__(self, base: KnowledgeBase, vectors: Vectors, fusion: Method | None) -> None:
+        self.base = base
+        self.vectors = vectors
+        self.fusion = fusion
+        self._searched: tuple[object, Mapping[str, Leaf]] = (None, {})
+
+    def nodes(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[BaseNode]:
+        """The nodes of some ids, or of all, that pass a filter."""
+        return [node_of(chunk) for chunk in self._chunks(node_ids, where)]
+
+    def adding(self, nodes: Sequence[BaseNode], call: Calling) -> Plan[list[str]]:
+        """How to add nodes; the id of each."""
+        given = list({node.node_id: node for node in nodes}.values())
+        rows = self.vectors.checked(given)
+        chunks = [stored(chunk_of(node)) for node in given]
+        yield from self.vectors.adding(given, call)
+        yield from call(partial(self.base.add, chunks, rows))
+        return [node.node_id for node in nodes]
+
+    def forgetting(self, ref_doc_id: str, call: Calling) -> Plan[None]:
+        """How to delete the nodes of a document."""
+        ids = yield from call(partial(self._ids, None, {REF_DOC: ref_doc_id}))
+        afterwards = self.vectors.forgetting(ref_doc_id, ids, call)
+        yield from call(partial(self.base.delete, ids))
+        yield from afterwards
+
+    def deleting(self, node_ids: Sequence[str] | None, where: Filter | None, call: Calling) -> Plan[None]:
+        """How to delete the nodes of some ids that pass a filter; ConfigError without either."""
+        if node_ids is None and where is None:
+            raise ConfigError("say which nodes to delete: node_ids, filters or both; clear() deletes all of them")
+        ids = yield from call(partial(self._ids, node_ids, where))
+        afterwards = self.vectors.removing(ids, call)
+        yield from call(partial(self.base.delete, ids))
+        yield from afterwards
+
+    def clearing(self, call: Calling) -> Plan[None]:
+        """How to delete all nodes."""
+        afterwards = self.vectors.clearing(call)
+        yield from call(self.base.clear)
+        yield from afterwards
+
+    def querying(self, asked: VectorStoreQuery, call: Calling) -> Plan[VectorStoreQueryResult]:
+        """How to find the nodes that match a query."""
+        channels = yield from call(self._channels)
+        ranking = yield from searching(asked, channels, self.base.get, self.vectors.fingerprint, self.fusion)
+        return (yield from call(partial(_result, ranking)))
+
+    def _channels(self) -> Mapping[str, Leaf]:
+        """The channels over the present chunks, both of one commit."""
+        view = self.base.view()
+        if self._searched[0] is not view.snapshot:
+            self._searched = view.snapshot, {"bm25": view.bm25(), "dense": self.vectors.channel(view)}
+        return self._searched[1]
+
+    def _ids(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[str]:
+        if node_ids is None and where is not None:
+            return sorted(self.base.view().snapshot.matching(where))
+        return [chunk.id for chunk in self._chunks(node_ids, where)]
+
+    def _chunks(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[Chunk]:
+        if node_ids is not None:
+            passes = compile_filter(where)
+            return [chunk for chunk in self.base.get(node_ids).values() if passes(chunk.metadata)]
+        snapshot = self.base.view().snapshot
+        found = (snapshot.get(chunk_id) for chunk_id in sorted(snapshot.matching(where or {})))
+        return [chunk for chunk in found if chunk is not None]
+
+
+def _result(ranking: Ranking) -> VectorStoreQueryResult:
+    skipped = [str(failure) for failure in ranking.errors if failure.degrades]
+    if skipped:
+        _LOG.warning("HybridVectorStore gave a degraded result: %s", "; ".join(skipped))
+    scores = [hit.score for hit in ranking if hit.score is not None]
+    return VectorStoreQueryResult(
+        nodes=[node_of_hit(hit, skipped).node for hit in ranking],
+        similarities=scores if len(scores) == len(ranking) else None,
+        ids=list(ranking.ids),
+    )

@@ -1,0 +1,191 @@
+"""Searches whose sources have numbers, for an agent's tool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from llama_index.core.agent.workflow import AgentOutput
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.memory import BaseMemory
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.tools import ToolOutput
+from llama_index.core.workflow import Context
+
+from voicevault_retrievers.channel import check_k
+from voicevault_retrievers.context import numbered as sources
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
+from voicevault_retrievers.llama_index.channels import is_async
+from voicevault_retrievers.llama_index.citations import cited_node, source_hit
+from voicevault_retrievers.llama_index.heard import heard
+from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
+from voicevault_retrievers.types import Citation, Hit
+
+GIVEN = "voicevault_given"
+"""Where a workflow's state has the citations that its agents were given, as plain data."""
+
+_WRITING: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+class Sources(list[NodeWithProvenance]):
+    """The nodes of the sources that a model was given, with their citations, and what of the search failed."""
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeWithProvenance] = (),
+        citations: Sequence[Citation] = (),
+        degraded: Sequence[str] = (),
+    ) -> None:
+        super().__init__(nodes)
+        self.citations = tuple(citations)
+        self.degraded = tuple(degraded)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search gave: its nodes with their hits, best first, and the failures that may have cost some."""
+
+    nodes: tuple[NodeWithScore, ...]
+    degraded: tuple[str, ...] = ()
+
+    @cached_property
+    def hits(self) -> list[Hit]:
+        return [source_hit(node) for node in self.nodes]
+
+    def listed(self, layout: sources.Layout, numbers: Sequence[int]) -> tuple[str, Sources]:
+        """What a model reads of it, and what the application gets; the best comes first, whatever its number."""
+        ranks = range(len(self.nodes))
+        text, citations = layout.listed(self.hits, numbers, ranks=ranks, degraded=self.degraded)
+        nodes = dict(zip(numbers, self.nodes, strict=True))
+        marked = layout.builder.markers == "numbered"
+        return text, Sources((cited_node(nodes[one.index], one, marked) for one in citations), citations, self.degraded)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Asks a retriever, then postprocessors in turn, for at most `k` nodes, and hears which of their parts fail."""
+
+    retriever: BaseRetriever
+    postprocessors: tuple[BaseNodePostprocessor, ...] = ()
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retriever, BaseRetriever):
+            name = type(self.retriever).__name__
+            raise ConfigError(f"a retriever is one of LlamaIndex's, such as index.as_retriever(), not a {name}")
+        for part in self.postprocessors:
+            if not isinstance(part, BaseNodePostprocessor):
+                raise ConfigError(f"a node postprocessor is one of LlamaIndex's, not a {type(part).__name__}")
+        if self.k is not None and not check_k(self.k):
+            raise ConfigError("k is a whole number of at least 1, or None for the retriever's own, not 0")
+
+    @property
+    def filters(self) -> bool:
+        """Whether a search can be given a filter, and k."""
+        return isinstance(self.retriever, PipelineRetriever)
+
+    def find(self, query: str, where: Filter | None = None) -> Found:
+        """Search; a query without words finds nothing."""
+        if not query.strip():
+            return Found(())
+        retriever, after = self._parts(where)
+        with heard() as degraded:
+            nodes = retriever.retrieve(query)
+            for part in after:
+                nodes = part.postprocess_nodes(nodes, QueryBundle(query))
+        return self._found(nodes, degraded)
+
+    async def afind(self, query: str, where: Filter | None = None) -> Found:
+        """`find` on the running event loop, which no retriever holds."""
+        if not query.strip():
+            return Found(())
+        retriever, after = self._parts(where)
+        with heard() as degraded:
+            if is_async(retriever):
+                nodes = await retriever.aretrieve(query)
+            else:
+                nodes = await adrive(in_thread(type(retriever).__name__, partial(retriever.retrieve, query)))
+            for part in after:
+                nodes = await part.apostprocess_nodes(nodes, QueryBundle(query))
+        return self._found(nodes, degraded)
+
+    def _parts(self, where: Filter | None) -> tuple[BaseRetriever, Sequence[BaseNodePostprocessor]]:
+        """A retriever of this package has the postprocessors as its stages: it asks for as many nodes as they need."""
+        if not isinstance(self.retriever, PipelineRetriever):
+            return self.retriever, self.postprocessors
+        retriever = self.retriever.with_options(k=self.k, where=where)
+        for part in self.postprocessors:
+            retriever = retriever >> part
+        return retriever, ()
+
+    def _found(self, nodes: Sequence[NodeWithScore], skipped: Sequence[str]) -> Found:
+        told = (one for node in nodes for one in sources.skipped(provenance(node) or {}))
+        return Found(tuple(nodes[: self.k]), sources.failures([*skipped, *told]))
+
+
+async def listed_in(ctx: Context[Any], found: Found, layout: sources.Layout) -> tuple[str, Sources]:
+    """What was found, with numbers that go on in the conversation of a workflow's context.
+
+    They are above those of its sources, and above what its messages mention; what was given before keeps its number.
+    """
+    said = await _mentioned(ctx)
+    async with _WRITING.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        told = await ctx.store.get(GIVEN, default=[])
+        given = sources.from_data(told)
+        free = 1 + max([*sources.indexes(told), *said], default=0)
+        text, listed = found.listed(layout, sources.kept_numbers(found.hits, given, free))
+        known = {citation.index for citation in given}
+        new = sources.as_data(citation for citation in listed.citations if citation.index not in known)
+        await ctx.store.set(GIVEN, [*told, *new])
+    return text, listed
+
+
+async def conversation_citations(ctx: Context[Any]) -> tuple[Citation, ...]:
+    """The sources that the agents of a workflow's context were given in all its runs, each once.
+
+    For `resolve_citations(answer, citations)`. It needs no more than the context: also one that was kept as JSON.
+    """
+    return sources.from_data(await ctx.store.get(GIVEN, default=[]))
+
+
+def given_citations(*outputs: Any) -> tuple[Citation, ...]:
+    """The sources that tools of this package gave, each once, in runs of agents or single calls.
+
+    An output is what a run returns (AgentOutput), a tool's (ToolOutput), an event with one (ToolCallResult), or a
+    list of these. For `resolve_citations(answer, citations)`.
+    """
+    return sources.once(citation for output in outputs for citation in _given(output))
+
+
+def _given(output: Any) -> Iterator[Citation]:
+    if isinstance(output, Sources):
+        yield from output.citations
+    elif isinstance(output, AgentOutput):
+        yield from _given([*output.tool_calls, output.raw])
+    elif isinstance(output, ToolOutput):
+        yield from _given(output.raw_output)
+    elif isinstance(output, list | tuple):
+        yield from given_citations(*output)
+    elif hasattr(output, "tool_output"):
+        yield from _given(output.tool_output)
+
+
+async def _mentioned(ctx: Context[Any]) -> list[int]:
+    """The numbers in markers of the messages, and of the sources in tools' messages: the state may lack some."""
+    memory = await ctx.store.get("memory", default=None)
+    messages: list[ChatMessage] = await memory.aget_all() if isinstance(memory, BaseMemory) else []
+    return [number for one in messages for number in _numbers(one)]
+
+
+def _numbers(message: ChatMessage) -> list[int]:
+    text = message.content or ""
+    return sources.block_numbers(text) if message.role == MessageRole.TOOL else sources.mentioned(text)

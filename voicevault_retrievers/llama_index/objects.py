@@ -1,0 +1,120 @@
+"""What index nodes point to: nodes, retrievers and query engines, entered with the question that found them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore
+
+from voicevault_retrievers.calls import Call, Plan, value_of
+from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.leaf import withheld
+from voicevault_retrievers.llama_index.convert import chunk_of, node_of
+from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, provenance
+from voicevault_retrievers.types import Failure
+
+THROUGH = "through"
+INDEX = "index"
+"""Keys of a provenance: the id of the index node which led to a node, and where the object says itself how it found
+the node, how the index node was found."""
+
+_OF_THE_CHUNK = frozenset({"kb", "parent_id", "text"})
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """How objects are entered: with an object and its index node's score, `retrieve` gives the object's nodes."""
+
+    objects: Mapping[str, Any]
+    require: Filter | None
+    retrieve: Callable[[Any, float | None], Sequence[NodeWithScore]]
+    aretrieve: Callable[[Any, float | None], Awaitable[Sequence[NodeWithScore]]]
+
+    def target(self, node: BaseNode) -> Any:
+        """What an index node points to; None where there is nothing."""
+        if not isinstance(node, IndexNode):
+            return None
+        return self.objects.get(node.index_id) if node.obj is None else node.obj
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The nodes after objects were entered, and what went wrong there."""
+
+    nodes: tuple[NodeWithScore, ...]
+    failures: tuple[Failure, ...] = ()
+
+
+def entered(nodes: Sequence[NodeWithScore], entrance: Entrance) -> Plan[Entered]:
+    """The nodes of objects in the places of the index nodes that point to them, all entered at the same time.
+
+    An index node whose object fails stays. Nodes that `require` does not permit are left out. Each node is there once.
+    """
+    outcomes = yield tuple(_place(node, entrance.target(node.node), entrance) for node in nodes)
+    places: list[Entered] = [value_of(outcome) for outcome in outcomes]
+    failures = tuple(dict.fromkeys(chain.from_iterable(place.failures for place in places)))
+    found = _once(chain.from_iterable(place.nodes for place in places))
+    return Entered(tuple(_degraded(node, failures) if failures else node for node in found), failures)
+
+
+def _place(node: NodeWithScore, target: Any, entrance: Entrance) -> Plan[Entered]:
+    if target is None:
+        return Entered((node,))
+    (outcome,) = yield (_call(node, target, entrance),)
+    if isinstance(outcome, Exception):
+        return Entered((node,), (Failure.of(_name(node), outcome),))
+    answers = isinstance(target, BaseQueryEngine)
+    reached = [_through(node, found, f"{node.node_id}/response" if answers else None) for found in outcome]
+    passes = compile_filter(entrance.require)
+    permitted = tuple(found for found in reached if passes(found.metadata))
+    return Entered(permitted, () if len(permitted) == len(reached) else (withheld(),))
+
+
+def _call(node: NodeWithScore, target: Any, entrance: Entrance) -> Call:
+    sync_only = isinstance(target, BaseRetriever) and type(target)._aretrieve is BaseRetriever._aretrieve
+    return Call(
+        _name(node),
+        partial(entrance.retrieve, target, node.score),
+        None if sync_only else partial(entrance.aretrieve, target, node.score),
+        inline=isinstance(target, BaseNode | NodeWithScore),
+    )
+
+
+def _name(node: NodeWithScore) -> str:
+    return f"object {node.node.index_id}" if isinstance(node.node, IndexNode) else node.node_id
+
+
+def _through(index: NodeWithScore, found: NodeWithScore, node_id: str | None) -> NodeWithProvenance:
+    """A copy of an object's node, with its own score, which says through which index node it was reached."""
+    outer, own = provenance(index) or {}, provenance(found)
+    node = node_of(chunk_of(found.node))
+    if node_id is not None:  # a response has a random id, and would be another node each time
+        node.id_ = node_id
+    if own:
+        told = {**deepcopy(own), INDEX: deepcopy(outer)}
+    else:
+        told = {key: deepcopy(value) for key, value in outer.items() if key not in _OF_THE_CHUNK}
+    return explained(node, found.score, {**told, THROUGH: index.node_id})
+
+
+def _once(nodes: Iterable[NodeWithScore]) -> Iterator[NodeWithScore]:
+    """Each node once; nodes of several knowledge bases may have one id."""
+    seen: set[tuple[str | None, str]] = set()
+    for node in nodes:
+        key = (provenance(node) or {}).get("kb"), node.node_id
+        if key not in seen:
+            seen.add(key)
+            yield node
+
+
+def _degraded(node: NodeWithScore, failures: Sequence[Failure]) -> NodeWithProvenance:
+    told = provenance(node) or {}
+    said = [*told.get("degraded", ()), *map(str, failures)]
+    return explained(node.node, node.score, {**told, "degraded": said})

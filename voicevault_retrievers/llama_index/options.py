@@ -1,0 +1,90 @@
+"""Options that are misspelt, or that LlamaIndex's own retrievers have, as errors that say what is meant."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import IndexNode
+
+from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.fuse import OnError
+from voicevault_retrievers.llama_index.narrowing import Where
+
+_ELSEWHERE = {
+    "alpha": "`weights`, such as {'bm25': 0.5, 'dense': 0.5}",
+    "doc_ids": "`where`, such as {'file_name': {'$in': [...]}}",
+    "existing_bm25": "`BM25Retriever.from_persist_dir`",
+    "filters": "`where`",
+    "hybrid_top_k": "`k`",
+    "index": "`HybridRetriever.from_index`",
+    "llm": "`expansion`, such as QueryExpander(llm)",
+    "mode": "`fusion`, such as RRF(k=60)",
+    "node_ids": "`where`",
+    "nodes": "`from_nodes`",
+    "num_queries": "`expansion`, such as QueryExpander(llm, size=4)",
+    "query_engine_dict": "`object_map`",
+    "query_gen_prompt": "`expansion`, such as QueryExpander(llm, prompt=...)",
+    "retriever_dict": "`object_map`",
+    "retriever_weights": "`weights`, by channel name",
+    "retrievers": "`channels`, each retriever by a name",
+    "similarity_cutoff": "`node_postprocessors`, such as [SimilarityPostprocessor(similarity_cutoff=...)]",
+    "skip_stemming": "`from_nodes(nodes, language=None)`",
+    "sparse_top_k": "`depth`, such as {'bm25': 100}",
+    "stemmer": "`from_nodes(nodes, language=...)`",
+    "token_pattern": "`from_nodes(nodes, analyzer=...)`",
+    "top_k": "`k`",
+    "top_n": "`k`",
+    "use_async": "always so: channels are searched at the same time, and `aretrieve` awaits them",
+    "vector_store_query_mode": "a channel, `index.as_retriever(vector_store_query_mode=...)`",
+}
+"""What the options of LlamaIndex's retrievers are called here."""
+
+
+class CommonOptions(TypedDict, total=False):
+    """What every retriever takes by name, but for how many nodes."""
+
+    where: Where
+    require: Where
+    node_postprocessors: Sequence[BaseNodePostprocessor | Stage] | None
+    callback_manager: CallbackManager | None
+    object_map: dict[str, Any] | None
+    objects: list[IndexNode] | None
+    verbose: bool
+
+
+class RetrieverOptions(CommonOptions, total=False):
+    """What every retriever takes by name."""
+
+    k: int | None
+    similarity_top_k: int | None
+
+
+class LoneOptions(RetrieverOptions, total=False):
+    """What a retriever of one channel takes by name."""
+
+    timeout: float | None
+    on_error: OnError
+
+
+def refuse(retriever: type, options: Mapping[str, Any], maker: Callable[..., Any] | None = None) -> None:
+    """Raises ConfigError for the first option that is none of a class's, or of its class method `maker`."""
+    known = {name for base in retriever.__mro__ if "__init__" in vars(base) for name in _named(base.__init__)}  # type: ignore[misc]  # each class's own
+    known |= set() if maker is None else _named(maker)
+    for name in options:
+        if name in known:
+            continue
+        if name in _ELSEWHERE:
+            raise ConfigError(f"{retriever.__name__} has no option {name!r}; here it is {_ELSEWHERE[name]}")
+        raise unknown(f"option of {retriever.__name__}", name, known)
+
+
+def _named(function: Callable[..., Any]) -> set[str]:
+    """The parameters that are given by name."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    parameters = inspect.signature(function).parameters
+    return {name for name, parameter in parameters.items() if parameter.kind in kinds} - {"self"}

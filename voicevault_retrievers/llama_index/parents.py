@@ -1,0 +1,216 @@
+"""What is around a node that was found: its parent from a docstore, or its window from the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
+
+from llama_index.core.bridge.pydantic import Field, field_validator
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo
+from llama_index.core.storage.docstore.types import BaseDocumentStore
+from llama_index.core.storage.storage_context import StorageContext
+from typing_extensions import Unpack
+
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.llama_index.base import in_thread
+from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, document_of, restored
+from voicevault_retrievers.llama_index.filters import filter_of
+from voicevault_retrievers.llama_index.narrowing import Where
+from voicevault_retrievers.llama_index.postprocessors import StageOptions, StagePostprocessor
+from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
+from voicevault_retrievers.structure.kinship import Kinship
+from voicevault_retrievers.structure.parents import Parents
+from voicevault_retrievers.structure.windows import Place, WindowExpansion
+from voicevault_retrievers.text.tokens import estimate_tokens
+from voicevault_retrievers.types import Chunk
+
+Store: TypeAlias = BaseDocumentStore | StorageContext | BaseIndex[Any] | Mapping[str, BaseNode | Chunk] | Parents
+
+
+class ParentExpansionOptions(StageOptions, total=False):
+    """The fields of `ParentExpansionPostprocessor`, but for its store."""
+
+    levels: int | None
+    use_source: bool
+    min_children_ratio: float
+    max_chars: int | None
+    max_tokens: int | None
+    count_tokens: Callable[[str], int]
+    require: Where
+    timeout: float | None
+
+
+class ParentExpansionPostprocessor(StagePostprocessor):
+    """Gives each node that has a parent the parent's text; a parent comes once, for the best of its children.
+
+    The node stays what it was, with its id, metadata, span and score; its own text is in the provenance under `text`.
+    Where a parent is missing, is not permitted by `require`, or does not fit into `max_chars` and `max_tokens`, a node
+    keeps its own text, and where the store fails all do (see `structure.ParentExpansion`).
+
+    `store` is a docstore, a StorageContext, an index, a knowledge base, a mapping of ids to nodes or chunks, or has
+    `fetch(ids)`. A parent is the node's PARENT, as a HierarchicalNodeParser tells it, or where `use_source`, and it has
+    none, its SOURCE. `levels` above 1, or None for all, takes the highest that fits of the parents' parents too. With
+    `min_children_ratio` a parent stands only where at least that part of its children was found, or stands for others
+    that were, as in LlamaIndex's AutoMergingRetriever. `timeout` is in seconds; None waits.
+    """
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "docstore": "here it is `store`",
+        "simple_ratio_thresh": "here it is `min_children_ratio`",
+        "storage_context": "here it is `store`",
+        "vector_retriever": "it takes the nodes of any retriever",
+    }
+    store: Any = Field(exclude=True, description="Where the parents are.")
+    levels: int | None = Field(default=1, description="How many parents up a text may be from; None has no limit.")
+    use_source: bool = Field(default=False, description="Whether the source document of a node may be its parent.")
+    min_children_ratio: float = Field(default=0.0, description="Which part of a parent's children has to be found.")
+    max_chars: int | None = Field(default=None, description="Characters that all texts together may have.")
+    max_tokens: int | None = Field(default=None, description="Tokens that all texts together may have.")
+    count_tokens: Callable[[str], int] = Field(
+        default=estimate_tokens, exclude=True, description="A function from a text to its number of tokens."
+    )
+    require: dict[str, Any] | None = Field(default=None, description="A filter that parents have to pass.")
+    timeout: float | None = Field(default=None, description="Seconds that the store may take; None waits.")
+
+    def __init__(self, store: Store, **options: Unpack[ParentExpansionOptions]) -> None:
+        StagePostprocessor.__init__(self, store=store, **options)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "ParentExpansionPostprocessor"
+
+    @field_validator("require", mode="before")
+    @classmethod
+    def _portable(cls, require: Any) -> Any:
+        return None if require is None else filter_of(require) or {}
+
+    def _build(self) -> ParentExpansion:
+        return ParentExpansion(
+            _store_of(self.store),
+            max_chars=self.max_chars,
+            max_tokens=self.max_tokens,
+            count_tokens=self.count_tokens,
+            require=self.require,
+            timeout=self.timeout,
+            levels=self.levels,
+            min_children_ratio=self.min_children_ratio,
+            kinship=_Nodes(self.use_source),
+        )
+
+
+class SentenceWindowPostprocessor(StagePostprocessor):
+    """Gives each node of a SentenceWindowNodeParser its window; windows that overlap come once, as one text.
+
+    That is given to the best of their nodes, which stays what it was, with its id, metadata, span and score; its own
+    text is in the provenance under `text`. The joined windows, else the node's own, else its text are what fits into
+    `max_chars` and `max_tokens`. Nodes without a window stay as they are. See `structure.windows.WindowExpansion`.
+    """
+
+    elsewhere: ClassVar[Mapping[str, str]] = {"target_metadata_key": "here it is `window_key`"}
+    window_key: str = Field(default="window", description="Where metadata has the window.")
+    max_chars: int | None = Field(default=None, description="Characters that all texts together may have.")
+    max_tokens: int | None = Field(default=None, description="Tokens that all texts together may have.")
+    count_tokens: Callable[[str], int] = Field(
+        default=estimate_tokens, exclude=True, description="A function from a text to its number of tokens."
+    )
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "SentenceWindowPostprocessor"
+
+    def _build(self) -> WindowExpansion:
+        return WindowExpansion(
+            _place_of,
+            window_key=self.window_key,
+            max_chars=self.max_chars,
+            max_tokens=self.max_tokens,
+            count_tokens=self.count_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class _Docstore:
+    """A docstore as a store of parents."""
+
+    docstore: BaseDocumentStore
+
+    def fetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        return _chunks(self.docstore.get_nodes(list(ids), raise_error=False))
+
+    async def afetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        try:
+            return _chunks(await self.docstore.aget_nodes(list(ids), raise_error=False))
+        except NotImplementedError:  # as some have it
+            return await adrive(in_thread("parents", partial(self.fetch, ids)))
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """A mapping of ids to nodes or chunks as a store of parents."""
+
+    mapping: Mapping[str, Any]
+
+    def fetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        found = {parent_id: self.mapping.get(parent_id) for parent_id in ids}
+        chunks = {parent_id: _chunk(value) for parent_id, value in found.items()}
+        return {parent_id: chunk for parent_id, chunk in chunks.items() if chunk is not None}
+
+
+@dataclass(frozen=True)
+class _Nodes(Kinship):
+    """Whose parents nodes are, as their relationships tell."""
+
+    use_source: bool
+
+    def id_of(self, chunk: Chunk) -> str:
+        node = _node(chunk)
+        return chunk.id if node is None else node.node_id
+
+    def parent_of(self, chunk: Chunk) -> str | None:
+        node = _node(chunk)
+        if node is None:
+            return chunk.parent_id
+        wanted = (NodeRelationship.PARENT, *((NodeRelationship.SOURCE,) if self.use_source else ()))
+        return next((found.node_id for kind in wanted if (found := _related(node, kind)) is not None), None)
+
+    def children_of(self, parent: Chunk) -> int:
+        children = getattr(_node(parent), "relationships", {}).get(NodeRelationship.CHILD)
+        return len(children) if isinstance(children, list) else 0
+
+
+def _store_of(store: Store) -> ParentStore:
+    if isinstance(store, StorageContext | BaseIndex):
+        return _Docstore(store.docstore)
+    if isinstance(store, BaseDocumentStore):
+        return _Docstore(store)
+    return _Mapped(store) if isinstance(store, Mapping) else parent_store(store)
+
+
+def _place_of(chunk: Chunk) -> Place | None:
+    node = _node(chunk)
+    if node is None:
+        return None
+    following = _related(node, NodeRelationship.NEXT)
+    start = getattr(node, "start_char_idx", None)
+    return Place(node.node_id, document_of(node), start, None if following is None else following.node_id)
+
+
+def _node(chunk: Chunk) -> BaseNode | None:
+    """The node that a chunk was made from or kept."""
+    return chunk.node if isinstance(chunk, NodeChunk) else restored(chunk).node
+
+
+def _related(node: BaseNode, kind: NodeRelationship) -> RelatedNodeInfo | None:
+    related = node.relationships.get(kind)
+    return related if isinstance(related, RelatedNodeInfo) else None
+
+
+def _chunks(nodes: Iterable[BaseNode | None]) -> dict[str, Chunk]:
+    return {node.node_id: chunk_of(node) for node in nodes if node is not None}
+
+
+def _chunk(value: Any) -> Chunk | None:
+    return chunk_of(value) if isinstance(value, BaseNode) else (value if isinstance(value, Chunk) else None)

@@ -1,0 +1,196 @@
+"""Rerankers as node postprocessors: by a language model, by weighted signals, by age."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from typing import Any, ClassVar
+
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.bridge.pydantic import Field, SerializeAsAny, field_serializer, field_validator
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
+from llama_index.core.prompts.mixin import PromptDictType, PromptMixin
+from typing_extensions import Unpack
+
+from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion.fuse import DEPTH
+from voicevault_retrievers.llama_index.channels import as_channel
+from voicevault_retrievers.llama_index.models import as_text_model, llm_of
+from voicevault_retrievers.llama_index.postprocessors import Reranker, RerankerOptions, StagePostprocessor
+from voicevault_retrievers.protocols import TextModel
+from voicevault_retrievers.rerank import LLMRerank as LLMStage
+from voicevault_retrievers.rerank import RecencyRerank
+from voicevault_retrievers.rerank import WeightedRerank as WeightedStage
+from voicevault_retrievers.rerank.llm import PROMPT
+from voicevault_retrievers.stages import ByPlace
+
+_PROMPT_KEY = "rerank_prompt"
+_WEIGHTED = ("weights", "depth", "scale_fused", "dense", "timeout", "chunk_index_key", "chunks_in_file_key")
+_RECENCY = ("weight", "half_life_days", "date_key", "reference_date", "depth")
+
+
+class LLMRerankOptions(RerankerOptions, total=False):
+    """The fields of `LLMRerank`, but for its model."""
+
+    depth: int
+    max_chars: int
+    prompt: str | BasePromptTemplate
+    timeout: float | None
+
+
+class LLMRerank(Reranker, PromptMixin):
+    """Asks a language model, in one prompt, which nodes answer the question best, and keeps the first `top_n`.
+
+    `llm` is an LLM, a function from a prompt to a text, or None for the `Settings.llm` that was set. It reads the first
+    `max_chars` characters of the first `depth` nodes; what it leaves out follows in the order given. `timeout` is in
+    seconds; None waits. Nodes have no score afterwards: a model gives an order. `prompt` is a text or a template of
+    LlamaIndex's with the places {query} (or {query_str}) and {passages} (or {context_str}) and, where it likes,
+    {count}; it asks for a JSON list of numbers. It is the prompt `rerank_prompt` of `get_prompts` and `update_prompts`.
+    Raises ConfigError without a query. See `rerank.LLMRerank`.
+    """
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "choice_batch_size": "all of the first `depth` nodes go into one prompt",
+        "choice_select_prompt": "here it is `prompt`, which asks for a JSON list of numbers",
+        "format_node_batch_fn": "the nodes are lines of JSON in `prompt`",
+        "parse_choice_select_answer_fn": "the answer is a JSON list of numbers",
+    }
+    top_n: int | None = Field(default=10, ge=1, description="How many nodes to return; None returns all.")
+    llm: Any = Field(default=None, validate_default=True, exclude=True, description="The language model.")
+    depth: int = Field(default=50, description="How many nodes the model reads.")
+    max_chars: int = Field(default=1000, description="How many characters of a node the model reads.")
+    prompt: SerializeAsAny[BasePromptTemplate] = Field(
+        default=PROMPT, validate_default=True, description="What the model is asked."
+    )
+    timeout: float | None = Field(default=3.0, description="Seconds until reranking is given up; None waits.")
+
+    def __init__(
+        self, llm: BaseLLM | TextModel | Callable[[str], str] | None = None, **options: Unpack[LLMRerankOptions]
+    ) -> None:
+        StagePostprocessor.__init__(self, llm=llm, **options)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "LLMRerank"
+
+    @field_validator("llm")
+    @classmethod
+    def _set(cls, llm: Any) -> Any:
+        return llm_of(llm)
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _template(cls, prompt: Any) -> BasePromptTemplate:
+        template = PromptTemplate(prompt) if isinstance(prompt, str) else prompt
+        if not isinstance(template, BasePromptTemplate):
+            raise ConfigError(f"prompt is a text or a prompt template, not a {type(prompt).__name__}")
+        return template
+
+    @field_serializer("prompt")
+    def _text(self, prompt: BasePromptTemplate) -> str:
+        """The template with the places that the stage fills."""
+        return prompt.format(
+            query="{query}", query_str="{query}", passages="{passages}", context_str="{passages}", count="{count}"
+        )
+
+    def _asks(self) -> bool:
+        return True
+
+    def _build(self) -> Stage:
+        options = {name: getattr(self, name) for name in ("depth", "top_n", "max_chars", "timeout")}
+        return LLMStage(as_text_model(self.llm), prompt=self._text(self.prompt), **options)
+
+    def _options(self) -> list[Any]:
+        return [*super()._options(), self.top_n]  # the model is told of it
+
+    def _get_prompts(self) -> PromptDictType:
+        return {_PROMPT_KEY: self.prompt}
+
+    def _update_prompts(self, prompts: PromptDictType) -> None:
+        before = self.prompt
+        self.prompt = self._template(prompts.get(_PROMPT_KEY, before))
+        try:
+            self._stage()
+        except ConfigError:
+            self.prompt = before
+            raise
+
+
+class WeightedRerank(Reranker):
+    """Orders nodes by fused score, cosine, BM25 score and place in their file, and keeps the first `top_n`.
+
+    The signals are read from the provenance of this package's nodes, and the place from `chunk_index` and
+    `chunks_in_file` of the metadata. `weights` are those that differ from {"fused": 0.4, "semantic": 0.3,
+    "keyword": 0.2, "position": 0.1}. `dense` is a channel or a retriever of this package's that tells the cosines of
+    nodes which only keywords found, by their ids: then ConfigError without a query. The score becomes the sum, and the
+    provenance has its parts under `weighted`. See `rerank.WeightedRerank`.
+    """
+
+    weights: dict[str, float] | None = Field(default=None, description="The weights that differ from the usual ones.")
+    depth: int = Field(default=DEPTH, description="How many nodes are ordered; the others follow.")
+    scale_fused: bool = Field(default=False, description="Whether to divide fused scores by the highest.")
+    dense: Any = Field(default=None, exclude=True, description="What tells the cosines that are not known.")
+    timeout: float | None = Field(default=None, description="Seconds that `dense` may take; None waits.")
+    chunk_index_key: str = Field(default="chunk_index", description="Where metadata has a node's place in its file.")
+    chunks_in_file_key: str = Field(
+        default="chunks_in_file", description="Where metadata has how many nodes there are."
+    )
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "WeightedRerank"
+
+    @field_validator("dense")
+    @classmethod
+    def _channel(cls, dense: Any) -> Channel | None:
+        return None if dense is None else as_channel(dense)
+
+    def _asks(self) -> bool:
+        return self.dense is not None
+
+    def _build(self) -> Stage:
+        return WeightedStage(**{name: getattr(self, name) for name in _WEIGHTED})
+
+    def _placed(self, stage: Stage) -> Stage:
+        if self.dense is None:
+            return stage
+        twin: Any = copy.copy(stage)
+        twin.dense = ByPlace(self.dense)
+        return twin  # type: ignore[no-any-return]
+
+
+class RecencyPostprocessor(Reranker):
+    """Lets new nodes rise: scaled score + `weight * 0.5 ** (age_days / half_life_days)`; keeps the first `top_n`.
+
+    The date is what the metadata has under the first of the keys that is there: a datetime, a date, ISO 8601 text or
+    seconds since 1970. The usual keys are `date` and those of SimpleDirectoryReader. The age is counted from
+    `reference_date`, else from now. The score becomes the sum, and the provenance has its parts under `recency`. See
+    `rerank.RecencyRerank`.
+    """
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "last_accessed_key": "here it is `date_key`",
+        "now": "here it is `reference_date`",
+        "time_decay": "here it is `half_life_days`",
+        "top_k": "here it is `top_n`",
+    }
+    weight: float = Field(default=0.1, description="What a node of today gets.")
+    half_life_days: float = Field(default=30.0, description="Days after which a node gets half of it.")
+    date_key: str | tuple[str, ...] = Field(
+        default=("date", "last_modified_date", "creation_date"), description="Where metadata has the date."
+    )
+    reference_date: datetime | date | str | None = Field(default=None, description="From when ages count; None is now.")
+    depth: int = Field(default=DEPTH, description="How many nodes are ordered; the others follow.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RecencyPostprocessor"
+
+    @field_serializer("reference_date")
+    def _iso(self, reference_date: datetime | date | str | None) -> str | None:
+        return reference_date.isoformat() if isinstance(reference_date, date) else reference_date
+
+    def _build(self) -> Stage:
+        return RecencyRerank(**{name: getattr(self, name) for name in _RECENCY})

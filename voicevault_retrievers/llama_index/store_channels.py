@@ -1,0 +1,209 @@
+"""LlamaIndex's vector stores as channels."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import islice, zip_longest
+from typing import NamedTuple
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.schema import BaseNode, ObjectType
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
+
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.engines.foreign import Foreign
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.leaf import Match
+from voicevault_retrievers.llama_index.base import in_thread
+from voicevault_retrievers.llama_index.convert import chunk_of
+from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
+from voicevault_retrievers.llama_index.store_filters import Pushed, effort, pushed, reach_of
+from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Chunk, Query, Variant
+
+
+class Asked(NamedTuple):
+    """A question as a store is asked it."""
+
+    text: str
+    vector: list[float] | None
+
+
+class Entry(NamedTuple):
+    """What a store found; the node is None where the store gives ids alone."""
+
+    id: str
+    node: BaseNode | None
+    score: float | None
+
+
+class StoreChannel(Foreign[Asked, Pushed, Entry]):
+    """Searches a vector store by vectors; where there are `ids`, among these alone.
+
+    A store is given what its language can say of a filter (see `store_filters`). Scores are the store's, where each hit
+    has one and they fall with its order; else ranks only.
+    """
+
+    def __init__(
+        self,
+        store: BasePydanticVectorStore,
+        name: str,
+        kind: ChannelKind = "semantic",
+        *,
+        ids: Collection[str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(name, kind, timeout=timeout)
+        self.store = store
+        self.ids = None if ids is None else frozenset(ids)
+        self.awaits = awaits(store, "aquery")
+        self.reach = reach_of(store)
+
+    @abstractmethod
+    def _passing(self, entries: Mapping[str, Entry], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
+        """How to get the chunks of those entries that are there and pass a filter, by id."""
+
+    def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
+        return _entries(self.store.query(_query(asked, k, narrowed), **narrowed.options, **effort(self.store, k)))
+
+    async def _asearch(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
+        options = {**narrowed.options, **effort(self.store, k)}
+        return _entries(await self.store.aquery(_query(asked, k, narrowed), **options))
+
+    def _narrowed(self, where: Filter | None) -> Pushed:
+        return pushed(self.store, where, self.ids)
+
+    def _kept(self, found: Sequence[Entry], where: Filter | None, k: int) -> Sequence[Match]:
+        first: dict[str, Entry] = {}  # a store may hold a node twice
+        for entry in found:
+            if self.ids is None or entry.id in self.ids:
+                first.setdefault(entry.id, entry)
+        chunks = self._passing(first, where)
+        kept = islice((entry for entry in first.values() if entry.id in chunks), k)
+        return [Match(chunks[entry.id](), entry.score) for entry in kept]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.store).__name__})"
+
+
+class VectorStoreChannel(StoreChannel):
+    """Searches a LlamaIndex vector store, or that of an index, in its order; scores are the store's, see StoreChannel.
+
+    A query is embedded by the `embed_model` (None is the index's), or brings its vector: that of the model's
+    fingerprint, or a bare one of its dimension.
+
+    With a filter the hits are the first k in the store's order that pass it, whatever the store's own filters mean:
+    what it finds is checked, and while fewer than k pass it is asked for more. Nodes come from the index's docstore
+    where the store holds none; what neither has any more is left out. Raises ConfigError where there is no embed_model,
+    and for a store without texts but no index.
+    """
+
+    def __init__(
+        self,
+        source: VectorStoreIndex | BasePydanticVectorStore,
+        embed_model: BaseEmbedding | None = None,
+        kind: ChannelKind = "semantic",
+        *,
+        ids: Collection[str] | None = None,
+        timeout: float | None = None,
+        name: str = "vectorstore",
+    ) -> None:
+        self.index = source if isinstance(source, VectorStoreIndex) else None
+        store = source.vector_store if isinstance(source, VectorStoreIndex) else source
+        model = embed_model if self.index is None or embed_model is not None else self.index._embed_model
+        if model is None:
+            raise ConfigError(
+                f"{type(store).__name__} is searched by vector: say by whose with as_channel(store, embed_model=...)"
+            )
+        if self.index is None and not store.stores_text:
+            raise ConfigError(f"{type(store).__name__} holds no texts: give its index, which has a docstore that does")
+        super().__init__(store, name, kind, ids=ids, timeout=timeout)
+        self.embedder = LlamaIndexEmbedder(model)
+        self._embeds = _awaits(model)
+
+    def _asked(self, query: Query, wording: Variant) -> Asked | None:
+        text = wording.text
+        if not self.store.is_embedding_query:
+            return Asked(text, None) if text.strip() else None
+        vector = self._own(query) if text == query.text else None
+        if vector is None and text.strip():
+            vector = self.embedder.model.get_query_embedding(text)
+        return None if vector is None else Asked(text, vector)
+
+    async def _aasked(self, query: Query, wording: Variant) -> Asked | None:
+        text = wording.text
+        if text.strip() and self.store.is_embedding_query and not query.vectors and self._embeds:
+            return Asked(text, await self.embedder.model.aget_query_embedding(text))
+        return await adrive(in_thread(self.name, partial(self._asked, query, wording)))
+
+    def _own(self, query: Query) -> list[float] | None:
+        """The vector that a query brings for this store."""
+        own, bare = query.vectors.get(self.embedder.fingerprint), query.vectors.get(ANY_EMBEDDER)
+        if own is None and bare is not None and len(bare) == self.embedder.dimension:
+            own = bare
+        return None if own is None else [float(value) for value in own]
+
+    def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
+        found = super()._search(asked, k, narrowed)
+        names = self._elsewhere(found)
+        if self.index is None or not names:
+            return found
+        return _filled(found, names, self.index.docstore.get_nodes([*names.values()], raise_error=False))
+
+    async def _asearch(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
+        found = await super()._asearch(asked, k, narrowed)
+        names = self._elsewhere(found)
+        if self.index is None or not names:
+            return found
+        return _filled(found, names, await self.index.docstore.aget_nodes([*names.values()], raise_error=False))
+
+    def _elsewhere(self, found: Sequence[Entry]) -> dict[str, str]:
+        """By the ids of entries whose nodes the store has not, or not whole, their ids in the index's docstore."""
+        known = {} if self.index is None else self.index.index_struct.nodes_dict
+        return {entry.id: known.get(entry.id, entry.id) for entry in found if not _is_whole(entry.node)}
+
+    def _passing(self, entries: Mapping[str, Entry], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
+        passes = compile_filter(where)
+        nodes = ((name, entry.node) for name, entry in entries.items())
+        return {name: partial(chunk_of, node) for name, node in nodes if node is not None and passes(node.metadata)}
+
+
+def awaits(store: BasePydanticVectorStore, method: str) -> bool:
+    """Whether a store's async method is its own: the others run the sync one on the event loop, which they block."""
+    own = getattr(type(store), method) is not getattr(BasePydanticVectorStore, method)
+    return own and getattr(store, "_aclient", store) is not None  # Qdrant's wants a client that may not have been given
+
+
+def _query(asked: Asked, k: int, narrowed: Pushed) -> VectorStoreQuery:
+    return VectorStoreQuery(asked.vector, k, query_str=asked.text, **narrowed.fields)
+
+
+def _entries(result: VectorStoreQueryResult) -> list[Entry]:
+    nodes: Sequence[BaseNode] = result.nodes or ()
+    ids = [node.node_id for node in nodes] or result.ids or []
+    scores = (result.similarities or [])[: len(ids)]
+    found = zip_longest(ids, nodes, scores)
+    return [Entry(name, node, None if score is None else float(score)) for name, node, score in found]
+
+
+def _is_whole(node: BaseNode | None) -> bool:
+    """Whether a store gave all of a node; as LlamaIndex's own retriever has it, those of text are."""
+    return node is not None and node.as_related_node_info().node_type == ObjectType.TEXT
+
+
+def _filled(found: Sequence[Entry], names: Mapping[str, str], nodes: Sequence[BaseNode]) -> list[Entry]:
+    """The entries with the nodes of a docstore."""
+    held = {node.node_id: node for node in nodes}
+    fetched = ((entry, held.get(names.get(entry.id, ""))) for entry in found)
+    return [entry if node is None else Entry(node.node_id, node, entry.score) for entry, node in fetched]
+
+
+def _awaits(model: BaseEmbedding) -> bool:
+    """Whether a model's async embedding waits for something: one that never awaits computes on the event loop."""
+    code = getattr(inspect.unwrap(type(model)._aget_query_embedding), "__code__", None)
+    return code is not None and any(step.opname == "GET_AWAITABLE" for step in dis.get_instructions(code))

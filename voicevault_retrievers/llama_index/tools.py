@@ -1,0 +1,199 @@
+"""A retriever as an agent's tool: numbered sources for the model, nodes and citations for the application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NoReturn, TypedDict, TypeVar
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.tools import FunctionTool, ToolMetadata, ToolOutput
+from llama_index.core.workflow import Context
+from pydantic import ValidationError
+from typing_extensions import Unpack
+
+from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.context.numbered import Layout, Reserved, failed
+from voicevault_retrievers.context.tool_input import DESCRIPTION, Offered, check_where, invalid, keys_of, search_input
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.llama_index.numbered import (
+    Found,
+    Search,
+    Sources,
+    conversation_citations,
+    given_citations,
+    listed_in,
+)
+
+T = TypeVar("T", bound="RetrievalTool")
+
+__all__ = ["RetrievalTool", "conversation_citations", "given_citations"]
+
+
+class ToolOptions(TypedDict, total=False):
+    """What the constructor of `RetrievalTool` takes beside what a RetrieverTool of LlamaIndex does."""
+
+    k: int | None
+    filters: Offered
+    max_tokens: int | None
+    markers: Literal["source", "numbered"]
+    return_direct: bool
+
+
+class RetrievalTool(FunctionTool):
+    """A tool that searches any LlamaIndex retriever, for FunctionAgent, ReActAgent, AgentWorkflow and your own loop.
+
+    The model reads numbered sources, within `max_tokens`, and is told how to cite them, what part of the search failed,
+    and where nothing was found. `raw_output` is the list of the sources' nodes, best first, as NodeWithProvenance; it
+    has their `citations`, and `degraded`, the failures. A search that fails altogether is an output with `is_error`,
+    and so are a wrong filter and wrong arguments: the agent goes on. What is set up wrongly is raised.
+
+    `filters` names the metadata keys by which the model may narrow a search, or is "any"; the retriever's own filters
+    stay in force. It needs a retriever of this package. `k` is for these too; of another's nodes it is the best k.
+    `node_postprocessors` refine what the retriever finds, in their order. With `return_direct` the sources are the
+    agent's answer.
+
+    Numbers go on through a conversation, so that `[n]` names one source in all of it: an agent gives a FunctionTool,
+    and this is one, the context of its run, in whose state the sources are kept. They are shared by all tools and
+    agents of the context; a source that is found again keeps its number; numbers that the memory's messages mention are
+    not given anew. Called without a context, the tool gives each call numbers of its own. `given_citations` of what a
+    run returns, or `conversation_citations` of its context, is what `resolve_citations` finds the answer's markers in.
+
+    Raises ConfigError for wrong options.
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever,
+        *,
+        name: str = "search",
+        description: str = DESCRIPTION,
+        k: int | None = None,
+        filters: Offered = None,
+        max_tokens: int | None = None,
+        markers: Literal["source", "numbered"] = "numbered",
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        return_direct: bool = False,
+    ) -> None:
+        self.search = Search(retriever, tuple(node_postprocessors or ()), k)
+        self.layout = Layout(ContextBuilder(max_tokens=max_tokens, markers=markers), instructs=not return_direct)
+        if filters is not None and not self.search.filters:
+            raise ConfigError(
+                f"a {type(retriever).__name__} is searched by LlamaIndex, which gives it no filter: leave out filters, "
+                "or give its nodes to a retriever of this package, such as HybridRetriever.from_nodes"
+            )
+        self.filters = filters
+        self._keys = keys_of(filters)
+        self._reserved = Reserved()
+        self._schema = search_input(filters)
+        metadata = ToolMetadata(description, name, self._schema, return_direct)
+        super().__init__(fn=self.call, async_fn=self.acall, metadata=metadata)
+        # What the base reads off an annotation, which is a text here.
+        self.requires_context, self.ctx_param_name = True, "ctx"
+
+    @classmethod
+    def from_defaults(  # type: ignore[override]  # as of RetrieverTool, in whose place this is put
+        cls: type[T],
+        retriever: BaseRetriever,
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        **options: Unpack[ToolOptions],
+    ) -> T:
+        """The constructor, with the arguments in the order of LlamaIndex's RetrieverTool."""
+        texts = {key: text for key, text in (("name", name), ("description", description)) if text is not None}
+        return cls(retriever, node_postprocessors=node_postprocessors, **texts, **options)
+
+    def call(self, input: Any = None, where: Any = None, *, query: Any = None, **others: Any) -> ToolOutput:
+        """Search for `query`, as the model calls it; `input`, or the first argument, is the same."""
+        given = _arguments(input if query is None else query, where)
+        try:
+            asked = self._checked(given)
+            with _failing():
+                found = self.search.find(*asked)
+        except _ToldError as error:
+            return self._error(given, error)
+        return self._output(given, *self._listed(found))
+
+    async def acall(
+        self, input: Any = None, where: Any = None, *, query: Any = None, ctx: Context[Any] | None = None, **others: Any
+    ) -> ToolOutput:
+        """`call` on the running event loop. `ctx` is the context that an agent gives."""
+        given = _arguments(input if query is None else query, where)
+        try:
+            asked = self._checked(given)
+            with _failing():
+                found = await self.search.afind(*asked)
+        except _ToldError as error:
+            return self._error(given, error)
+        listed = self._listed(found) if ctx is None else await listed_in(ctx, found, self.layout)
+        return self._output(given, *listed)
+
+    def as_langchain_tool(self, **options: Any) -> NoReturn:
+        """A tool of LangChain's is made of a retriever of LangChain's, so this raises ConfigError."""
+        raise ConfigError(
+            "a LangChain agent takes voicevault_retrievers.langchain.retrieval_tool(retriever), over the same "
+            "documents: HybridRetriever(kb_names=[...]) of voicevault_retrievers.langchain searches the same knowledge "
+            "bases"
+        )
+
+    to_langchain_tool = as_langchain_tool
+    to_langchain_structured_tool = as_langchain_tool
+
+    def _checked(self, given: dict[str, Any]) -> tuple[str, Filter | None]:
+        """The query and the filter that a model asks with."""
+        try:
+            asked = self._schema.model_validate(given).model_dump()
+            check_where(asked.get("where"), self._keys)
+        except ValidationError as error:
+            raise _ToldError(invalid(error)) from error
+        except ConfigError as error:
+            raise _ToldError(str(error)) from error
+        return asked["query"], asked.get("where")
+
+    def _listed(self, found: Found) -> tuple[str, Sources]:
+        return found.listed(self.layout, self._reserved.next(len(found.nodes)))
+
+    def _output(self, given: dict[str, Any], text: str, sources: Sources) -> ToolOutput:
+        return ToolOutput(self.metadata.get_name(), text, raw_input=given, raw_output=sources)
+
+    def _error(self, given: dict[str, Any], error: Exception) -> ToolOutput:
+        text, cause = str(error), error.__cause__
+        return ToolOutput(
+            self.metadata.get_name(),
+            text,
+            raw_input=given,
+            raw_output=Sources(degraded=[text]),
+            is_error=True,
+            exception=cause if isinstance(cause, Exception) else error,
+        )
+
+    def __repr__(self) -> str:
+        options = {
+            "name": self.metadata.name,
+            "k": self.search.k,
+            "filters": self.filters,
+            "max_tokens": self.layout.builder.max_tokens,
+            "node_postprocessors": list(self.search.postprocessors) or None,
+        }
+        said = "".join(f", {name}={option!r}" for name, option in options.items() if option is not None)
+        return f"{type(self).__name__}({self.search.retriever!r}{said})"
+
+
+class _ToldError(Exception):
+    """What a model is told of a call that gave no sources."""
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """A search that fails is told to the model; what is set up wrongly is told to the programmer."""
+    try:
+        yield
+    except Exception as error:
+        raise _ToldError(failed(error)) from error
+
+
+def _arguments(query: Any, where: Any) -> dict[str, Any]:
+    return {name: argument for name, argument in (("query", query), ("where", where)) if argument is not None}

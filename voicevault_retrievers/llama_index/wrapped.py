@@ -1,0 +1,179 @@
+"""The vectors of a knowledge base's nodes in another vector store beside it."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.simple import SimpleVectorStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
+from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.leaf import Leaf
+from voicevault_retrievers.llama_index import copies
+from voicevault_retrievers.llama_index.convert import REF_DOC, document_of
+from voicevault_retrievers.llama_index.copies import FileSystem
+from voicevault_retrievers.llama_index.embedder import embeddings_of
+from voicevault_retrievers.llama_index.store_channels import Asked, Entry, StoreChannel, awaits
+from voicevault_retrievers.llama_index.store_filters import CHROMA, QDRANT, RESERVED, SIMPLE, flattened, kind_of
+from voicevault_retrievers.llama_index.vectors import Calling
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.manifest import EmbedderEntry
+from voicevault_retrievers.store.view import View
+from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant
+
+BATCH = 10_000
+"""How many nodes are deleted by one call."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class WrappedVectors:
+    """In a vector store of anybody's. The base says what is there: what the store holds besides is not found.
+
+    Nodes go to the store first and from it last, so that a change which is cut off leaves too much there, not too
+    little; making it again mends it. Until then a node that was to be replaced has the new vector, or, in a store that
+    adds beside what it has, may have none.
+    """
+
+    fingerprint = ANY_EMBEDDER
+
+    def __init__(self, store: BasePydanticVectorStore, base: KnowledgeBase) -> None:
+        if base.manifest.embedder is not None:
+            raise ConfigError(
+                f"knowledge base {base.name!r} keeps vectors of its own: open it without dense=..., or index the "
+                "documents into a new one"
+            )
+        self.store = store
+        self.base = base
+        self.name = type(store).__name__
+        if isinstance(store, SimpleVectorStore) and not store.data.embedding_dict and len(base):
+            _LOG.warning(
+                "knowledge base %r holds %d nodes, and the %s no vectors: load what it persisted, or add the nodes "
+                "again; until then they are found by keywords alone", base.name, len(base), self.name,
+            )  # fmt: skip
+
+    def checked(self, nodes: Sequence[BaseNode]) -> None:
+        embeddings_of(nodes, EmbedderEntry(self.name, len(nodes[0].embedding or ()) if nodes else 0), self.base.name)
+        for node in nodes if kind_of(self.store) == QDRANT else ():
+            if not _is_uuid(node.node_id):
+                raise ConfigError(
+                    f"node {node.node_id!r}: Qdrant takes no ids but UUIDs, such as "
+                    f"{str(uuid.uuid5(uuid.NAMESPACE_URL, node.node_id))!r}, which is uuid5(NAMESPACE_URL, that id)"
+                )
+
+    def channel(self, view: View) -> Leaf:
+        return WrappedChannel(self.store, view)
+
+    def adding(self, nodes: Sequence[BaseNode], call: Calling) -> Plan[None]:
+        ids = [node.node_id for node in nodes]
+        if not ids:
+            return
+        if kind_of(self.store) not in _REPLACING:  # remove what they replace, or a change that was cut off has left
+            present = ids if self._can("delete_nodes") else [*(yield from call(partial(self.base.get, ids)))]
+            yield from self.removing(present, call)
+        flat = getattr(self.store, "flat_metadata", False)
+        given = yield from self._changing(call, "add", "async_add", [_slim(node, flat) for node in nodes])
+        if list(given) != ids:
+            raise ConfigError(
+                f"{self.name} keeps nodes under ids of its own, such as {given[:1]} for {ids[:1]}, so what it finds "
+                "cannot be told: use a vector store that keeps the ids of nodes"
+            )
+
+    def removing(self, ids: Sequence[str], call: Calling) -> Plan[None]:
+        if ids and not self._can("delete_nodes"):
+            raise ConfigError(
+                f"{self.name} cannot delete nodes by their ids, so {ids[0]!r} can be neither deleted nor replaced: "
+                "delete its document"
+            )
+        return self._removing(ids, call)
+
+    def _removing(self, ids: Sequence[str], call: Calling) -> Plan[None]:
+        for start in range(0, len(ids), BATCH):
+            yield from self._changing(call, "delete_nodes", "adelete_nodes", list(ids[start : start + BATCH]))
+
+    def forgetting(self, ref_doc_id: str, ids: Collection[str], call: Calling) -> Plan[None]:
+        if not len(self.base):  # some stores raise where they hold nothing
+            return self._removing((), call)
+        alone = self.removing([name for name in ids if name == ref_doc_id], call)
+        return self._forgetting(ref_doc_id, alone, call)
+
+    def _forgetting(self, ref_doc_id: str, alone: Plan[None], call: Calling) -> Plan[None]:
+        """`alone` removes a node that is its own document, of which the store does not know."""
+        yield from self._changing(call, "delete", "adelete", ref_doc_id)
+        yield from alone
+
+    def clearing(self, call: Calling) -> Plan[None]:
+        return self._clearing(call) if self._can("clear") else self.removing(self.base.ids(), call)
+
+    def _clearing(self, call: Calling) -> Plan[None]:
+        if kind_of(self.store) == CHROMA and not (yield from call(self.store.client.count)):
+            return  # an empty one would raise
+        yield from self._changing(call, "clear", "aclear")
+
+    def persist(self, fs: FileSystem, path: str) -> None:
+        if self._can("persist"):
+            copies.replace(fs, f"{path}{DENSE}", lambda new: self.store.persist(new, fs))
+
+    def _can(self, method: str) -> bool:
+        return getattr(type(self.store), method) is not getattr(BasePydanticVectorStore, method)
+
+    def _changing(self, call: Calling, method: str, twin: str, *given: Any) -> Plan[Any]:
+        own = partial(getattr(self.store, twin), *given) if awaits(self.store, twin) else None
+        return (yield from call(partial(getattr(self.store, method), *given), own))
+
+
+class WrappedChannel(StoreChannel):
+    """Searches a vector store for the chunks of a knowledge base, which says what is there and what passes.
+
+    A query brings a bare vector: nothing is embedded here.
+    """
+
+    def __init__(
+        self, store: BasePydanticVectorStore, view: View, *, ids: Collection[str] | None = None, name: str = "dense"
+    ) -> None:
+        super().__init__(store, name, ids=ids)
+        self.view = view
+
+    def among(self, ids: Iterable[str]) -> WrappedChannel:
+        """This channel among the chunks of some ids alone."""
+        held = {name for part in self.view.parts for name in part.rows.places(ids)}
+        return WrappedChannel(self.store, self.view, ids=held, name=self.name)
+
+    def _asked(self, query: Query, wording: Variant) -> Asked | None:
+        vector = query.vectors.get(ANY_EMBEDDER)
+        if vector is None or not len(self.view.snapshot) or (self.ids is not None and not self.ids):
+            return None
+        return Asked(wording.text, [float(value) for value in vector])
+
+    def _passing(self, entries: Mapping[str, Entry], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
+        places = ((part.rows.chunks, part.rows.places(entries, where)) for part in self.view.parts)
+        return {name: partial(chunks.__getitem__, at) for chunks, found in places for name, at in found.items()}
+
+
+DENSE = ".dense"
+"""What stands behind the path of a base's copy, where the copy of the vector store beside it is."""
+
+_REPLACING = (QDRANT, SIMPLE)
+"""Stores in which a node that is added takes the place of the one that has its id."""
+
+
+def _slim(node: BaseNode, flat: bool) -> BaseNode:
+    """A node as it is given to the store: with the metadata that the store can hold and the base filters by."""
+    metadata = {key: value for key, value in node.metadata.items() if key not in RESERVED}
+    metadata[REF_DOC] = document_of(node)
+    return node.model_copy(update={"metadata": flattened(metadata) if flat else metadata})
+
+
+def _is_uuid(node_id: str) -> bool:
+    """Whether an id is a UUID as Qdrant gives it back."""
+    try:
+        return str(uuid.UUID(node_id)) == node_id
+    except ValueError:
+        return False

@@ -1,0 +1,64 @@
+"""What is made of options, and kept until they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from typing import Any, TypeVar
+
+from voicevault_retrievers.mutex import Mutex
+
+T = TypeVar("T")
+KEPT = 8
+
+
+class Parts:
+    """What was made of options, by name, the `KEPT` latest of each; no part of a recipe: a pickled one is empty."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[tuple[list[Any], Any]]] = {}
+        self._mutex = Mutex()
+
+    def get(self, name: str, options: list[Any], make: Callable[[], T], *, keep: int = KEPT) -> T:
+        """The part of this name that was made of these options; made now where there is none.
+
+        What is there is had without waiting for what is being made.
+        """
+        found = self._find(name, options)
+        if found is None:
+            with self._mutex:
+                found = self._find(name, options)
+                if found is None:
+                    snapshot = [option.copy() if isinstance(option, list | dict) else option for option in options]
+                    found = snapshot, make()
+                    self._parts[name] = [found, *self._parts.get(name, [])][:keep]
+        made: T = found[1]
+        return made
+
+    def all(self, name: str) -> list[Any]:
+        """The parts of this name."""
+        return [part for _, part in self._parts.get(name, [])]
+
+    def has(self, name: str, options: list[Any]) -> bool:
+        """Whether there is such a part."""
+        return self._find(name, options) is not None
+
+    def forget(self, name: str, stale: Callable[[list[Any]], bool] = lambda options: True) -> None:
+        """Drop the parts of this name, or those of stale options: they are made anew when they are asked for."""
+        with self._mutex:
+            self._parts[name] = [entry for entry in self._parts.get(name, []) if not stale(entry[0])]
+
+    def _find(self, name: str, options: list[Any]) -> tuple[list[Any], Any] | None:
+        def fits(entry: tuple[list[Any], Any]) -> bool:
+            return len(entry[0]) == len(options) and all(map(same, entry[0], options))
+
+        return next(filter(fits, self._parts.get(name, [])), None)
+
+    def __reduce__(self) -> tuple[type[Parts], tuple[()]]:
+        return (type(self), ())
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two options are one: plain data by value, anything else by identity."""
+    plain = isinstance(one, str | int | float | list | tuple | dict) or (is_dataclass(one) and type(one) is type(other))
+    return one is other or (plain and bool(one == other))

@@ -1,0 +1,149 @@
+"""Sentences are found, and the model reads the window of text around them that their metadata holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers.structure.parents import Room, over_budget
+from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
+from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a chunk stands in its document: at which character, and before the chunk of which id."""
+
+    id: str
+    document: str
+    start: int | None = None
+    next: str | None = None
+
+
+@dataclass(frozen=True)
+class _Window:
+    text: str
+    place: Place
+    hits: tuple[str, ...]
+
+
+class WindowExpansion(Stage):
+    """Gives each hit the window that its metadata holds under `window_key`; windows that overlap become one text.
+
+    That is given to the best of their hits, with its own chunk and score, and the others are dropped. Only windows of
+    one document overlap, whose order the chunks' places tell: `place_of` gives a chunk's, None where it has none. What
+    has no window stays as it is, and so do order and scores. `max_chars` and `max_tokens` bound the texts together,
+    counted in rank order: the joined windows where they fit, else the hit's own, else its text; that this does not fit
+    either is noted. A query's `max_context_tokens` lowers `max_tokens`.
+    """
+
+    def __init__(
+        self,
+        place_of: Callable[[Chunk], Place | None],
+        *,
+        window_key: str = "window",
+        max_chars: int | None = None,
+        max_tokens: int | None = None,
+        count_tokens: TokenCounter = estimate_tokens,
+        name: str = "windows",
+    ) -> None:
+        super().__init__()
+        self.place_of = place_of
+        self.window_key = window_key
+        self.max_chars = whole_or_none("max_chars", max_chars)
+        self.max_tokens = whole_or_none("max_tokens", max_tokens)
+        self.count_tokens = count_tokens
+        self.name = name
+
+    def needs(self, k: int) -> int:
+        return 2 * k
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        windows = {chunk_id: window for window in self._joined(ranking) for chunk_id in window.hits}
+        room = Room.of(query, self.max_chars, self.max_tokens, self.count_tokens)
+        kept: list[Hit] = []
+        shown: set[str] = set()
+        over = 0
+        for hit in ranking:
+            if hit.id in shown:
+                continue
+            window, own = windows.get(hit.id), self._text(hit)
+            if window is not None and room.takes(window.text):
+                kept.append(replace(hit, context=window.text))
+                shown.update(window.hits)
+            elif own is not None and room.takes(own):
+                kept.append(replace(hit, context=own))
+            else:
+                kept.append(hit)
+                over += not room.takes(hit.text)
+        return replace(ranking, hits=tuple(kept)).failing(*over_budget(self.name, over, ranking))
+
+    def _joined(self, ranking: Ranking) -> list[_Window]:
+        documents: defaultdict[tuple[str, str], list[_Window]] = defaultdict(list)
+        for hit in ranking:
+            text = self._text(hit)
+            if text is not None:
+                place = self.place_of(hit.chunk) or Place(hit.id, hit.id)
+                documents[hit.chunk.kb, place.document].append(_Window(text, place, (hit.id,)))
+        return [window for windows in documents.values() for window in _swept(_in_order(windows))]
+
+    def _text(self, hit: Hit) -> str | None:
+        window = hit.chunk.metadata.get(self.window_key)
+        return window if isinstance(window, str) and window else None
+
+    def __repr__(self) -> str:
+        return (
+            f"WindowExpansion(window_key={self.window_key!r}, max_chars={self.max_chars}, "
+            f"max_tokens={self.max_tokens}, name={self.name!r})"
+        )
+
+
+def joined(first: str, second: str) -> str | None:
+    """Two texts as one, what ends the first and begins the second once; None where nothing does, between spaces."""
+    if second in first:
+        return first
+    for size in range(min(len(first), len(second)), 0, -1):
+        begins = size == len(first) or first[-size - 1].isspace()
+        ends = size == len(second) or second[size].isspace()
+        if begins and ends and first.endswith(second[:size]):
+            return first + second[size:]
+    return None
+
+
+def _swept(windows: Sequence[_Window]) -> list[_Window]:
+    """Windows in the order of their document, those that overlap as one."""
+    swept: list[_Window] = []
+    for window in windows:
+        text = joined(swept[-1].text, window.text) if swept and _near(swept[-1], window) else None
+        if text is None:
+            swept.append(window)
+        else:
+            swept[-1] = _Window(text, window.place, (*swept[-1].hits, *window.hits))
+    return swept
+
+
+def _near(first: _Window, second: _Window) -> bool:
+    """Whether the second's chunk is no farther from the first's than their windows reach; true where nobody knows."""
+    if first.place.start is None or second.place.start is None:
+        return True
+    return second.place.start - first.place.start <= len(first.text) + len(second.text)
+
+
+def _in_order(windows: Sequence[_Window]) -> list[_Window]:
+    """By the characters at which their chunks begin; where these are not known, each before its next."""
+    starts = [window.place.start for window in windows]
+    known = [start for start in starts if start is not None]
+    if len(known) == len(windows):
+        return [window for _, window in sorted(zip(known, windows, strict=True), key=lambda pair: pair[0])]
+    by_id = {window.place.id: window for window in windows}
+    firsts = by_id.keys() - {window.place.next for window in windows}
+    ordered: dict[str, _Window] = {}
+    for at in (*(window.place.id for window in windows if window.place.id in firsts), *by_id):
+        following: str | None = at
+        while following in by_id and following not in ordered:
+            ordered[following] = by_id[following]
+            following = by_id[following].place.next
+    return list(ordered.values())

@@ -24,8 +24,6 @@ from scripted import SCRIPTED, extract, sources_in
 
 __all__ = ["SCRIPTED", "ScriptedLLM", "language_model"]
 
-_QUESTION = re.compile(r"^Question: (.*)$", re.MULTILINE)
-
 
 def language_model(place: str | None, model: str | None) -> LLM:
     """An LLM by its class, such as "llama_index.llms.ollama:Ollama", and its model; without a class the script."""
@@ -112,10 +110,10 @@ class ScriptedLLM(FunctionCallingLLM):
 def _said(messages: Sequence[ChatMessage], tools: Sequence[BaseTool] = (), **kwargs: Any) -> ChatMessage:
     at = max(at for at, one in enumerate(messages) if one.role == MessageRole.USER)
     text = messages[at].content or ""
-    asked = _QUESTION.search(text)
-    question = asked[1] if asked else text.strip()
+    given, _, asked = text.rpartition("\nQuestion: ")
+    question = asked.removesuffix("\nAnswer: ").strip()
     answers = [one.content or "" for one in messages[at:] if one.role == MessageRole.TOOL]
-    sources = sources_in("\n\n".join([text[: asked.start()] if asked else "", *answers]))
+    sources = sources_in("\n\n".join([given, *answers]))
     if tools and not answers:
         call = ToolCallBlock(
             tool_call_id=str(uuid.uuid4()), tool_name=tools[0].metadata.get_name(), tool_kwargs={"query": question}

@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from voicevault_retrievers.calls import AsyncObserver, Call, Lane, Observer, Plan, Span
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.errors import FilterNotSupportedError
+from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.types import (
     ChannelKind,
     Failure,
@@ -127,8 +129,8 @@ class Stage(ABC):
         """How to refine a ranking; where that fails, the ranking as it was, with the failure beside it."""
         call = Call(
             self.name,
-            partial(self.refine, query, ranking),
-            partial(self.arefine, query, ranking) if self.arefine and self.awaits else None,
+            partial(self._refined, query, ranking),
+            partial(self._arefined, query, ranking) if self.arefine and self.awaits else None,
             timeout=self.timeout,
             lane=self._lane,
             inline=not self.blocking,
@@ -136,12 +138,23 @@ class Stage(ABC):
             texts=(query.text,),
         )
         (outcome,) = yield (call,)
-        if not isinstance(outcome, Exception | Ranking):
-            outcome = TypeError(f"{self.name} gave a {type(outcome).__name__}, not a Ranking")
         if isinstance(outcome, Exception):
             return ranking.failing(Failure.of(self.name, outcome))
         refined: Ranking = outcome
         return refined.failing(*ranking.errors)
+
+    def _refined(self, query: Query, ranking: Ranking) -> Ranking:
+        return self._checked(query, self.refine(query, ranking))
+
+    async def _arefined(self, query: Query, ranking: Ranking) -> Ranking:
+        arefine: Any = self.arefine
+        return self._checked(query, await arefine(query, ranking))
+
+    def _checked(self, query: Query, given: Any) -> Ranking:
+        """What a stage gave; hits that access rights do not permit no later stage and no trace is to have."""
+        if not isinstance(given, Ranking):
+            raise TypeError(f"{self.name} gave a {type(given).__name__}, not a Ranking")
+        return permitted(given, query.require)
 
 
 class Then(Channel):
@@ -271,6 +284,26 @@ class Rewritten(Channel):
 
     def __repr__(self) -> str:
         return f"{self.rewriter!r} >> {self.below!r}"
+
+
+def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
+    """The hits that access rights permit; that there were others is a failure, which does not say how many."""
+    if require is None:
+        return ranking
+    passes = compile_filter(require)
+    hits = tuple(hit for hit in ranking if passes(hit.chunk.metadata))
+    if len(hits) == len(ranking):
+        return ranking
+    return replace(ranking, hits=hits).failing(withheld())
+
+
+def withheld() -> Failure:
+    """That there were hits which access rights do not permit; it does not say how many."""
+    error = FilterNotSupportedError(
+        "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
+        "Query.require before it ranks, or raise FilterNotSupportedError"
+    )
+    return Failure.of("require", error)
 
 
 def check_k(k: int) -> int:

@@ -10,9 +10,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from voicevault_retrievers.calls import Call, Lane, Plan
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.channel import Channel, withheld
 from voicevault_retrievers.checks import seconds_or_none
-from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Hit, Query, Ranking, Variant, Vote, check_scores
 
@@ -139,15 +138,6 @@ def _permitted(query: Query, found: Sequence[Sequence[Match]]) -> Sequence[Seque
     if all(passes(match.chunk.metadata) for matches in found for match in matches):
         return found
     return _Permitted([match for match in matches if passes(match.chunk.metadata)] for matches in found)
-
-
-def withheld() -> Failure:
-    """That there were hits which access rights do not permit; it does not say how many."""
-    error = FilterNotSupportedError(
-        "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
-        "Query.require before it ranks, or raise FilterNotSupportedError"
-    )
-    return Failure.of("require", error)
 
 
 def weighted(score: float, weight: float) -> float:

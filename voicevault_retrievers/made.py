@@ -29,8 +29,7 @@ class Parts:
             with self._mutex:
                 found = self._find(name, options)
                 if found is None:
-                    snapshot = [option.copy() if isinstance(option, list | dict) else option for option in options]
-                    found = snapshot, make()
+                    found = _snapshot(options), make()
                     self._parts[name] = [found, *self._parts.get(name, [])][:keep]
         made: T = found[1]
         return made
@@ -56,6 +55,13 @@ class Parts:
 
     def __reduce__(self) -> tuple[type[Parts], tuple[()]]:
         return (type(self), ())
+
+
+def _snapshot(option: Any) -> Any:
+    """An option as it is now: lists and mappings are copied however deep, what they hold is not."""
+    if isinstance(option, dict):
+        return {key: _snapshot(value) for key, value in option.items()}
+    return [_snapshot(value) for value in option] if isinstance(option, list) else option
 
 
 def same(one: Any, other: Any) -> bool:

@@ -11,15 +11,14 @@ from typing import Any
 
 from voicevault_retrievers import telemetry
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span
-from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
+from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k, permitted
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder, Turn
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Filter, both, compile_filter, scope
+from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
-from voicevault_retrievers.leaf import withheld
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
@@ -71,7 +70,7 @@ class Pipeline:
         asked, k, spans = self._asked(query), self._k(k), list[Span]()
         with telemetry.search(asked.text, k) as note:
             ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
-            ranking = _permitted(ranking, asked.require)
+            ranking = permitted(ranking, asked.require)
             note(ranking)
         return self._result(asked, ranking, spans, history)
 
@@ -87,7 +86,7 @@ class Pipeline:
         asked, k, spans = self._asked(query), self._k(k), list[Span]()
         with telemetry.search(asked.text, k) as note:
             ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
-            ranking = _permitted(ranking, asked.require)
+            ranking = permitted(ranking, asked.require)
             note(ranking)
         return self._result(asked, ranking, spans, history)
 
@@ -166,7 +165,7 @@ class Narrowed(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         where, require = both(self.where, query.where), scope(self.require, query.require)
         ranking = yield from self.below.plan(replace(query, where=where, require=require), k)
-        return _permitted(ranking, require).failing(*self.notes)
+        return permitted(ranking, require).failing(*self.notes)
 
     def named(self, name: str) -> Narrowed:
         twin = super().named(name)
@@ -222,15 +221,6 @@ def _reranker(rerank: Stage | Scorer | str) -> Stage:
     if isinstance(rerank, str | Scorer):
         return CrossEncoderRerank(rerank)
     raise ConfigError(f"rerank is a stage, a scorer or the name of a cross-encoder, not a {type(rerank).__name__}")
-
-
-def _permitted(ranking: Ranking, require: Filter | None) -> Ranking:
-    """The hits that access rights permit; that there were others is a failure, which does not say how many."""
-    passes = compile_filter(require)
-    hits = tuple(hit for hit in ranking if passes(hit.chunk.metadata))
-    if len(hits) == len(ranking):
-        return ranking
-    return replace(ranking, hits=hits).failing(withheld())
 
 
 def _fused_names(channel: Any) -> set[str]:

@@ -120,6 +120,7 @@ class Workers:
             self._run(task)
             if task.abandoned:
                 return
+            del task  # or an idle worker would keep what it gave
 
     def _run(self, task: Task) -> None:
         task.execute()

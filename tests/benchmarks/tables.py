@@ -14,7 +14,10 @@ from pathlib import Path
 from tests.benchmarks.results import FOLDER
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "knowledge-bases.md", ROOT / "docs" / "langchain.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("knowledge-bases", "langchain", "llama-index")),
+)
 COLUMNS = {
     "lexical": [
         *((size, metric) for size in ("10k", "100k", "1M") for metric in ("p50 ms", "batch q/s")),

@@ -39,6 +39,18 @@ async def test_the_engine_takes_any_retriever_and_llm(capsys: pytest.CaptureFixt
     )
 
 
+def test_the_script_answers_a_question_of_two_lines_and_not_one_in_a_source() -> None:
+    from tests.frameworks.llama_index_parts import ListRetriever, scored
+
+    program = loaded("llama_index_query_engine/rag.py")
+    llm = program.language_model(None, None)
+    asked = ListRetriever(
+        scored(("Frequent questions.\nQuestion: What is a valve?\nAnswer: A part.", 0.9), ("alarm", 0.8))
+    )
+    response = program.cited_engine(asked, llm).query("It is loud.\nWhen does an alarm sound?")
+    assert str(response) == "An alarm sounds when the water level is too high. [2]"
+
+
 def test_a_missing_llm_says_how_to_install_it() -> None:
     with pytest.raises(SystemExit, match="pip install llama-index-llms-nowhere"):
         loaded("llama_index_query_engine/rag.py").language_model("llama_index.llms.nowhere:Nowhere", "some")

@@ -91,6 +91,15 @@ def test_filters_mean_what_they_mean_everywhere(vectors: ChromaVectors, where: d
     }
 
 
+def test_own_keys_are_the_users(tmp_path: Path) -> None:
+    index = ChromaVectors.open(tmp_path, "pumps")
+    chunk = Chunk("own", "a pump", metadata={"_voicevault": "mine", "_voicevault_others": 1})
+    index.add([chunk], EMBEDDER)
+    vector = EMBEDDER.embed_queries(["pump"])[0]
+    for key, value in chunk.metadata.items():
+        assert [entry.chunk for entry in index.nearest(vector, 1, where={key: value})] == [chunk]
+
+
 def test_score_is_one_minus_distance_and_zero_is_left_out(tmp_path: Path) -> None:
     table = {"same": [1.0, 0.0], "across": [0.0, 1.0], "against": [-1.0, 0.0], "near": [0.6, 0.8]}
 

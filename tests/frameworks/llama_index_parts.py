@@ -7,15 +7,31 @@ from contextlib import contextmanager
 from typing import Any
 
 from llama_index.core import MockEmbedding
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.base import BaseEvent
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
+from llama_index.core.tools import BaseTool
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from llama_index_instrumentation import get_dispatcher
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers import llama_index
 from voicevault_retrievers.errors import RerankerError
+
+KINDS = (
+    BaseNodePostprocessor,
+    BasePydanticVectorStore,
+    BaseQueryEngine,
+    BaseQueryTransform,
+    BaseRetriever,
+    BaseTool,
+)
+"""What LlamaHub lists."""
 
 TEXTS = {
     "pump": "The pump is primed before the first start of the season.",
@@ -55,6 +71,11 @@ class ListRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         self.asked.append(query_bundle)
         return self.found
+
+
+def public_classes() -> dict[str, type]:
+    public = {name: getattr(llama_index, name) for name in llama_index.__all__}
+    return {name: kind for name, kind in public.items() if isinstance(kind, type)}
 
 
 def nodes() -> list[TextNode]:

@@ -154,7 +154,7 @@ async def test_a_search_that_fails_is_a_message_and_what_is_set_up_wrongly_is_an
 
 
 def test_of_a_long_error_the_beginning_is_told_and_all_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    text = "down " * 1000
+    text = "down." * 1000
     message = retrieval_tool(Fails(error=OSError(text))).invoke(call())
     assert message.content == f"The search failed, so there are no sources: OSError: {text[:300]}"
     assert text in caplog.text

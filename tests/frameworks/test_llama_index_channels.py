@@ -160,6 +160,21 @@ async def test_a_query_brings_its_vector() -> None:
     assert channel.search(Query(" ", vectors={"another": np.ones(16)}), 1).ids == ()
 
 
+@pytest.mark.parametrize("store", [Served, SimpleVectorStore])
+async def test_a_retriever_is_asked_with_a_vector_that_fits(store: type[SimpleVectorStore]) -> None:
+    model = Counting()
+    channel = as_channel(VectorIndexRetriever(indexed(store(), model=model), similarity_top_k=1))
+    fitting = HashEmbedding()._embed(TEXTS["alarm"])
+    for vector, best, again in ((fitting, "alarm", []), ([1.0] * 3, "valve", [QUESTION])):
+        query = Query(QUESTION, vectors={"": np.array(vector)})
+        for is_async in (False, True):
+            model.asked.clear()
+            found = await channel.asearch(query, 1) if is_async else channel.search(query, 1)
+            assert (found.ids, found.errors) == ((best,), ())
+            assert [text for text, _ in model.asked if text != "dimension"] == again
+    assert channel.search(Query(" ", vectors={"": np.ones(3)}), 1).ids == ()
+
+
 async def test_a_text_store_is_asked_with_the_text() -> None:
     class Managed(Served):
         is_embedding_query: bool = False

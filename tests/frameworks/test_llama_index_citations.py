@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from llama_index.core.base.response.schema import (
 )
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.chat_engine import CondenseQuestionChatEngine
+from llama_index.core.chat_engine.types import StreamingAgentChatResponse
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata, MockLLM
 from llama_index.core.llms.callbacks import llm_completion_callback
@@ -136,7 +138,7 @@ def read(given: Sequence[NodeWithScore]) -> list[str]:
 
 
 def engine(**options: Any) -> CitedQueryEngine:
-    return CitedQueryEngine(ListRetriever(found()), **{"llm": Writing(), **options})
+    return CitedQueryEngine(**{"retriever": ListRetriever(found()), "llm": Writing(), **options})
 
 
 # The postprocessor
@@ -261,7 +263,7 @@ def test_numbers_are_no_markers_where_sources_have_none() -> None:
     assert [one.chunk_id for one in resolved.citations] == ["filter", "alarm"]
 
 
-@pytest.mark.parametrize("given", [("text",), ("text", ["pump"]), ("text", [3])])
+@pytest.mark.parametrize("given", [("text",), ("text", ["pump"]), ("text", [3]), (None, []), (3, []), (3,)])
 def test_what_has_no_sources_is_refused(given: tuple[Any, ...]) -> None:
     with pytest.raises(ConfigError):
         resolve_citations(*given)
@@ -315,7 +317,7 @@ def test_sources_are_listed_by_their_numbers() -> None:
     )
     assert TEXTS["alarm"] in CitedQueryEngine(ListRetriever(found()), llm=Writing(), streaming=True).query(
         QUESTION
-    ).get_formatted_sources(trim_text=False)  # type: ignore[call-arg]
+    ).get_formatted_sources(trim_text=False)
 
 
 async def test_markers_of_the_other_form() -> None:
@@ -389,6 +391,8 @@ async def test_structured_answers_are_checked_as_json() -> None:
     assert [one.chunk_id for one in response.citations] == ["valve"]
     assert [marker.text for marker in response.get_response().unresolved] == ["[8]"]
     assert resolve_citations(response) == response.resolved
+    for twin in (copy.deepcopy(response), pickle.loads(pickle.dumps(response))):
+        assert (twin, twin.text, twin.citations) == (response, response.text, response.citations)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -434,6 +438,23 @@ async def test_a_model_that_would_hold_the_event_loop_is_asked_in_a_thread() -> 
             assert str(await response.get_response() if streaming else response) == ANSWER
         assert here not in [*llm.threads, *chat.threads]
         assert set(awaited.threads) == {here}
+
+
+async def test_a_model_of_which_a_part_would_hold_the_event_loop_is_asked_in_a_thread() -> None:
+    class Half(Writing):
+        async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+            return CompletionResponse(text=self.answer(prompt))
+
+    here = threading.current_thread().name
+    half = Half()
+    late: Any = await engine(llm=half, streaming=True).aquery(QUESTION)
+    assert str(await late.get_response()) == ANSWER
+    written = Writing(answers=[json.dumps({"text": "[2]"})], pydantic_program_mode=PydanticProgramMode.LLM)
+    structured = await engine(llm=written.as_structured_llm(Answer)).aquery(QUESTION)
+    assert [one.index for one in structured.citations] == [2]
+    assert here not in [*half.threads, *written.threads]
+    await engine(llm=half).aquery(QUESTION)
+    assert half.threads[-1] == here
 
 
 async def test_a_retriever_that_would_hold_the_event_loop_is_asked_in_a_thread() -> None:
@@ -547,6 +568,9 @@ async def test_as_a_tool_in_a_transform_and_in_a_chat() -> None:
     streamed = chat.stream_chat(QUESTION)
     assert "".join(streamed.response_gen) == ANSWER
     assert [one.index for one in citations_of(chat.chat(QUESTION).source_nodes)] == [1, 2, 3, 4]
+    assert resolve_citations(streamed) == resolve_citations(chat.chat(QUESTION)) == engine().query(QUESTION).resolved
+    with pytest.raises(ConfigError, match="response_gen"):
+        resolve_citations(StreamingAgentChatResponse(source_nodes=streamed.source_nodes))
 
 
 @pytest.mark.parametrize(
@@ -557,6 +581,7 @@ async def test_as_a_tool_in_a_transform_and_in_a_chat() -> None:
         {"markers": "[n]"},
         {"max_tokens": 0},
         {"node_postprocessors": [CitationPostprocessor()]},
+        {"retriever": BM25Retriever.from_nodes(nodes()) >> CitationPostprocessor()},
         {"response_synthesizer": get_response_synthesizer(Writing())},
         {"llm": None, "response_synthesizer": get_response_synthesizer(Writing()), "streaming": True},
         {"llm": None, "response_synthesizer": CitedSynthesizer(get_response_synthesizer(Writing()))},

@@ -48,6 +48,14 @@ def test_so_does_each_operator(where: dict[str, Any]) -> None:
         assert passing(filter_of(metadata_filters_of(where))) == passing(where)
 
 
+def test_one_that_nests_too_deep_is_refused() -> None:
+    where: dict[str, Any] = {"a": 1}
+    for _ in range(5000):
+        where = {"$not": where}
+    with pytest.raises(ConfigError, match="nests deeper than"):
+        filter_of(where)
+
+
 def test_what_it_says() -> None:
     assert metadata_filters_of({"a": 1, "$not": {"b": {"$in": ["x", 2]}}}) == MetadataFilters(
         filters=[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import Response
 from llama_index.core.bridge.pydantic import Field
-from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata
+from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata, MockLLM
+from llama_index.core.postprocessor import LLMRerank as TheirLLMRerank
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
@@ -24,15 +26,18 @@ from llama_index.core.vector_stores import MetadataFilter, MetadataFilters
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RetrievalError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
+    CitationPostprocessor,
+    CitedQueryEngine,
     CrossEncoderRerank,
     HybridRetriever,
     HybridVectorStore,
     LlamaIndexEmbedder,
+    LLMRerank,
     PageDiversityPostprocessor,
     VectorRetriever,
     provenance,
@@ -118,6 +123,16 @@ def test_a_vector_store_is_searched_with_the_model_that_is_given_or_was_set(
     monkeypatch.setattr(Settings, "_embed_model", None)
     with pytest.raises(ConfigError, match="embed_model"):
         HybridRetriever(channels={"store": store})
+
+
+async def test_weights_of_its_own_go_with_a_retriever_that_is_a_channel() -> None:
+    inner = hybrid(k=4).with_options(weights={"bm25": 0})
+    outer = HybridRetriever(channels={"inner": inner}, k=4)
+    for found in (outer.retrieve("pump"), await outer.aretrieve("pump")):
+        assert ids(found) == ids(inner.retrieve("pump"))
+        assert {tuple(told(node)["channels"]["inner"]["parts"]) for node in found} == {("dense",)}
+    found = outer.with_options(weights={"bm25": 1, "dense": 0}).retrieve("pump")
+    assert {tuple(told(node)["channels"]["inner"]["parts"]) for node in found} == {("bm25",)}
 
 
 async def test_two_models_of_different_size_in_one_retriever() -> None:
@@ -332,6 +347,41 @@ def test_prompts_reach_the_expansion_and_the_children() -> None:
     assert child.prompt.template == "new"
     retriever.retrieve("pump")
     assert model.prompts[-1] == "Say it anew: pump"
+
+
+def test_a_part_that_changes_is_searched_as_it_is_now() -> None:
+    model = Answering(answer="[1]")
+    cap, rerank = PageDiversityPostprocessor(max_chunks_per_page=2), LLMRerank(model)
+    for retriever in (hybrid(node_postprocessors=[cap, rerank]), hybrid(rerank=rerank) >> cap):
+        cap.max_chunks_per_page = 2
+        assert {"pump", "valve"} < set(ids(retriever.retrieve("pump water")))
+        cap.max_chunks_per_page = 1
+        assert len(retriever.retrieve("pump water")) == 2
+        (key,) = (name for name in retriever.get_prompts() if name.endswith("rerank_prompt"))
+        retriever.update_prompts({key: PromptTemplate(f"{key} {{query_str}}: {{context_str}}")})
+        retriever.retrieve("pump water")
+        assert model.prompts[-1].startswith(f'{key} "pump water": {{"number": 1')
+
+
+def test_repr_shows_no_key_of_the_parts_of_others() -> None:
+    class Keyed(HashEmbedding):
+        api_key: str = "secret"
+
+    class KeyedLLM(Answering):
+        api_key: str = "secret"
+
+    model, llm = Keyed(), KeyedLLM(answer="[1]")
+    for retriever in (
+        HybridRetriever("manual", embed_model=model),
+        HybridRetriever.from_nodes(nodes(), model),
+        VectorRetriever.from_nodes(nodes(), model),
+        hybrid(rerank=TheirLLMRerank(llm=llm)),
+        hybrid(rerank=LLMRerank(llm), expansion=llm),
+        hybrid(node_postprocessors=[LLMRerank(llm), TheirLLMRerank(llm=llm)]),
+    ):
+        assert "secret" not in repr(retriever)
+        assert repr(copy.deepcopy(retriever)) == repr(retriever)
+    assert "secret" not in repr(LLMRerank(llm))
 
 
 # Vectors alone
@@ -616,15 +666,17 @@ async def test_an_object_that_fails_leaves_the_index_node_and_says_so(caplog: py
     for target, said in (
         (Broken([]), "OSError: no route to the child"),
         (3, "ValueError: Object 3 is not retrievable"),
+        (ListRetriever(scored(("pump", math.nan))), "InvalidScoreError: the score of chunk 'pump' is nan"),
     ):
         (found,) = await reached(target)
         assert found.node_id == "index"
         assert said in told(found)["degraded"][0]
         assert said in caplog.records[-1].getMessage()
         retriever = BM25Retriever.from_nodes(pointing(target), on_error="raise")
-        with pytest.raises((OSError, ValueError), match=said.split(": ")[1]):
+        errors = OSError, ValueError, InvalidScoreError
+        with pytest.raises(errors, match=said.split(": ")[1]):
             retriever.retrieve("pump")
-        with pytest.raises((OSError, ValueError), match=said.split(": ")[1]):
+        with pytest.raises(errors, match=said.split(": ")[1]):
             await retriever.aretrieve("pump")
 
 
@@ -657,7 +709,11 @@ async def test_objects_are_known_where_the_index_node_does_not_carry_them() -> N
     table = TextNode(id_="table", text="a,b")
     index = VectorStoreIndex(nodes(), objects=pointing(table), embed_model=HashEmbedding())
     inner = BM25Retriever.from_nodes(pointing(None), object_map={"target": table})
-    for retriever in (HybridRetriever.from_index(index, k=9), HybridRetriever(channels={"inner": inner})):
+    for retriever in (
+        HybridRetriever.from_index(index, k=9),
+        HybridRetriever(channels={"inner": inner}),
+        BM25Retriever.from_vector_store(index, k=9),
+    ):
         found = retriever.retrieve("all about the pump")
         assert "table" in ids(found)
         assert "index" not in ids(found)
@@ -678,3 +734,24 @@ async def test_objects_are_entered_at_the_same_time_and_off_the_event_loop() -> 
     ]
     retriever = BM25Retriever.from_nodes(given)
     assert ids(await retriever.aretrieve("pump")) == ids(retriever.retrieve("pump")) == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: HybridRetriever.from_nodes(nodes(), HashEmbedding()).with_options(weights=[1]),
+            "weights is a mapping",
+        ),
+        (lambda: HybridRetriever.from_nodes(nodes(), HashEmbedding(), weights=3), "weights is a mapping"),
+        (
+            lambda: CitedQueryEngine(VectorStoreIndex(nodes(), embed_model=HashEmbedding()), llm=MockLLM()),
+            "an index has as_retriever",
+        ),
+        (lambda: CitationPostprocessor(marker="source"), "markers"),
+        (lambda: BM25Retriever.from_nodes(nodes(), index=1), "from_vector_store"),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_of_this_package(make: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()

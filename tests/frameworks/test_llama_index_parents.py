@@ -136,6 +136,18 @@ def test_rights_hold_for_parents() -> None:
         assert told(found[0]) == {}
 
 
+def test_rights_that_change_hold_at_once() -> None:
+    expand = ParentExpansionPostprocessor(docstore(), require={"team": {"$in": ["red"]}})
+    assert shown(expand.postprocess_nodes(given("valve")))["valve"].startswith("The pump")
+    assert expand.require is not None
+    expand.require["team"]["$in"].remove("red")
+    assert shown(expand.postprocess_nodes(given("valve"))) == {"valve": "The valve is closed."}
+
+
+def test_repr_does_not_show_what_is_in_the_store() -> None:
+    assert WHOLE not in repr(ParentExpansionPostprocessor(tree()))
+
+
 class Broken(SimpleDocumentStore):
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
         raise ConnectionError("no route")

@@ -15,6 +15,7 @@ from llama_index.core.schema import (
     IndexNode,
     NodeRelationship,
     NodeWithScore,
+    QueryBundle,
     RelatedNodeInfo,
     TextNode,
 )
@@ -39,11 +40,11 @@ from voicevault_retrievers.llama_index import (
     as_channel,
     provenance,
 )
-from voicevault_retrievers.llama_index.convert import chunk_of, node_of
+from voicevault_retrievers.llama_index.convert import chunk_of, node_of, query_of
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.listing import nodes_of
 from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.types import Chunk, Query, Variant
+from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant
 
 O = FilterOperator  # noqa: E741 - the table below is a table
 
@@ -123,6 +124,32 @@ def test_nodes_survive_the_round_trip(node: BaseNode) -> None:
     assert chunk_of(again) == chunk
     found = NodeWithProvenance(node=again, score=0.5, provenance={"found_by": "keyword"})
     assert NodeWithProvenance.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"class_name": ["TextNode"]}',
+        '{"class_name": "TextNode", "relationships": 5}',
+        '{"class_name": "TextNode", "text_resource": 5}',
+        '{"class_name": "TextNode", "metadata": 5}',
+        '{"class_name": "IndexNode"}',
+        "[]",
+        "[" * 100_000,
+        None,
+    ],
+)
+def test_a_key_that_looks_like_a_kept_node_is_somebody_elses(content: Any) -> None:
+    found = node_of(Chunk("a", "text", metadata={"_node_content": content}))
+    assert (type(found), found.node_id, found.get_content()) == (TextNode, "a", "text")
+    assert found.metadata == {"_node_content": content}
+
+
+def test_a_bundles_embedding_may_be_an_array() -> None:
+    bundle = QueryBundle("zzz", embedding=np.array([3.0, 4.0]), custom_embedding_strs=["one"])  # type: ignore[arg-type]
+    query = query_of(bundle)
+    assert query.vectors[ANY_EMBEDDER].tolist() == [3.0, 4.0]
+    assert [each.text for each in query.wordings("dense", "semantic")] == ["zzz", "one"]
 
 
 def test_a_chunk_does_not_share_nested_metadata_with_its_node() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,11 +29,12 @@ from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.explanation import provenance
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.llama_index import HybridRetriever
+from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever
+from voicevault_retrievers.llama_index import provenance as provenance_of
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunks_of
 from voicevault_retrievers.llama_index.postprocessors import CrossEncoderRerank, PageDiversityPostprocessor
 from voicevault_retrievers.llama_index.staged import PostprocessorStage, stage_of
-from voicevault_retrievers.rerank import WeightedRerank
+from voicevault_retrievers.rerank import CallableScorer, WeightedRerank
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
@@ -124,20 +126,42 @@ def test_what_a_postprocessor_writes_into_nodes_and_bundles_stays_with_it() -> N
     assert part.asked[0][0].embedding == [1.0, 1.0]
 
 
-def test_a_text_that_changes_is_the_context() -> None:
+def test_a_text_that_changes_is_the_hits_from_then_on() -> None:
     metadata = [{"window": "A wider text."}, {}]
     hits = [Hit(Chunk(f"{at}", "text", metadata=own), 1.0 - at) for at, own in enumerate(metadata)]
     stage = stage_of(MetadataReplacementPostProcessor(target_metadata_key="window"))
     found = stage.refine(Query(""), Ranking(tuple(hits)))
-    assert [(hit.id, hit.score, hit.context) for hit in found] == [("0", 1.0, "A wider text."), ("1", 0.0, None)]
-    assert provenance(found.hits[0])["text"] == "text"
+    assert [(hit.id, hit.score, hit.chunk.text) for hit in found] == [("0", 1.0, "A wider text."), ("1", 0.0, "text")]
+    assert "text" not in provenance(found.hits[0])
     again = stage_of(SimilarityPostprocessor(similarity_cutoff=0.5)).refine(Query(""), found)
-    assert [hit.context for hit in again] == ["A wider text."]
+    assert [hit.text for hit in again] == ["A wider text."]
 
     def split(given: list[NodeWithScore]) -> list[NodeWithScore]:
         return [NodeWithScore(node=TextNode(id_=node.node_id, text=text)) for node in given for text in ("te", "xt")]
 
     assert [hit.text for hit in stage_of(Gives(make=split)).refine(Query(""), found)] == ["te\n\nxt"] * 2
+
+
+def test_what_is_masked_no_later_stage_reads() -> None:
+    def masked(given: list[NodeWithScore]) -> list[NodeWithScore]:
+        for node in given:
+            node.node.set_content("MASKED")
+            node.node.metadata["mask"] = 1
+        return given
+
+    read: list[str] = []
+
+    def score(query: str, passages: Sequence[str]) -> list[float]:
+        read.extend(passages)
+        return [0.0] * len(passages)
+
+    whole = (
+        BM25Retriever.from_nodes(nodes()) >> Gives(make=masked) >> CrossEncoderRerank(CallableScorer(score, name="x"))
+    )
+    found = whole.retrieve("pump valve")
+    assert {node.text for node in found} == set(read) == {"MASKED"}
+    assert all(node.metadata["mask"] == 1 for node in found)
+    assert all("text" not in (provenance_of(node) or {}) for node in found)
 
 
 def test_neighbours_are_hits_of_which_the_stage_knows() -> None:

@@ -31,6 +31,7 @@ from voicevault_retrievers.llama_index import (
     CrossEncoderRerank,
     HybridRetriever,
     PageDiversityPostprocessor,
+    RecencyPostprocessor,
     provenance,
 )
 from voicevault_retrievers.llama_index import events as told
@@ -164,12 +165,13 @@ async def test_an_event_comes_as_soon_as_its_part_has_ended(is_async: bool) -> N
         return [float(ended.wait(10))] * len(passages)
 
     dispatcher = get_dispatcher("voicevault_retrievers.llama_index.events")
-    dispatcher.add_event_handler(Waited())
+    waited = Waited()
+    dispatcher.add_event_handler(waited)
     try:
         retriever = BM25Retriever.from_nodes(nodes()) >> CrossEncoderRerank(CallableScorer(waiting, name="waiting"))
         assert {node.score for node in await run(retriever, is_async)} == {1.0}
     finally:
-        dispatcher.event_handlers.clear()
+        dispatcher.event_handlers.remove(waited)
 
 
 @both
@@ -291,6 +293,7 @@ async def test_childrens_spans_are_below_ours(spans: SimpleSpanHandler, child: A
     assert found[f"{name}.{public}"] == f"HybridRetriever.{below}"
     if f"{name}.{own}" in found:
         assert found[f"{name}.{own}"] == f"{name}.{public}"
+    assert "HybridRetriever._sources" not in found
     assert sum(span.id_.startswith(f"{name}.{public}") for span in spans.completed_spans) == 3
     assert spans.open_spans == {}
 
@@ -323,6 +326,15 @@ class Leaking(Stage):
         return Ranking((Hit(Chunk("secret", "pump b", metadata={"of": "b"})), *_unscored(ranking)))
 
 
+class Listing(Leaking):
+    """Gives no ranking."""
+
+    name = "listing"
+
+    def refine(self, query: Query, ranking: Ranking) -> Any:
+        return [*super().refine(query, ranking)]
+
+
 def _unscored(ranking: Ranking) -> list[Hit]:
     return [Hit(hit.chunk, None, hit.votes) for hit in ranking]
 
@@ -342,12 +354,14 @@ async def test_what_is_not_permitted_shows_in_no_event_log_or_prompt(
         channels={"careless": Careless("careless", "semantic"), "list": ListRetriever([secret])},
         require={"of": "a"},
         rerank=CallableScorer(reading, name="reading"),
-        node_postprocessors=[Leaking()],
+        node_postprocessors=[Leaking(), RecencyPostprocessor(), Listing()],
+        callback_manager=CallbackManager([debug := LlamaDebugHandler(print_trace_on_end=False)]),
     )
     found = await run(retriever, is_async)
     assert [node.node_id for node in found] == ["ours"]
     own = [event for event in events._kept if not _of_a_child(event)]
-    for shown in (own, read, found, caplog.records):
+    payloads = [event.payload for event in debug.get_events()]
+    for shown in (own, read, found, caplog.records, payloads):
         assert "secret" not in repr(shown)
         assert "pump b" not in repr(shown)
 

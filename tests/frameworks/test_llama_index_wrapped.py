@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, nodes
 from voicevault_retrievers.engines import foreign
-from voicevault_retrievers.errors import ConfigError, IndexDamagedError
+from voicevault_retrievers.errors import ConfigError, IndexDamagedError, LockedError
 from voicevault_retrievers.llama_index import HybridVectorStore, provenance
 from voicevault_retrievers.store import KnowledgeBase
 
@@ -215,6 +216,77 @@ def test_embeddings_are_checked(tmp_path: Path) -> None:
             store.add([TextNode(id_=f"n{at}", text="a", embedding=vector) for at, vector in enumerate(wrong)])
     assert store.add([]) == []
     assert len(store.client) == 0
+    store.add([TextNode(id_="first", text="a", embedding=[1.0, 0.0])])
+    with pytest.raises(ConfigError, match=r"dimension 3; knowledge base 'kb' keeps those of 'SimpleVectorStore', .* 2"):
+        store.add([TextNode(id_="second", text="a", embedding=[1.0, 0.0, 0.0])])
+    assert store.query(VectorStoreQuery([1.0, 0.0], 2)).ids == ["first"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_change_that_is_refused_leaves_the_vectors_alone(tmp_path: Path, is_async: bool) -> None:
+    dense = SimpleVectorStore()
+    store = over(tmp_path, dense)
+    before = dense.to_dict()
+    pump = embedded(nodes())[0]
+    wrong = pump.model_copy(update={"metadata": {"when": date(2024, 5, 1)}, "embedding": [1.0, *[0.0] * 15]})
+    with pytest.raises(ConfigError, match="cannot be kept as JSON"):
+        change(store, is_async, "add", [wrong])
+    other = HybridVectorStore.open(tmp_path / "kb", dense=dense)
+    with pytest.raises(LockedError):
+        change(other, is_async, "add", [pump.model_copy(update={"embedding": [1.0, *[0.0] * 15]})])
+    assert dense.to_dict() == before
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("delete", ("manual",)), ("delete_nodes", (["late"],)), ("delete_nodes", (None, {"key": 9})), ("clear", ())],
+    ids=str,
+)
+def test_what_others_have_committed_is_deleted_too(
+    tmp_path: Path, wrapped: bool, name: str, given: tuple[Any, ...], is_async: bool
+) -> None:
+    options: Any = {"dense": SimpleVectorStore()} if wrapped else {"embed_model": MODEL}
+    first, second = (HybridVectorStore.open(tmp_path / "kb", **options) for _ in range(2))
+    late = nodes()[0].model_copy(update={"id_": "late", "metadata": {"key": 9}})
+    second.add(embedded([late]))
+    second.close()
+    change(first, is_async, name, *given)
+    assert first.get_nodes() == []
+    assert not wrapped or options["dense"].data.embedding_dict == {}
+
+
+def test_a_store_in_memory_does_not_change_while_it_is_searched(tmp_path: Path) -> None:
+    changed, threads = threading.Event(), []
+
+    class Iterated(SimpleVectorStore):
+        def add(self, nodes: Sequence[BaseNode], **options: Any) -> list[str]:
+            changed.set()
+            return super().add(nodes)
+
+        def query(self, query: VectorStoreQuery, **options: Any) -> VectorStoreQueryResult:
+            changed.clear()
+            threads.append(threading.Thread(target=store.add, args=(more,)))
+            threads[-1].start()
+            assert not changed.wait(0.2)
+            return super().query(query)
+
+    store = over(tmp_path, Iterated())
+    more = embedded([TextNode(id_="more", text="a zebra")])
+    store.query(asked())
+    threads[0].join()
+    assert changed.is_set()
+    assert len(store.client) == 5
+
+
+def test_a_vector_that_points_nowhere_is_refused(tmp_path: Path) -> None:
+    store = over(tmp_path)
+    for vector, message in (([0.0] * 16, "points nowhere"), ([], "give query_embedding")):
+        for mode in ("default", "hybrid"):
+            with pytest.raises(ConfigError, match=message):
+                store.query(VectorStoreQuery(vector, query_str=QUESTION, mode=VectorStoreQueryMode(mode)))
+        assert store.query(VectorStoreQuery(vector, query_str=QUESTION, mode=VectorStoreQueryMode.SPARSE)).ids
 
 
 class Bare(BasePydanticVectorStore):

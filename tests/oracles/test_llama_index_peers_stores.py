@@ -145,7 +145,6 @@ def test_all_nodes_are_listed(ours: HybridVectorStore) -> None:
         assert len(store.get_nodes(None, None)) == listed
 
 
-@pytest.mark.xfail(reason="BM25 over a Qdrant store is made of what the store lists", strict=True)
 def test_bm25_is_made_of_all_nodes() -> None:
     store = qdrant(client=peer("qdrant_client.QdrantClient")(":memory:"))
     store.add([TextNode(id_=uid(str(at)), text=str(at), embedding=[1.0, 0.0]) for at in range(10_000)])

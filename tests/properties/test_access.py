@@ -426,6 +426,31 @@ def test_a_rewriter_does_not_lose_the_rights() -> None:
     assert set(rewritten.search("x").ids) == {"ours", "theirs"}
 
 
+class Reading(Stage):
+    """Keeps what it is given, as a reranker reads it."""
+
+    name = "reading"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        self.read += ranking.ids
+        return ranking
+
+
+async def test_no_stage_is_given_what_another_one_added_without_rights() -> None:
+    reading = Reading()
+    careless = BM25.from_chunks([OURS]) >> Adding() >> reading
+    query = Query("pump", require={"tenant": "a"})
+    assert careless.search(query) == await careless.asearch(query)
+    assert set(reading.read) == {"ours"}
+    assert [failure.kind for failure in careless.search(query).errors] == ["FilterNotSupportedError"]
+    careless.search("pump")
+    assert "theirs" in reading.read
+
+
 @pytest.mark.parametrize(
     "careless",
     [

@@ -53,7 +53,7 @@ async def parts(retriever: BaseRetriever, engine: CitedQueryEngine, nodes: list[
     CrossEncoderRerank().postprocess_nodes(nodes)  # arg-type
     QueryExpander(hyde=None)  # arg-type
     HybridVectorStore.open("manuals", embed_model=3)  # arg-type
-    (await engine.aquery("pump")).citation  # union-attr
+    answer: str = await engine.aquery("pump")  # assignment
     engine.query(["pump"])  # arg-type
     RetrievalTool.from_defaults(retriever, filter=["page"])  # call-arg
-    RetrievalTool(retriever, markers="footnotes")  # arg-type
+    RetrievalTool(retriever, name=answer, markers="footnotes")  # arg-type

@@ -50,10 +50,12 @@ from voicevault_retrievers.llama_index import (
     QueryExpander,
     RecencyPostprocessor,
     RetrievalTool,
+    RetrieverChannel,
     SearchDegradedEvent,
     SearchStepEvent,
     SentenceWindowPostprocessor,
     VectorRetriever,
+    VectorStoreChannel,
     WeightedRerank,
     as_channel,
     citations_of,
@@ -136,10 +138,12 @@ def filters(given: MetadataFilters) -> MetadataFilters:
 
 
 def other_peoples_parts(index: VectorStoreIndex, theirs: BaseRetriever, own: Channel) -> list[PipelineRetriever]:
-    channels = {"theirs": as_channel(theirs, kind="keyword", timeout=1.0), "index": index, "own": own}
     return [
         PipelineRetriever(Pipeline(as_channel(index)), k=3),
-        HybridRetriever(channels=channels),
+        HybridRetriever(
+            channels={"theirs": as_channel(theirs, kind="keyword", timeout=1.0), "index": index, "own": own}
+        ),
+        HybridRetriever(channels={"theirs": RetrieverChannel(theirs, "graph"), "store": VectorStoreChannel(index)}),
         HybridRetriever.from_index(index, language="en", formula="lucene", channels={"theirs": theirs}, k=3),
     ]
 
@@ -215,7 +219,8 @@ async def answering(retriever: HybridRetriever, model: LLM) -> list[Citation]:
     assert_type(response.citations, tuple[Citation, ...])
     assert_type(response.source_nodes, list[NodeWithScore])
     again = await engine.aquery(QueryBundle("pump"))
-    print(str(again), again.resolved.text, [marker.text for marker in again.unresolved], again.context.text)
+    if again.unresolved:
+        raise RuntimeError(f"{again}: {[marker.text for marker in again.unresolved]} of {again.context.text}")
     return [*response.citations, *again.citations]
 
 
@@ -224,7 +229,7 @@ def with_their_engines(retriever: HybridRetriever, model: LLM, index: VectorStor
     cited = CitedSynthesizer(synthesizer, markers="source", metadata_mode=MetadataMode.LLM)
     citing = CitationPostprocessor(max_tokens=2000, markers="source", reorder=True)
     engine = RetrieverQueryEngine.from_args(retriever, model, response_synthesizer=cited)
-    ContextChatEngine.from_defaults(retriever, model, system_prompt=citing.instruction, node_postprocessors=[citing])
+    ContextChatEngine.from_defaults(retriever, system_prompt=citing.instruction, node_postprocessors=[citing])
     assert_type(resolve_citations(engine.query("pump")), ResolvedAnswer)
     assert_type(citations_of(retriever.retrieve("pump")), tuple[Citation, ...])
     return index.as_query_engine(model, node_postprocessors=[citing])
@@ -247,8 +252,10 @@ async def agent_parts(
 
 
 class Progress(BaseEventHandler):
+    lines: list[str]
+
     def handle(self, event: BaseEvent, **kwargs: Any) -> None:
         if isinstance(event, SearchStepEvent):
-            print(f"{event.kind} {event.name}: {len(event.hits)} hits in {event.seconds:.3f} s")
+            self.lines.append(f"{event.kind} {event.name}: {len(event.hits)} hits in {event.seconds:.3f} s")
         elif isinstance(event, SearchDegradedEvent):
-            print("; ".join(event.degraded))
+            self.lines += event.degraded

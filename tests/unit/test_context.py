@@ -243,6 +243,16 @@ def test_each_number_in_brackets_is_a_marker(answer: str, named: list[tuple[str,
     assert all(answer[marker.start : marker.end] == marker.text for marker in resolved.markers)
 
 
+@pytest.mark.parametrize("thoughts", ["<think>[2]? [Source: b.pdf]? [9]?</think>", "\n<THINKING>`[2]\n</THINKING>\n"])
+def test_a_models_thoughts_cite_nothing(thoughts: str) -> None:
+    context = ContextBuilder(markers="numbered").build([_hit("a", "A."), _hit("b", "B.", source_file="b.pdf")])
+    resolved = resolve_citations(f"{thoughts}So `x` [1].", context.citations, numbered=True)
+    assert [(marker.text, marker.start) for marker in resolved.markers] == [("[1]", len(thoughts) + len("So `x` "))]
+    assert resolve_citations(thoughts[:-3], context.citations, numbered=True).markers == ()
+    late = resolve_citations(f"[1] {thoughts}", context.citations, numbered=True)  # a source may have said it
+    assert len(late.markers) > 1
+
+
 def test_markers_of_both_forms_come_in_the_order_of_the_answer() -> None:
     resolved = resolve_citations("[2] [Source: report.pdf, p.4] [1]", CITATIONS, numbered=True)
     assert [marker.text for marker in resolved.markers] == ["[2]", "[Source: report.pdf, p.4]", "[1]"]

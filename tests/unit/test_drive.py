@@ -7,7 +7,10 @@ import contextvars
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -287,3 +290,23 @@ def test_a_hung_call_does_not_keep_the_process_alive() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "SearchTimeoutError"
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do; the limit is for a test that fails."""
+    for _ in range(1000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came to hold")
+
+
+def test_an_idle_worker_keeps_nothing_of_its_last_call() -> None:
+    class Big:
+        pass
+
+    workers, big = Workers(limit=1), Big()
+    left = weakref.ref(big)
+    workers.submit(partial(id, big), lambda value: None)
+    del big
+    until(lambda: left() is None)

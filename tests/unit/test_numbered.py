@@ -6,7 +6,15 @@ import pytest
 
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.context.citations import citation_of
-from voicevault_retrievers.context.numbered import Layout, as_data, block_numbers, from_data, kept_numbers, mentioned
+from voicevault_retrievers.context.numbered import (
+    Layout,
+    as_data,
+    block_numbers,
+    from_data,
+    indexes,
+    kept_numbers,
+    mentioned,
+)
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.types import Chunk, Citation, Hit
 
@@ -52,4 +60,6 @@ def test_numbers_in_texts() -> None:
 def test_citations_as_plain_data_come_back_each_once() -> None:
     citations = (given(1, hit("a")), given(2, hit("b")))
     other = {"index": 3, "id": "of another version"}
-    assert from_data([*as_data(citations), other, *as_data(citations)]) == citations
+    told = [*as_data(citations), other, None, "a text", *as_data(citations)]
+    assert from_data(told) == citations
+    assert indexes(told) == [1, 2, 3, 1, 2]

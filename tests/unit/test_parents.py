@@ -91,6 +91,11 @@ def test_a_missing_parent_degrades_and_its_children_stay() -> None:
     assert "3 of 3" in empty.errors[0].message
 
 
+def test_an_error_that_says_nothing_is_named() -> None:
+    (failure,) = (Given(FOUND) >> ParentExpansion(Store(KeyError()))).search("q").errors
+    assert failure.message == "parents could not be fetched: KeyError"
+
+
 @pytest.mark.parametrize("kind", [Store, AsyncStore])
 async def test_a_store_that_fails_leaves_the_ranking_as_it_was(kind: type[Store]) -> None:
     channel = Given(FOUND) >> ParentExpansion(kind(ConnectionError("no route")))

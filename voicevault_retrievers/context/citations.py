@@ -32,6 +32,7 @@ _RANGE = re.compile(rf"\d{{1,6}}(?:\s*{_DASH}\s*\d{{1,6}})?")
 _NUMBERS = re.compile(
     rf"{_OPEN}\s*(?P<numbers>{_RANGE.pattern}(?:\s*{_COMMA}\s*{_RANGE.pattern})*)\s*(?:\](?!\()|[］】〕])"
 )
+_THOUGHTS = re.compile(r"\A\s*<(think(?:ing)?)>.*?(?:</\1>|\Z)", re.IGNORECASE | re.DOTALL)
 _CODE = re.compile(r"(`{3,}).*?(?:\1|\Z)|(?<!`)(`{1,2})(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL)
 _NUMBER = re.compile(r"\d+")
 _PREFIX = re.compile(r"^\s*source\s*[:：]\s*", re.IGNORECASE)
@@ -165,11 +166,14 @@ def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: b
     Where the context was `numbered`, `[n]` names the block of that index. `[1, 2]` and `[1-3]` count as one marker for
     each number; a range that counts down, or over more than 50, as one without a block. Any number in brackets is
     taken for a marker, a year too, except in Markdown's code, and as the text of a link.
+
+    What stands in the thoughts of a reasoning model, `<think>...</think>` at the beginning, is no marker.
     """
     names = names_of(citations)
-    markers = [marker for match in _SOURCE.finditer(answer) for marker in _places(match, names)]
+    said = _THOUGHTS.sub(lambda thoughts: " " * len(thoughts[0]), answer)
+    markers = [marker for match in _SOURCE.finditer(said) for marker in _places(match, names)]
     if numbered:
-        markers += _numbered(_CODE.sub(lambda code: "`" * len(code[0]), answer), citations)
+        markers += _numbered(_CODE.sub(lambda code: "`" * len(code[0]), said), citations)
     return ResolvedAnswer(answer, tuple(sorted(markers, key=lambda marker: marker.start)))
 
 

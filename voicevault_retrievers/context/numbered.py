@@ -76,8 +76,7 @@ class Layout:
         if not hits:
             lines.append("Nothing was found.")
         if degraded:
-            failures = without_headers(" ".join("; ".join(degraded).split()), numbered=True)
-            lines.append(f"Not all was searched, so sources may be missing: {failures}")
+            lines.append(f"Not all was searched, so sources may be missing: {_one_line('; '.join(degraded))}")
         return "\n\n".join(filter(None, ["\n".join(lines), context.text])), context.citations
 
 
@@ -94,7 +93,7 @@ def kept_numbers(hits: Sequence[Hit], given: Iterable[Citation], free: int) -> l
 
 def failed(error: Exception) -> str:
     """What a model is told of a search that failed; raises as `failure` does."""
-    return f"The search failed, so there are no sources: {failure(error)}"
+    return f"The search failed, so there are no sources: {_one_line(failure(error))}"
 
 
 def failure(error: Exception) -> str:
@@ -135,19 +134,24 @@ def as_data(citations: Iterable[Citation]) -> list[dict[str, Any]]:
     return [asdict(citation) for citation in citations]
 
 
-def from_data(told: Iterable[Mapping[str, Any]]) -> tuple[Citation, ...]:
+def from_data(told: Iterable[Any]) -> tuple[Citation, ...]:
     """The citations of plain data, each once; what another version or package keeps in their place is left out."""
-    return once(Citation(**one) for one in told if one.keys() == _FIELDS)
+    return once(Citation(**one) for one in told if isinstance(one, Mapping) and one.keys() == _FIELDS)
 
 
-def indexes(told: Iterable[Mapping[str, Any]]) -> list[int]:
+def indexes(told: Iterable[Any]) -> list[int]:
     """The numbers that plain data says are taken, in whatever form it is otherwise."""
-    return [one["index"] for one in told if isinstance(one.get("index"), int)]
+    return [one["index"] for one in told if isinstance(one, Mapping) and isinstance(one.get("index"), int)]
 
 
 def once(citations: Iterable[Citation]) -> tuple[Citation, ...]:
     """Citations without those of one source under one number that come again."""
     return tuple({(one.index, one.kb, one.chunk_id): one for one in citations}.values())
+
+
+def _one_line(failures: str) -> str:
+    """What anybody's errors say, in one line in which nothing reads as a source."""
+    return without_headers(" ".join(failures.split()), numbered=True)
 
 
 def _how_to_cite(markers: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from voicevault_retrievers.engines.languages import Chroma, said
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, both, compile_filter
@@ -24,7 +25,6 @@ OTHERS_KEY = "_voicevault_others"
 """True where metadata holds what Chroma would not compare as we do: a list, or a number that is not finite."""
 
 BATCH = 1000
-_ORDERED = frozenset({"$gt", "$gte", "$lt", "$lte"})
 
 
 class ChromaVectors:
@@ -140,7 +140,8 @@ def _space(collection: Any) -> str:
 
 
 def _packed(chunk: Chunk) -> dict[str, Any]:
-    own = {key: value for key, value in chunk.metadata.items() if _comparable(value)}
+    keys = (key for key in chunk.metadata if key not in (PRIVATE_KEY, OTHERS_KEY))
+    own = {key: chunk.metadata[key] for key in keys if _comparable(chunk.metadata[key])}
     rest = {key: value for key, value in chunk.metadata.items() if key not in own}
     try:
         private = json.dumps({"parent_id": chunk.parent_id, "kb": chunk.kb, "metadata": rest}, ensure_ascii=False)
@@ -168,31 +169,6 @@ def _unpacked(chunk_id: str, text: str | None, metadata: Mapping[str, Any] | Non
 
 def _native(where: Filter | None) -> dict[str, Any] | None:
     """What Chroma can tell of a filter: passes whatever the filter passes, and often more."""
-    clauses = [clause for key, value in (where or {}).items() for clause in _clauses(key, value)]
-    return None if not clauses else clauses[0] if len(clauses) == 1 else {"$and": clauses}
-
-
-def _clauses(key: str, value: Any) -> list[dict[str, Any]]:
-    if key == "$and":
-        return [clause for part in value if (clause := _native(part)) is not None]
-    if key.startswith("$"):
-        return []
-    tests = value if isinstance(value, Mapping) else {"$eq": value}
-    return [clause for operator, operand in tests.items() if (clause := _clause(key, operator, operand)) is not None]
-
-
-def _clause(key: str, operator: str, operand: Any) -> dict[str, Any] | None:
-    if not _comparable(operand):
-        return None
-    if operator == "$eq":
-        return {"$or": [{key: {"$eq": operand}}, {key: {"$contains": operand}}, {OTHERS_KEY: {"$eq": True}}]}
-    if operator in _ORDERED and not isinstance(operand, str | bool):
-        return {"$or": [{key: _wider(operator, operand)}, {OTHERS_KEY: {"$eq": True}}]}
-    return None
-
-
-def _wider(operator: str, operand: float) -> dict[str, float]:
-    """A comparison with a whole number: Chroma cuts the fraction off where it compares one with whole numbers."""
-    if operand == int(operand):
-        return {operator: operand}
-    return {"$lte": math.ceil(operand)} if operator in ("$lt", "$lte") else {"$gte": math.floor(operand)}
+    language = Chroma((PRIVATE_KEY, OTHERS_KEY))
+    clause = said(where, language)
+    return None if clause is None else language.some([clause, {OTHERS_KEY: True}])

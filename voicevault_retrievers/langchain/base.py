@@ -30,7 +30,7 @@ from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, observer
-from voicevault_retrievers.langchain.staged import arranges, stage_of
+from voicevault_retrievers.langchain.staged import arranges, changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.types import Query, Result, as_query
 
@@ -168,7 +168,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return pipeline if pipeline.timeout is not None or not self.stages else pipeline.within(self.timeout)
 
     def _options(self) -> list[Any]:
-        return [*super()._options(), [getattr(stage, "top_n", None) for stage in self.stages]]
+        return [*super()._options(), [changing(stage) for stage in self.stages]]
 
     def _refining(self) -> Sequence[Any]:
         return self.stages[: len(self.stages) - len(self._arranging())]

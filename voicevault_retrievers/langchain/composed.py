@@ -18,7 +18,7 @@ from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.query import QueryExpander
-from voicevault_retrievers.langchain.staged import stage_of
+from voicevault_retrievers.langchain.staged import changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.presets import Base, Preset, load_preset
 from voicevault_retrievers.protocols import Scorer
@@ -141,7 +141,7 @@ class ComposedRetriever(PipelineRetriever):
     def _reranker(self) -> Stage | None:
         if self.rerank is None or self.rerank is False:
             return None
-        return self.made.get("rerank", [self.rerank, getattr(self.rerank, "top_n", None)], lambda: _stage(self.rerank))
+        return self.made.get("rerank", [self.rerank, *changing(self.rerank)], lambda: _stage(self.rerank))
 
 
 def beside(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

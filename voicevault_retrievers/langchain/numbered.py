@@ -152,11 +152,10 @@ def _messages(state: Any) -> Sequence[Any]:
     return state if isinstance(state, list) else getattr(state, "messages", ())
 
 
-def _told(state: Any) -> list[Mapping[str, Any]]:
+def _told(state: Any) -> list[Any]:
     """The citations that a state and its messages have, and what another version or package keeps in their place."""
     kept = state.get(GIVEN) or () if isinstance(state, Mapping) else ()
-    told = [*kept, *(one for message in _messages(state) for one in _citations(message))]
-    return [one for one in told if isinstance(one, Mapping)]
+    return [*kept, *(one for message in _messages(state) for one in _citations(message))]
 
 
 def _citations(message: Any) -> Sequence[Any]:

@@ -24,8 +24,9 @@ ID = "id"
 class CompressorStage(Stage):
     """Any document compressor of LangChain as a stage: keeps its order, and its scores where they fall.
 
-    It is asked once, with as many documents as are wanted. A text that it changes becomes the hit's context, and so do
-    the parts together that it splits one into. Raises RetrievalError where it gives a document that it was not given.
+    It is asked once, with as many documents as are wanted. A text that it changes is the hit's from then on, and so are
+    the parts together that it splits one into: what was masked or left out is not read again. Raises RetrievalError
+    where it gives a document that it was not given.
     """
 
     blocking = True
@@ -86,6 +87,11 @@ def arranges(part: Any) -> bool:
     return getattr(part, "arranges", False) is True
 
 
+def changing(part: Any) -> list[Any]:
+    """What of a part may be another one later: its stage, of its present options, and how many it keeps."""
+    return [getattr(part, "stage", None), getattr(part, "top_n", None)]
+
+
 def _awaits(compressor: BaseDocumentCompressor | BaseDocumentTransformer) -> bool:
     if isinstance(compressor, BaseDocumentTransformer):
         return type(compressor).atransform_documents is not BaseDocumentTransformer.atransform_documents
@@ -118,8 +124,10 @@ def _by_id(documents: Sequence[Document]) -> dict[str, Document]:
 
 
 def _refined(hit: Hit, document: Document, vote: Vote) -> Hit:
-    context = hit.context if document.page_content == hit.text else document.page_content
-    return replace(hit.voted(vote), score=vote.score, context=context)
+    voted = replace(hit.voted(vote), score=vote.score)
+    if document.page_content == hit.text:
+        return voted
+    return replace(voted, chunk=replace(hit.chunk, text=document.page_content), context=None)
 
 
 def _falling(kept: dict[str, Document]) -> list[float | None]:

@@ -24,16 +24,15 @@ from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import query_of
-from voicevault_retrievers.llama_index.narrowing import Narrowing, Where
+from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
 from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.prompts import modules_of
-from voicevault_retrievers.llama_index.reranking_events import RERANKERS, announced
+from voicevault_retrievers.llama_index.reranking_events import announced, reranks
 from voicevault_retrievers.llama_index.staged import stage_of
 from voicevault_retrievers.made import Parts
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.stages import TopN
 from voicevault_retrievers.types import Failure, Query, Result
 
 T = TypeVar("T")
@@ -105,8 +104,9 @@ class PipelineRetriever(BaseRetriever):
 
     @property
     def channel(self) -> Channel:
-        """What is searched, under this retriever's filters: a channel for another pipeline."""
-        return self.pipeline.narrowed(self.narrowing.where, self.narrowing.require)
+        """What is searched, under this retriever's filters and weights: a channel for another pipeline."""
+        narrowed = self.pipeline.narrowed(self.narrowing.where, self.narrowing.require)
+        return Weighing(self.narrowing.weights) >> narrowed if self.narrowing.weights else narrowed
 
     def __rshift__(self: R, postprocessor: BaseNodePostprocessor | Stage) -> R:
         """This retriever with a postprocessor more."""
@@ -153,8 +153,7 @@ class PipelineRetriever(BaseRetriever):
     ) -> R:
         """A copy with other options that shares what it searches: what one `retrieve` is to have of its own.
 
-        `where` and `require` are added to the retriever's, never put in their place; `weights` override by channel
-        name.
+        `where` and `require` are added to the retriever's, never put in their place; `weights` go by channel name.
         """
         twin = copy.copy(self)
         twin.k = self.k if k is None else check_k(k)
@@ -197,12 +196,12 @@ class PipelineRetriever(BaseRetriever):
 
     def _stage(self, part: BaseNodePostprocessor | Stage) -> Stage:
         stage = self._stage_of(part)
-        reranks = isinstance(stage.below if isinstance(stage, TopN) else stage, RERANKERS)
-        return announced(stage, self.callback_manager) if reranks else stage
+        return announced(stage, self.callback_manager) if reranks(stage) else stage
 
     def _stage_of(self, part: BaseNodePostprocessor | Stage) -> Stage:
-        """The stage that a part is, the same in each search: it counts the calls that were abandoned."""
-        return self._kept.get("stage", [part, getattr(part, "top_n", None)], lambda: stage_of(part))
+        """The stage of a part's present options, the same in each search: it counts the calls that were abandoned."""
+        options = [part, *(getattr(part, name, None) for name in ("stage", "top_n"))]
+        return self._kept.get("stage", options, lambda: stage_of(part))
 
     def _nodes(self, result: Result) -> list[NodeWithScore]:
         self._say(result.errors)
@@ -211,10 +210,9 @@ class PipelineRetriever(BaseRetriever):
     def _say(self, failures: Sequence[Failure]) -> None:
         said = list(map(str, failures))
         skipped = [str(failure) for failure in failures if failure.degrades]
+        verb = "gave a degraded result" if skipped else "notes"
         if said:
-            _LOG.warning(
-                "%s %s: %s", type(self).__name__, "gave a degraded result" if skipped else "notes", "; ".join(said)
-            )
+            _LOG.warning("%s %s: %s", type(self).__name__, verb, "; ".join(said))
         if skipped:
             events.degraded(skipped)
 
@@ -273,8 +271,8 @@ class PipelineRetriever(BaseRetriever):
         return {"pipeline": self._given}
 
     def __repr__(self) -> str:
-        narrowing = {"where": self.narrowing.where, "require": self.narrowing.require}
-        options = {**self._recipe(), "k": self.k, **narrowing, "node_postprocessors": list(self.node_postprocessors)}
+        options = {**self._recipe(), "k": self.k, "where": self.narrowing.where, "require": self.narrowing.require}
+        options["node_postprocessors"] = list(map(self._stage_of, self.node_postprocessors))
         said = (f"{name}={value!r}" for name, value in options.items() if value is not None and value != [])
         return f"{type(self).__name__}({', '.join(said)})"
 

@@ -53,7 +53,12 @@ class BM25Retriever(PipelineRetriever):
     """
 
     def __init__(
-        self, bm25: Channel, *, timeout: float | None = None, on_error: OnError = "skip", **options: Unpack[RetrieverOptions]
+        self,
+        bm25: Channel,
+        *,
+        timeout: float | None = None,
+        on_error: OnError = "skip",
+        **options: Unpack[RetrieverOptions],
     ) -> None:
         super().__init__(Pipeline(bm25, timeout=timeout, on_error=on_error), **options)
         self.bm25 = bm25
@@ -94,12 +99,16 @@ class BM25Retriever(PipelineRetriever):
         """Search over the nodes whose vectors a store or an index holds now, so that ids agree with vector search's.
 
         They are those that the store lists, else those of the index's `docstore`, or of the one given, whose ids are
-        checked (see `nodes_of`). `options` as of `from_nodes`.
+        checked (see `nodes_of`). Index nodes lead where those of the index do. `options` as of `from_nodes`.
         """
+        known = source._object_map if isinstance(source, VectorStoreIndex) else {}
+        options["object_map"] = {**known, **(options.get("object_map") or {})}
         return cls.from_nodes(nodes_of(source, docstore), **options)
 
     @classmethod
-    def from_persist_dir(cls: type[K], path: str | Path, *, analyzer: SavedAnalyzer | None = None, **options: Unpack[LoneOptions]) -> K:
+    def from_persist_dir(
+        cls: type[K], path: str | Path, *, analyzer: SavedAnalyzer | None = None, **options: Unpack[LoneOptions]
+    ) -> K:
         """Search over what `persist` wrote, with the same scores; `options` (k, where, ...) are not kept there.
 
         `analyzer` is the one it was built with, where that was a CustomAnalyzer. Raises ConfigError where nothing was

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -15,12 +16,14 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.foreign import filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.leaf import Leaf, Match, in_given_order
-from voicevault_retrievers.llama_index.base import PipelineRetriever
+from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
 from voicevault_retrievers.llama_index.convert import chunk_of
-from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits
+from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
+from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits, brought
 from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Query, Ranking, Variant
 
 Part: TypeAlias = Channel | BaseRetriever | BaseIndex[Any] | BasePydanticVectorStore
@@ -33,7 +36,8 @@ class RetrieverChannel(Leaf):
     are too, where each node has one and they fall, else the channel is rank only. It is not given a filter of the
     query: with one the store of a plain VectorIndexRetriever is searched in its place, for as many nodes as that is set
     to, and any other raises FilterNotSupportedError. A plain one is that of a vector store index, in the default mode,
-    without filters, documents, store options or objects of its own.
+    without filters, documents, store options or objects of its own. A vector that the query brings is used where it
+    fits the retriever's embed_model, or that is not known.
     """
 
     each_alone = True
@@ -48,6 +52,8 @@ class RetrieverChannel(Leaf):
     ) -> None:
         super().__init__(name, kind, timeout=timeout)
         self.part = part
+        model = getattr(part, "_embed_model", None)
+        self._embedder = LlamaIndexEmbedder(model) if isinstance(model, BaseEmbedding) else None
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if isinstance(self.part, VectorIndexRetriever) and filter_of(query) and _is_plain(self.part):
@@ -78,13 +84,20 @@ class RetrieverChannel(Leaf):
                 "set the filter on that retriever, give its index or vector store in its place, or search its nodes "
                 "with BM25Retriever or VectorRetriever"
             )
-        vector = query.vectors.get(ANY_EMBEDDER)
+        vector = self._brought(query)
         return [
-            QueryBundle(wording.text, embedding=vector.tolist())
+            QueryBundle(wording.text, embedding=vector)
             if vector is not None and wording.text == query.text
             else (QueryBundle(wording.text) if wording.text.strip() else None)
             for wording in wordings
         ]
+
+    def _brought(self, query: Query) -> list[float] | None:
+        """The vector that a query brings: one that fits the retriever's model, where that is known."""
+        if self._embedder is not None and query.vectors:
+            return brought(query, self._embedder)
+        bare = query.vectors.get(ANY_EMBEDDER)
+        return None if bare is None else [float(value) for value in bare]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.part).__name__}, {self.kind!r})"
@@ -94,7 +107,8 @@ class AsyncRetrieverChannel(RetrieverChannel):
     """A retriever with an async search of its own, which is awaited where there is an event loop."""
 
     async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        bundles = self._bundles(query, wordings)
+        making = partial(self._bundles, query, wordings)  # a vector is compared with one that the model makes
+        bundles = await adrive(in_thread(self.name, making)) if query.vectors else making()
         return [_matches(await self._retriever(k).aretrieve(bundle)) if bundle else [] for bundle in bundles]
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.response.schema import (
     RESPONSE_TYPE,
     AsyncStreamingResponse,
@@ -16,6 +17,11 @@ from llama_index.core.base.response.schema import (
     StreamingResponse,
 )
 from llama_index.core.bridge.pydantic import ConfigDict, Field, ValidationError
+from llama_index.core.chat_engine.types import (
+    AGENT_CHAT_RESPONSE_TYPE,
+    AgentChatResponse,
+    StreamingAgentChatResponse,
+)
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
@@ -29,10 +35,19 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import in_thread
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, hit_of, provenance
+from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.text.tokens import estimate_tokens
 from voicevault_retrievers.types import Citation, Context, Hit
 
 _FIELDS = [field.name for field in fields(Citation)]
+_RESPONSES = (
+    Response,
+    StreamingResponse,
+    AsyncStreamingResponse,
+    PydanticResponse,
+    AgentChatResponse,
+    StreamingAgentChatResponse,
+)
 
 dispatcher = get_dispatcher(__name__)
 
@@ -81,9 +96,7 @@ class CitationPostprocessor(BaseNodePostprocessor):
             try:
                 super().__init__(**options)
             except ValidationError as error:
-                wrong = error.errors()[0]
-                option = ".".join(map(str, wrong["loc"]))
-                raise ConfigError(f"{type(self).__name__}: {option} is {wrong['input']!r}: {wrong['msg']}") from error
+                raise config_error(type(self), error, {}) from error
 
     @classmethod
     def class_name(cls) -> str:
@@ -114,6 +127,15 @@ class CitationPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         """In a worker thread: counting tokens may ask a server."""
         return await adrive(in_thread(self.class_name(), partial(self._postprocess_nodes, nodes)))
+
+
+def check_unnumbered(retriever: BaseRetriever, postprocessors: Sequence[BaseNodePostprocessor]) -> None:
+    """ConfigError where a CitationPostprocessor is among what gives nodes to a part that numbers them itself."""
+    parts = (*getattr(retriever, "node_postprocessors", ()), *postprocessors)
+    if any(isinstance(part, CitationPostprocessor) for part in parts):
+        raise ConfigError(
+            "CitedQueryEngine and RetrievalTool number the sources themselves: leave out the CitationPostprocessor"
+        )
 
 
 def sources_of(
@@ -160,17 +182,18 @@ def citations_of(nodes: Sequence[NodeWithScore]) -> tuple[Citation, ...]:
 
 
 def resolve_citations(
-    answer: str | RESPONSE_TYPE,
+    answer: str | RESPONSE_TYPE | AGENT_CHAT_RESPONSE_TYPE,
     sources: Context | Sequence[NodeWithScore] | Sequence[Citation] | None = None,
     *,
     numbered: bool | None = None,
 ) -> ResolvedAnswer:
     """Find the sources that an answer names; a marker of a source that is not there stays unresolved.
 
-    `sources` are by default the response's own: what its model read, or its source nodes. Markers are those of
-    `context.resolve_citations`. `numbered` says whether `[n]` is one; by default it is, but for a context or nodes that
-    were made for the other markers. Raises ConfigError for a text without sources, for sources of other types, and for
-    an async stream that was not read.
+    `answer` is a text, or the response of a query or chat engine. `sources` are by default the response's own: what its
+    model read, or its source nodes. Markers are those of `context.resolve_citations`. `numbered` says whether `[n]` is
+    one; by default it is, but for a context or nodes that were made for the other markers. Raises ConfigError for a
+    text without sources, for answers and sources of other types, and for a stream of an async query, or of a chat, that
+    was not read.
     """
     given = _sources(answer) if sources is None else sources
     citations, default = _citations(given)
@@ -188,9 +211,9 @@ def _told(node: NodeWithScore) -> Mapping[str, Any]:
     return told if isinstance(told, Mapping) and told.keys() >= set(_FIELDS) else {}
 
 
-def _sources(answer: str | RESPONSE_TYPE) -> Context | Sequence[NodeWithScore]:
-    if isinstance(answer, str):
-        raise ConfigError("a text has no sources of its own: give resolve_citations(answer, sources)")
+def _sources(answer: str | RESPONSE_TYPE | AGENT_CHAT_RESPONSE_TYPE) -> Context | Sequence[NodeWithScore]:
+    if not isinstance(answer, _RESPONSES):
+        raise ConfigError(f"a {type(answer).__name__} has no sources of its own: give resolve_citations(text, sources)")
     context = getattr(answer, "context", None)
     return context if isinstance(context, Context) else answer.source_nodes
 
@@ -206,16 +229,19 @@ def _citations(sources: Context | Sequence[Any]) -> tuple[tuple[Citation, ...], 
     raise ConfigError(f"sources are a Context, nodes with scores, or citations, not {sources!r:.200}")
 
 
-def _text(answer: str | RESPONSE_TYPE) -> str:
+def _text(answer: str | RESPONSE_TYPE | AGENT_CHAT_RESPONSE_TYPE) -> str:
     if isinstance(answer, AsyncStreamingResponse):
         if answer.response_txt is None:
             raise ConfigError("an async stream is read before it is checked: await response.get_response()")
         return answer.response_txt
+    if isinstance(answer, StreamingAgentChatResponse) and not answer.response:
+        raise ConfigError("the stream of a chat is read before it is checked: by its response_gen, to the end")
     if isinstance(answer, StreamingResponse):
         return answer.get_response().response or ""
-    if isinstance(answer, Response):
+    if isinstance(answer, Response | AgentChatResponse | StreamingAgentChatResponse):
         return answer.response or ""
-    return str(answer) if isinstance(answer, PydanticResponse) else answer
-
-
-_hit, _copy = source_hit, cited_node
+    if isinstance(answer, PydanticResponse):
+        return str(answer)
+    if not isinstance(answer, str):
+        raise ConfigError(f"an answer is a text, or the response of an engine, not a {type(answer).__name__}")
+    return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
 from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
-from voicevault_retrievers.llama_index.narrowing import Where
+from voicevault_retrievers.llama_index.narrowing import Where, weights_of
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.reranking_events import announced
@@ -80,7 +79,7 @@ class ComposedRetriever(PipelineRetriever):
         chosen = preset_of(preset)
         super().__init__(None, k=top_k(k, similarity_top_k, chosen.k if chosen else 5), **options)
         self.preset = chosen
-        self.weights = None if weights is None else dict(weights)
+        self.weights = None if weights is None else weights_of(weights)
         self.depth = depth
         self.fusion = method_of(fusion)
         self.expansion = _expanders(expansion)
@@ -138,9 +137,9 @@ class ComposedRetriever(PipelineRetriever):
             twin._reranker()
         return twin
 
-    @abstractmethod
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         """The channels by name, and what is known beforehand not to be searched."""
+        raise NotImplementedError  # not abstract: LlamaIndex puts a span around each call of such a method
 
     def _unstaged(self) -> Pipeline:
         return self._over(*self._sources())
@@ -195,10 +194,11 @@ class ComposedRetriever(PipelineRetriever):
         yield from super()._parts()
 
     def _recipe(self) -> dict[str, Any]:
-        names = ("fusion", "expansion", "rerank", "max_chunks_per_page", "timeout", "on_error")
+        names = ("fusion", "expansion", "max_chunks_per_page", "timeout", "on_error")
         weights = {**(self.weights or {}), **self.narrowing.weights} or None
         preset = None if self.preset is None else self.preset.name
-        said = {"preset": preset, "weights": weights, "depth": self.depth}
+        rerank = self._reranker() or self.rerank
+        said = {"preset": preset, "weights": weights, "depth": self.depth, "rerank": rerank}
         return {**said, **{name: getattr(self, name) for name in names}}
 
 

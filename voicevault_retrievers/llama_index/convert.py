@@ -94,16 +94,15 @@ def stored(chunk: Chunk) -> Chunk:
 
 
 def restored(chunk: Chunk) -> NodeChunk:
-    """The chunk that was `stored`, with metadata and a node of its own, without the name of the knowledge base."""
-    body = _body(chunk.metadata.get(KEPT))
-    if body is None:
-        return NodeChunk(chunk.id, chunk.text, chunk.parent_id, chunk.metadata)
-    own = body.pop("metadata", {})
-    kept = {key: own.get(key, value) for key, value in chunk.metadata.items() if key in own or key not in _MARKS}
-    metadata = copy.deepcopy(kept)
-    if chunk.text and body.get("text_resource"):
-        body["text_resource"]["text"] = chunk.text
-    node = node_from({"text": chunk.text, **body, "metadata": metadata})
+    """The chunk that was `stored`, with metadata and a node of its own, without the name of the knowledge base.
+
+    Of any other chunk the same without a node.
+    """
+    try:
+        node = _kept_node(chunk)
+    except (AttributeError, RecursionError, TypeError, ValueError):  # the key is somebody else's
+        node = None
+    metadata = chunk.metadata if node is None else node.metadata
     return NodeChunk(chunk.id, chunk.text, chunk.parent_id, metadata, node=node)
 
 
@@ -136,11 +135,13 @@ def query_of(asked: str | QueryBundle | Query) -> Query:
     if not isinstance(asked, QueryBundle):
         return as_query(asked)
     texts = [text for text in asked.custom_embedding_strs or () if text.strip()]
-    instead = bool(texts) and asked.query_str not in texts and not asked.embedding
+    # Not its truth: an array has none.
+    vectors = {} if asked.embedding is None or len(asked.embedding) == 0 else {ANY_EMBEDDER: np.array(asked.embedding)}
+    instead = bool(texts) and asked.query_str not in texts and not vectors
     return (_Embedded if instead else Query)(
         asked.query_str,
         variants=tuple(Variant(text, channels=frozenset({"semantic"})) for text in texts),
-        vectors={ANY_EMBEDDER: np.array(asked.embedding, dtype=np.float32)} if asked.embedding else {},
+        vectors=vectors,
     )
 
 
@@ -159,13 +160,16 @@ def _check_kept(node: BaseNode) -> None:
             )
 
 
-def _body(kept: Any) -> dict[str, Any] | None:
-    """What is kept of a node; None where there is nothing, or the key is somebody else's."""
-    try:
-        body = json.loads(kept)
-    except (TypeError, ValueError):
+def _kept_node(chunk: Chunk) -> BaseNode | None:
+    """The node that is kept; None where nothing is. Raises all sorts of errors where what is kept is none."""
+    if KEPT not in chunk.metadata:
         return None
-    return body if isinstance(body, dict) and body.get("class_name") in _NODES else None
+    body = json.loads(chunk.metadata[KEPT])
+    own = body.pop("metadata", {})
+    kept = {key: own.get(key, value) for key, value in chunk.metadata.items() if key in own or key not in _MARKS}
+    if chunk.text and body.get("text_resource"):
+        body["text_resource"]["text"] = chunk.text
+    return node_from({"text": chunk.text, **body, "metadata": copy.deepcopy(kept)})
 
 
 def _parent_id(node: BaseNode) -> str | None:

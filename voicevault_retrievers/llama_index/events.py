@@ -96,7 +96,7 @@ def _dispatch(span: Span, outcome: Any, passes: Callable[[Any], bool]) -> None:
 def _permitted(outcome: Any, passes: Callable[[Any], bool]) -> Any:
     """The hits of a fusion or stage that access rights permit; a channel's matches are so already."""
     hits = outcome.hits if isinstance(outcome, Ranking) else outcome
-    if not isinstance(hits, tuple):
+    if not isinstance(hits, list | tuple):
         return hits
     return [hit for hit in hits if not isinstance(hit, Hit) or passes(hit.chunk.metadata)]
 

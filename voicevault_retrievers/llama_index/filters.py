@@ -35,9 +35,9 @@ def filter_of(where: Filter | MetadataFilters | None) -> Filter | None:
     Nested filters and all conditions are kept; NOT holds where none of its filters does. Raises
     FilterNotSupportedError for an unknown operator or condition, ConfigError for a malformed filter.
     """
-    portable = _group(where) if isinstance(where, MetadataFilters) else deepcopy(where)
-    compile_filter(portable)
-    return portable or None
+    portable = _group(where) if isinstance(where, MetadataFilters) else where
+    compile_filter(portable)  # before it is copied: one that nests too deep cannot be
+    return deepcopy(portable) or None
 
 
 def _group(group: MetadataFilters) -> Filter:

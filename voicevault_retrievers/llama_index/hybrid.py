@@ -25,7 +25,7 @@ from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.channels import Part, as_channel
 from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, beside, preset_of
 from voicevault_retrievers.llama_index.convert import chunks_of
-from voicevault_retrievers.llama_index.embedder import as_embedder, store_model
+from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_embedder, store_model
 from voicevault_retrievers.llama_index.listing import nodes_of
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.mutex import Mutex
@@ -151,8 +151,10 @@ class HybridRetriever(ComposedRetriever):
         yield from super()._parts()
 
     def _recipe(self) -> dict[str, Any]:
-        names = ("kb_names", "root", "embed_model", "channels")
-        return {**{name: getattr(self, name) for name in names}, **super()._recipe()}
+        given = self.embed_model  # LlamaIndex's may show its key
+        model = LlamaIndexEmbedder(given) if isinstance(given, BaseEmbedding) else given
+        said = {"kb_names": self.kb_names, "root": self.root, "embed_model": model, "channels": self._searched.given}
+        return {**said, **super()._recipe()}
 
 
 class _Searched:
@@ -163,7 +165,7 @@ class _Searched:
     ) -> None:
         self._open = bases
         self._wanted = wanted
-        self._given = given
+        self.given = given
         self._bases: Bases | None = None
         self._made: tuple[Mapping[str, Channel], Sequence[Failure]] | None = None if bases else (given, ())
         self._mutex = Mutex()
@@ -193,7 +195,7 @@ class _Searched:
         if self._bases is None and self._open is not None:
             self._bases = self._open()
         own = {} if self._bases is None else _channels(self._bases, self._wanted)
-        return {**own, **self._given}, () if self._bases is None else self._bases.notes
+        return {**own, **self.given}, () if self._bases is None else self._bases.notes
 
 
 class _NotOpen(Channel):

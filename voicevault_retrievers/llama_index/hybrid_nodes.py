@@ -25,7 +25,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class HybridNodes:
-    """What a HybridVectorStore does, as plans whose calls a `Calling` makes."""
+    """What a HybridVectorStore does, as plans whose calls a `Calling` makes.
+
+    A change takes the base's lock before it looks at anything: what others have committed is changed too, and where
+    another writes, or a node cannot be kept, the vectors stay as they were.
+    """
 
     def __init__(self, base: KnowledgeBase, vectors: Vectors, fusion: Method | None) -> None:
         self.base = base
@@ -42,12 +46,13 @@ class HybridNodes:
         given = list({node.node_id: node for node in nodes}.values())
         rows = self.vectors.checked(given)
         chunks = [stored(chunk_of(node)) for node in given]
-        yield from self.vectors.adding(given, call)
+        yield from self.vectors.adding(given, chunks, call)
         yield from call(partial(self.base.add, chunks, rows))
         return [node.node_id for node in nodes]
 
     def forgetting(self, ref_doc_id: str, call: Calling) -> Plan[None]:
         """How to delete the nodes of a document."""
+        yield from call(self.base.hold)
         ids = yield from call(partial(self._ids, None, {REF_DOC: ref_doc_id}))
         afterwards = self.vectors.forgetting(ref_doc_id, ids, call)
         yield from call(partial(self.base.delete, ids))
@@ -57,6 +62,7 @@ class HybridNodes:
         """How to delete the nodes of some ids that pass a filter; ConfigError without either."""
         if node_ids is None and where is None:
             raise ConfigError("say which nodes to delete: node_ids, filters or both; clear() deletes all of them")
+        yield from call(self.base.hold)
         ids = yield from call(partial(self._ids, node_ids, where))
         afterwards = self.vectors.removing(ids, call)
         yield from call(partial(self.base.delete, ids))
@@ -64,6 +70,7 @@ class HybridNodes:
 
     def clearing(self, call: Calling) -> Plan[None]:
         """How to delete all nodes."""
+        yield from call(self.base.hold)
         afterwards = self.vectors.clearing(call)
         yield from call(self.base.clear)
         yield from afterwards
@@ -77,9 +84,10 @@ class HybridNodes:
     def _channels(self) -> Mapping[str, Leaf]:
         """The channels over the present chunks, both of one commit."""
         view = self.base.view()
-        if self._searched[0] is not view.snapshot:
-            self._searched = view.snapshot, {"bm25": view.bm25(), "dense": self.vectors.channel(view)}
-        return self._searched[1]
+        searched = self._searched
+        if searched[0] is not view.snapshot:
+            searched = self._searched = view.snapshot, {"bm25": view.bm25(), "dense": self.vectors.channel(view)}
+        return searched[1]
 
     def _ids(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[str]:
         if node_ids is None and where is not None:

@@ -7,6 +7,7 @@ from typing import Any
 from llama_index.core import Settings
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.llms import CustomLLM
+from llama_index.core.llms.structured_llm import StructuredLLM
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.prompts import CallableTextModel
@@ -59,7 +60,8 @@ def llm_of(model: Any = None) -> Any:
     return model
 
 
-def awaits(model: BaseLLM) -> bool:
-    """Whether a model's async call is its own."""
+def awaits(model: BaseLLM, call: str = "acomplete") -> bool:
+    """Whether a model's async call is its own; of a structured one, that of the model that it asks."""
+    asked = model.llm if isinstance(model, StructuredLLM) else model
     # Not `is`: the method is wrapped anew at each access.
-    return bool(type(model).acomplete != getattr(CustomLLM, "acomplete", None))
+    return bool(getattr(type(asked), call) != getattr(CustomLLM, call))

@@ -14,7 +14,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.memory import BaseMemory
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.tools import ToolOutput
 from llama_index.core.workflow import Context
 
@@ -25,7 +25,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
 from voicevault_retrievers.llama_index.channels import is_async
-from voicevault_retrievers.llama_index.citations import cited_node, source_hit
+from voicevault_retrievers.llama_index.citations import check_unnumbered, cited_node, source_hit
 from voicevault_retrievers.llama_index.heard import heard
 from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
 from voicevault_retrievers.types import Citation, Hit
@@ -85,6 +85,7 @@ class Search:
         for part in self.postprocessors:
             if not isinstance(part, BaseNodePostprocessor):
                 raise ConfigError(f"a node postprocessor is one of LlamaIndex's, not a {type(part).__name__}")
+        check_unnumbered(self.retriever, self.postprocessors)
         if self.k is not None and not check_k(self.k):
             raise ConfigError("k is a whole number of at least 1, or None for the retriever's own, not 0")
 
@@ -110,10 +111,7 @@ class Search:
             return Found(())
         retriever, after = self._parts(where)
         with heard() as degraded:
-            if is_async(retriever):
-                nodes = await retriever.aretrieve(query)
-            else:
-                nodes = await adrive(in_thread(type(retriever).__name__, partial(retriever.retrieve, query)))
+            nodes = await aretrieved(retriever, query)
             for part in after:
                 nodes = await part.apostprocess_nodes(nodes, QueryBundle(query))
         return self._found(nodes, degraded)
@@ -130,6 +128,13 @@ class Search:
     def _found(self, nodes: Sequence[NodeWithScore], skipped: Sequence[str]) -> Found:
         told = (one for node in nodes for one in sources.skipped(provenance(node) or {}))
         return Found(tuple(nodes[: self.k]), sources.failures([*skipped, *told]))
+
+
+async def aretrieved(retriever: BaseRetriever, query: QueryType) -> list[NodeWithScore]:
+    """What a retriever finds; one without an async search of its own does not hold the event loop."""
+    if is_async(retriever):
+        return await retriever.aretrieve(query)
+    return await adrive(in_thread(type(retriever).__name__, partial(retriever.retrieve, query)))
 
 
 async def listed_in(ctx: Context[Any], found: Found, layout: sources.Layout) -> tuple[str, Sources]:

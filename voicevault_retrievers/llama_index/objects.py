@@ -14,11 +14,12 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore
 
 from voicevault_retrievers.calls import Call, Plan, value_of
+from voicevault_retrievers.channel import withheld
+from voicevault_retrievers.errors import InvalidScoreError
 from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.leaf import withheld
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, provenance
-from voicevault_retrievers.types import Failure
+from voicevault_retrievers.types import Failure, check_scores
 
 THROUGH = "through"
 INDEX = "index"
@@ -68,8 +69,9 @@ def _place(node: NodeWithScore, target: Any, entrance: Entrance) -> Plan[Entered
     if target is None:
         return Entered((node,))
     (outcome,) = yield (_call(node, target, entrance),)
-    if isinstance(outcome, Exception):
-        return Entered((node,), (Failure.of(_name(node), outcome),))
+    error = outcome if isinstance(outcome, Exception) else _wrong(outcome)
+    if error is not None:
+        return Entered((node,), (Failure.of(_name(node), error),))
     answers = isinstance(target, BaseQueryEngine)
     reached = [_through(node, found, f"{node.node_id}/response" if answers else None) for found in outcome]
     passes = compile_filter(entrance.require)
@@ -85,6 +87,15 @@ def _call(node: NodeWithScore, target: Any, entrance: Entrance) -> Call:
         None if sync_only else partial(entrance.aretrieve, target, node.score),
         inline=isinstance(target, BaseNode | NodeWithScore),
     )
+
+
+def _wrong(found: Sequence[NodeWithScore]) -> InvalidScoreError | None:
+    """What is wrong with an object's nodes: a score that is NaN or infinite."""
+    try:
+        check_scores((node.node_id, node.score) for node in found)
+    except InvalidScoreError as error:
+        return error
+    return None
 
 
 def _name(node: NodeWithScore) -> str:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from llama_index.core.bridge.pydantic import BaseModel, ValidationError
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import IndexNode
@@ -21,7 +22,8 @@ _ELSEWHERE = {
     "existing_bm25": "`BM25Retriever.from_persist_dir`",
     "filters": "`where`",
     "hybrid_top_k": "`k`",
-    "index": "`HybridRetriever.from_index`",
+    "docstore": "`from_vector_store(index)` of BM25Retriever, or `from_nodes`",
+    "index": "`HybridRetriever.from_index`, and `from_vector_store` of the others",
     "llm": "`expansion`, such as QueryExpander(llm)",
     "mode": "`fusion`, such as RRF(k=60)",
     "node_ids": "`where`",
@@ -81,6 +83,21 @@ def refuse(retriever: type, options: Mapping[str, Any], maker: Callable[..., Any
         if name in _ELSEWHERE:
             raise ConfigError(f"{retriever.__name__} has no option {name!r}; here it is {_ELSEWHERE[name]}")
         raise unknown(f"option of {retriever.__name__}", name, known)
+
+
+def config_error(kind: type[BaseModel], error: ValidationError, elsewhere: Mapping[str, str]) -> ConfigError:
+    """The error of a component's options, in our words; `elsewhere` says what others' options are called here."""
+    errors = error.errors()
+    first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return cause
+    option = ".".join(map(str, first["loc"]))
+    if first["type"] != "extra_forbidden":
+        return ConfigError(f"{kind.__name__}: {option} is {first['input']!r}: {first['msg']}")
+    if option in elsewhere:
+        return ConfigError(f"{kind.__name__} has no option {option!r}: {elsewhere[option]}")
+    return unknown(f"option of {kind.__name__}", option, kind.model_fields)
 
 
 def _named(function: Callable[..., Any]) -> set[str]:

@@ -63,7 +63,7 @@ class ParentExpansionPostprocessor(StagePostprocessor):
         "storage_context": "here it is `store`",
         "vector_retriever": "it takes the nodes of any retriever",
     }
-    store: Any = Field(exclude=True, description="Where the parents are.")
+    store: Any = Field(exclude=True, repr=False, description="Where the parents are.")
     levels: int | None = Field(default=1, description="How many parents up a text may be from; None has no limit.")
     use_source: bool = Field(default=False, description="Whether the source document of a node may be its parent.")
     min_children_ratio: float = Field(default=0.0, description="Which part of a parent's children has to be found.")

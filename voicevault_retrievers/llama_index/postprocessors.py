@@ -19,10 +19,11 @@ from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import MAX_DEPTH, Stage
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.explanation import finite, stage_entry
 from voicevault_retrievers.llama_index.convert import node_of, query_of
 from voicevault_retrievers.llama_index.node import explained, hit_of, provenance
+from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.llama_index.reranking_events import reranking
 from voicevault_retrievers.made import Parts
 from voicevault_retrievers.protocols import Scorer
@@ -79,7 +80,7 @@ class StagePostprocessor(BaseNodePostprocessor):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise _config_error(type(self), error) from error
+            raise config_error(type(self), error, self.elsewhere) from error
         self._stage()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -259,17 +260,3 @@ def _told_of(node: NodeWithScore, before: Hit, hit: Hit, degraded: Sequence[str]
         earlier = known.get("degraded")
         said["degraded"] = [*(earlier if isinstance(earlier, list) else ()), *degraded]
     return known | said
-
-
-def _config_error(kind: type[StagePostprocessor], error: ValidationError) -> ConfigError:
-    errors = error.errors()
-    first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):
-        return cause
-    option = ".".join(map(str, first["loc"]))
-    if first["type"] != "extra_forbidden":
-        return ConfigError(f"{kind.__name__}: {option} is {first['input']!r}: {first['msg']}")
-    if option in kind.elsewhere:
-        return ConfigError(f"{kind.__name__} has no option {option!r}: {kind.elsewhere[option]}")
-    return unknown(f"option of {kind.__name__}", option, kind.model_fields)

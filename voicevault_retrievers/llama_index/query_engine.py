@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -17,13 +16,11 @@ from llama_index.core.response_synthesizers import BaseSynthesizer, get_response
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from voicevault_retrievers.context import ContextBuilder
-from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index.base import in_thread
-from voicevault_retrievers.llama_index.channels import is_async
-from voicevault_retrievers.llama_index.citations import CitationPostprocessor
+from voicevault_retrievers.llama_index.citations import check_unnumbered
 from voicevault_retrievers.llama_index.heard import heard
 from voicevault_retrievers.llama_index.models import llm_of
+from voicevault_retrievers.llama_index.numbered import aretrieved
 from voicevault_retrievers.llama_index.responses import CitedAnswer
 from voicevault_retrievers.llama_index.synthesis import CitedSynthesizer, cite_prompts
 
@@ -68,9 +65,12 @@ class CitedQueryEngine(RetrieverQueryEngine):
         llm: LLM | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(retriever, BaseRetriever):
+            raise ConfigError(
+                f"a query engine searches a retriever, not a {type(retriever).__name__}; an index has as_retriever()"
+            )
         after = list(node_postprocessors or ())
-        if any(isinstance(one, CitationPostprocessor) for one in after):
-            raise ConfigError("CitedQueryEngine numbers its sources itself: leave out the CitationPostprocessor")
+        check_unnumbered(retriever, after)
         own = {name: options.pop(name) for name in _OWN if name in options}
         if response_synthesizer is None:
             prompts = cite_prompts(own.get("markers", "numbered"))
@@ -100,12 +100,8 @@ class CitedQueryEngine(RetrieverQueryEngine):
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """`retrieve` on the running event loop, which no retriever holds."""
-        retriever = self._retriever
         with heard() as degraded:
-            if is_async(retriever):
-                nodes = await retriever.aretrieve(query_bundle)
-            else:
-                nodes = await adrive(in_thread(type(retriever).__name__, partial(retriever.retrieve, query_bundle)))
+            nodes = await aretrieved(self._retriever, query_bundle)
             return Retrieved(await self._async_apply_node_postprocessors(nodes, query_bundle), degraded)
 
     def with_retriever(self: E, retriever: BaseRetriever) -> E:

@@ -58,7 +58,7 @@ class LLMRerank(Reranker, PromptMixin):
         "parse_choice_select_answer_fn": "the answer is a JSON list of numbers",
     }
     top_n: int | None = Field(default=10, ge=1, description="How many nodes to return; None returns all.")
-    llm: Any = Field(default=None, validate_default=True, exclude=True, description="The language model.")
+    llm: Any = Field(default=None, validate_default=True, exclude=True, repr=False, description="The language model.")
     depth: int = Field(default=50, description="How many nodes the model reads.")
     max_chars: int = Field(default=1000, description="How many characters of a node the model reads.")
     prompt: SerializeAsAny[BasePromptTemplate] = Field(

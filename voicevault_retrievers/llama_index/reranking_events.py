@@ -13,6 +13,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.llama_index.events import listened
 from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.llama_index.staged import PostprocessorStage
@@ -20,14 +21,19 @@ from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyR
 from voicevault_retrievers.stages import Around, TopN
 from voicevault_retrievers.types import Query, Ranking
 
-RERANKERS = (CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank)
-"""The stages of this package that order anew."""
-
 dispatcher = get_dispatcher(__name__)
 
 
+def reranks(stage: Stage) -> bool:
+    """Whether a stage is one of this package's that order anew."""
+    return isinstance(_cut(stage), CrossEncoderRerank | LLMRerank | RecencyRerank | WeightedRerank)
+
+
 class Announced(Around):
-    """A stage that tells LlamaIndex of the start and the end of its work, where somebody listens."""
+    """A stage that tells LlamaIndex of the start and the end of its work, where somebody listens.
+
+    Of hits that the query's `require` does not permit nothing is told.
+    """
 
     def __init__(self, stage: Stage, callback_manager: CallbackManager | None) -> None:
         super().__init__(stage)
@@ -36,10 +42,9 @@ class Announced(Around):
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
         if not (listened(dispatcher) or self.callback_manager.handlers):
             return (yield from self.below.plan(query, ranking))
-        given = [node_of_hit(hit) for hit in ranking]
-        with reranking(query.text, given, self.below, self.callback_manager) as found:
+        with reranking(query.text, _permitted(query, ranking), self.below, self.callback_manager) as found:
             refined = yield from self.below.plan(query, ranking)
-            found += map(node_of_hit, refined)
+            found += _permitted(query, refined)
         return refined
 
 
@@ -48,8 +53,7 @@ def announced(stage: Stage, callback_manager: CallbackManager | None = None) -> 
 
     `callback_manager` is told too; None is the global one.
     """
-    below = stage.below if isinstance(stage, TopN) else stage
-    return stage if isinstance(below, PostprocessorStage) else Announced(stage, callback_manager)
+    return stage if isinstance(_cut(stage), PostprocessorStage) else Announced(stage, callback_manager)
 
 
 @contextmanager
@@ -76,6 +80,16 @@ def reranking(
             event.on_end(payload={EventPayload.NODES: found})
     finally:
         dispatcher.event(ReRankEndEvent(nodes=found))
+
+
+def _permitted(query: Query, ranking: Ranking) -> list[NodeWithScore]:
+    passes = compile_filter(query.require)
+    return [node_of_hit(hit) for hit in ranking if passes(hit.chunk.metadata)]
+
+
+def _cut(stage: Stage) -> Stage:
+    """The stage of whose hits the first are kept."""
+    return stage.below if isinstance(stage, TopN) else stage
 
 
 def _top_n(stage: Stage) -> int | None:

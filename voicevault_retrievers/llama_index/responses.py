@@ -82,6 +82,11 @@ class CitedPydanticResponse(Cited, PydanticResponse):
     def said(self) -> str:
         return str(self)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying and unpickling ask for these while there is no response yet
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
     def get_response(self) -> CitedResponse:
         return CitedResponse(self.said, self.source_nodes, self.metadata, self.context)
 
@@ -142,9 +147,7 @@ class CitedAsyncStreamingResponse(Cited, AsyncStreamingResponse):
         self.response_txt = self.said
 
 
-CitedAnswer: TypeAlias = (
-    CitedResponse | CitedStreamingResponse | CitedAsyncStreamingResponse | CitedPydanticResponse
-)
+CitedAnswer: TypeAlias = CitedResponse | CitedStreamingResponse | CitedAsyncStreamingResponse | CitedPydanticResponse
 
 _OURS: tuple[tuple[type[Any], type[Any]], ...] = (
     (Response, CitedResponse),

@@ -111,7 +111,7 @@ class VectorRetriever(PipelineRetriever):
         return cls(source, embed_model, **options)
 
     def _recipe(self) -> dict[str, Any]:
-        said = {"index": self.index, "embed_model": self.embed_model, "timeout": self.timeout}
+        said = {"index": self._unstaged().channel, "timeout": self.timeout}  # the parts of others may show their keys
         return {**said, "on_error": None if self.on_error == "skip" else "raise"}
 
 

@@ -12,6 +12,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.node import hit_of, node_of_hit
 from voicevault_retrievers.stages import TopN, in_order
 from voicevault_retrievers.types import ANY_EMBEDDER, Hit, Query, Ranking, Vote
@@ -23,10 +24,10 @@ _HIT = "_voicevault_hit"
 class PostprocessorStage(Stage):
     """Any node postprocessor of LlamaIndex as a stage: keeps its order, and its scores where they fall.
 
-    It is asked once, with as many nodes as are wanted, which are copies. A text that it changes becomes the hit's
-    context, and so do the parts together that it splits one into. A node that it adds becomes a hit with this stage's
-    vote; one that the query's `require` does not permit is left out. Raises InvalidScoreError where it gives a score
-    that is NaN or infinite.
+    It is asked once, with as many nodes as are wanted, which are copies. A node whose text it changes is the hit's from
+    then on, and so are the parts together that it splits one into: what was masked or left out is not read again. A
+    node that it adds becomes a hit with this stage's vote; one that the query's `require` does not permit is left out.
+    Raises InvalidScoreError where it gives a score that is NaN or infinite.
     """
 
     blocking = True
@@ -105,5 +106,11 @@ def _refined(hit: Hit, nodes: Sequence[NodeWithScore], stage: str, rank: int) ->
     texts = dict.fromkeys(node.node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes)
     text = "\n\n".join(texts)
     score = None if nodes[0].score is None else float(nodes[0].score)
-    context = hit.context if text == hit.text else text
-    return replace(hit.voted(Vote(stage, rank, score)), score=score, context=context)
+    voted = replace(hit.voted(Vote(stage, rank, score)), score=score)
+    if text == hit.text:
+        return voted
+    node = node_of(chunk_of(nodes[0].node), text)
+    # The metadata stay what filters and rights have looked at.
+    return replace(
+        voted, chunk=replace(chunk_of(node), id=hit.id, kb=hit.chunk.kb, metadata=hit.chunk.metadata), context=None
+    )

@@ -130,7 +130,7 @@ class VectorStoreChannel(StoreChannel):
         text = wording.text
         if not self.store.is_embedding_query:
             return Asked(text, None) if text.strip() else None
-        vector = self._own(query) if text == query.text else None
+        vector = brought(query, self.embedder) if text == query.text else None
         if vector is None and text.strip():
             vector = self.embedder.model.get_query_embedding(text)
         return None if vector is None else Asked(text, vector)
@@ -140,13 +140,6 @@ class VectorStoreChannel(StoreChannel):
         if text.strip() and self.store.is_embedding_query and not query.vectors and self._embeds:
             return Asked(text, await self.embedder.model.aget_query_embedding(text))
         return await adrive(in_thread(self.name, partial(self._asked, query, wording)))
-
-    def _own(self, query: Query) -> list[float] | None:
-        """The vector that a query brings for this store."""
-        own, bare = query.vectors.get(self.embedder.fingerprint), query.vectors.get(ANY_EMBEDDER)
-        if own is None and bare is not None and len(bare) == self.embedder.dimension:
-            own = bare
-        return None if own is None else [float(value) for value in own]
 
     def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
         found = super()._search(asked, k, narrowed)
@@ -171,6 +164,14 @@ class VectorStoreChannel(StoreChannel):
         passes = compile_filter(where)
         nodes = ((name, entry.node) for name, entry in entries.items())
         return {name: partial(chunk_of, node) for name, node in nodes if node is not None and passes(node.metadata)}
+
+
+def brought(query: Query, embedder: LlamaIndexEmbedder) -> list[float] | None:
+    """The vector that a query brings for an embedder: that of its fingerprint, or a bare one of its dimension."""
+    own, bare = query.vectors.get(embedder.fingerprint), query.vectors.get(ANY_EMBEDDER)
+    if own is None and bare is not None and len(bare) == embedder.dimension:
+        own = bare
+    return None if own is None else [float(value) for value in own]
 
 
 def awaits(store: BasePydanticVectorStore, method: str) -> bool:

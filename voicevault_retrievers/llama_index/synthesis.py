@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from llama_index.core.base.response.schema import RESPONSE_TYPE, AsyncStreamingResponse, StreamingResponse
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.llms import LLM, CustomLLM
+from llama_index.core.llms import LLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate, SelectorPromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.prompts.utils import is_chat_model
@@ -23,6 +23,7 @@ from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import in_thread
 from voicevault_retrievers.llama_index.citations import Sources, sources_of
+from voicevault_retrievers.llama_index.models import awaits
 from voicevault_retrievers.llama_index.node import provenance
 from voicevault_retrievers.llama_index.responses import CitedAnswer, cited
 
@@ -107,7 +108,7 @@ class CitedSynthesizer(BaseSynthesizer):
     ) -> CitedAnswer:
         sources = await adrive(in_thread("sources", partial(self._sources, nodes)))
         blocks: list[NodeWithScore] = list(sources.blocks)
-        if _awaits(self._llm):
+        if _awaits(self._llm, self._streaming):
             response = await self.synthesizer.asynthesize(query, blocks, **response_kwargs)
         else:
             asked = partial(self.synthesizer.synthesize, query, blocks, **response_kwargs)
@@ -171,11 +172,10 @@ def _prompt(instruction: str, asked: str) -> SelectorPromptTemplate:
     return SelectorPromptTemplate(PromptTemplate(f"{instruction}\n\n{asked}"), [(is_chat_model, chat)])
 
 
-def _awaits(llm: LLM) -> bool:
-    """Whether the async call that a synthesizer makes of a model is its own."""
-    name = "achat" if llm.metadata.is_chat_model else "acomplete"
-    # Compared, for each access makes another wrapper of the same function.
-    return bool(getattr(type(llm), name) != getattr(CustomLLM, name))
+def _awaits(llm: LLM, streaming: bool) -> bool:
+    """Whether the async calls that a synthesizer makes of a model are its own."""
+    call = "chat" if llm.metadata.is_chat_model else "complete"
+    return awaits(llm, f"a{call}") and (not streaming or awaits(llm, f"astream_{call}"))
 
 
 def _missing(sources: Sources, nodes: Sequence[NodeWithScore]) -> dict[str, list[str]]:

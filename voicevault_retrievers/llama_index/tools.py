@@ -120,7 +120,7 @@ class RetrievalTool(FunctionTool):
     async def acall(
         self, input: Any = None, where: Any = None, *, query: Any = None, ctx: Context[Any] | None = None, **others: Any
     ) -> ToolOutput:
-        """`call` on the running event loop. `ctx` is the context that an agent gives."""
+        """`call` on the running event loop. `ctx` is the context that an agent gives; a model may make something up."""
         given = _arguments(input if query is None else query, where)
         try:
             asked = self._checked(given)
@@ -128,7 +128,7 @@ class RetrievalTool(FunctionTool):
                 found = await self.search.afind(*asked)
         except _ToldError as error:
             return self._error(given, error)
-        listed = self._listed(found) if ctx is None else await listed_in(ctx, found, self.layout)
+        listed = await listed_in(ctx, found, self.layout) if isinstance(ctx, Context) else self._listed(found)
         return self._output(given, *listed)
 
     def as_langchain_tool(self, **options: Any) -> NoReturn:
@@ -170,16 +170,32 @@ class RetrievalTool(FunctionTool):
             exception=cause if isinstance(cause, Exception) else error,
         )
 
-    def __repr__(self) -> str:
-        options = {
-            "name": self.metadata.name,
-            "k": self.search.k,
-            "filters": self.filters,
-            "max_tokens": self.layout.builder.max_tokens,
-            "node_postprocessors": list(self.search.postprocessors) or None,
+    @property
+    def _options(self) -> dict[str, Any]:
+        """The options that make this tool, but for those that say nothing."""
+        given: dict[str, tuple[Any, Any]] = {
+            "name": (self.metadata.get_name(), None),
+            "description": (self.metadata.description, DESCRIPTION),
+            "k": (self.search.k, None),
+            "filters": (self.filters, None),
+            "max_tokens": (self.layout.builder.max_tokens, None),
+            "markers": (self.layout.builder.markers, "numbered"),
+            "node_postprocessors": (list(self.search.postprocessors), []),
+            "return_direct": (self.metadata.return_direct, False),
         }
-        said = "".join(f", {name}={option!r}" for name, option in options.items() if option is not None)
+        return {name: option for name, (option, default) in given.items() if option != default}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew: what the base keeps, and the arguments' schema, can be neither copied nor pickled.
+        return _made, (type(self), self.search.retriever, self._options), {"_reserved": self._reserved}
+
+    def __repr__(self) -> str:
+        said = "".join(f", {name}={option!r}" for name, option in self._options.items())
         return f"{type(self).__name__}({self.search.retriever!r}{said})"
+
+
+def _made(kind: type[T], retriever: BaseRetriever, options: dict[str, Any]) -> T:
+    return kind(retriever, **options)
 
 
 class _ToldError(Exception):

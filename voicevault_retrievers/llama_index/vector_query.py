@@ -100,9 +100,10 @@ def _query(asked: VectorStoreQuery, searched: set[str], fingerprint: str) -> Que
     if "bm25" in searched and asked.query_str is None:
         raise ConfigError(f"mode {_named(asked)!r} searches for words: give query_str")
     blank = asked.query_str is not None and not asked.query_str.strip()
-    if "dense" in searched and asked.query_embedding is None and not blank:
+    embedding = () if asked.query_embedding is None or "dense" not in searched else asked.query_embedding
+    if "dense" in searched and not len(embedding) and not blank:
         raise ConfigError(f"mode {_named(asked)!r} searches by vector: give query_embedding, the query as embedded")
-    vectors = {} if asked.query_embedding is None else {fingerprint: np.asarray(asked.query_embedding, np.float32)}
+    vectors = {fingerprint: np.asarray(embedding, np.float32)} if len(embedding) else {}
     documents = None if asked.doc_ids is None else {REF_DOC: {"$in": list(asked.doc_ids)}}
     return Query(asked.query_str or "", vectors=vectors, where=both(filter_of(asked.filters), documents))
 

@@ -17,6 +17,7 @@ from voicevault_retrievers.llama_index.copies import FileSystem
 from voicevault_retrievers.llama_index.embedder import embeddings_of
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.view import View
+from voicevault_retrievers.types import Chunk
 
 T = TypeVar("T")
 
@@ -49,8 +50,8 @@ class Vectors(Protocol):
     def channel(self, view: View) -> Leaf:
         """Search by vectors among the chunks of a commit."""
 
-    def adding(self, nodes: Sequence[BaseNode], call: Calling) -> Plan[None]:
-        """How to add nodes, run before they are in the base."""
+    def adding(self, nodes: Sequence[BaseNode], chunks: Sequence[Chunk], call: Calling) -> Plan[None]:
+        """How to add nodes, run before they are in the base as these chunks; raises first what the base would raise."""
 
     def removing(self, ids: Sequence[str], call: Calling) -> Plan[None]:
         """How to remove nodes, run after they have gone from the base."""
@@ -85,7 +86,7 @@ class OwnVectors:
     def channel(self, view: View) -> Leaf:
         return view.dense()
 
-    def adding(self, nodes: Sequence[BaseNode], call: Calling) -> Plan[None]:
+    def adding(self, nodes: Sequence[BaseNode], chunks: Sequence[Chunk], call: Calling) -> Plan[None]:
         yield from ()
 
     def removing(self, ids: Sequence[str], call: Calling) -> Plan[None]:

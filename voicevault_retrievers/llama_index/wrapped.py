@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.leaf import Leaf
+from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.convert import REF_DOC, document_of
 from voicevault_retrievers.llama_index.copies import FileSystem
@@ -23,6 +24,7 @@ from voicevault_retrievers.llama_index.embedder import embeddings_of
 from voicevault_retrievers.llama_index.store_channels import Asked, Entry, StoreChannel, awaits
 from voicevault_retrievers.llama_index.store_filters import CHROMA, QDRANT, RESERVED, SIMPLE, flattened, kind_of
 from voicevault_retrievers.llama_index.vectors import Calling
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.manifest import EmbedderEntry
 from voicevault_retrievers.store.view import View
@@ -39,7 +41,8 @@ class WrappedVectors:
 
     Nodes go to the store first and from it last, so that a change which is cut off leaves too much there, not too
     little; making it again mends it. Until then a node that was to be replaced has the new vector, or, in a store that
-    adds beside what it has, may have none.
+    adds beside what it has, may have none. A SimpleVectorStore, which cannot be searched while it changes, is called
+    by one thread at a time.
     """
 
     fingerprint = ANY_EMBEDDER
@@ -53,6 +56,7 @@ class WrappedVectors:
         self.store = store
         self.base = base
         self.name = type(store).__name__
+        self._alone: AbstractContextManager[None] = Mutex() if isinstance(store, SimpleVectorStore) else nullcontext()
         if isinstance(store, SimpleVectorStore) and not store.data.embedding_dict and len(base):
             _LOG.warning(
                 "knowledge base %r holds %d nodes, and the %s no vectors: load what it persisted, or add the nodes "
@@ -60,7 +64,7 @@ class WrappedVectors:
             )  # fmt: skip
 
     def checked(self, nodes: Sequence[BaseNode]) -> None:
-        embeddings_of(nodes, EmbedderEntry(self.name, len(nodes[0].embedding or ()) if nodes else 0), self.base.name)
+        embeddings_of(nodes, EmbedderEntry(self.name, self._dimension(nodes)), self.base.name)
         for node in nodes if kind_of(self.store) == QDRANT else ():
             if not _is_uuid(node.node_id):
                 raise ConfigError(
@@ -68,13 +72,19 @@ class WrappedVectors:
                     f"{str(uuid.uuid5(uuid.NAMESPACE_URL, node.node_id))!r}, which is uuid5(NAMESPACE_URL, that id)"
                 )
 
-    def channel(self, view: View) -> Leaf:
-        return WrappedChannel(self.store, view)
+    def _dimension(self, nodes: Sequence[BaseNode]) -> int:
+        """That of the vectors in a SimpleVectorStore, which takes any and then fails; else of the first node's."""
+        held = self.store.data.embedding_dict.values() if isinstance(self.store, SimpleVectorStore) else ()
+        return len(next(iter(held), None) or next((node.embedding for node in nodes), None) or ())
 
-    def adding(self, nodes: Sequence[BaseNode], call: Calling) -> Plan[None]:
+    def channel(self, view: View) -> Leaf:
+        return WrappedChannel(self.store, view, self._alone)
+
+    def adding(self, nodes: Sequence[BaseNode], chunks: Sequence[Chunk], call: Calling) -> Plan[None]:
         ids = [node.node_id for node in nodes]
         if not ids:
             return
+        yield from call(partial(self.base.hold, chunks))
         if kind_of(self.store) not in _REPLACING:  # remove what they replace, or a change that was cut off has left
             present = ids if self._can("delete_nodes") else [*(yield from call(partial(self.base.get, ids)))]
             yield from self.removing(present, call)
@@ -119,37 +129,55 @@ class WrappedVectors:
 
     def persist(self, fs: FileSystem, path: str) -> None:
         if self._can("persist"):
-            copies.replace(fs, f"{path}{DENSE}", lambda new: self.store.persist(new, fs))
+            with self._alone:
+                copies.replace(fs, f"{path}{DENSE}", lambda new: self.store.persist(new, fs))
 
     def _can(self, method: str) -> bool:
         return getattr(type(self.store), method) is not getattr(BasePydanticVectorStore, method)
 
     def _changing(self, call: Calling, method: str, twin: str, *given: Any) -> Plan[Any]:
+        def change() -> Any:
+            with self._alone:
+                return getattr(self.store, method)(*given)
+
         own = partial(getattr(self.store, twin), *given) if awaits(self.store, twin) else None
-        return (yield from call(partial(getattr(self.store, method), *given), own))
+        return (yield from call(change, own))
 
 
 class WrappedChannel(StoreChannel):
     """Searches a vector store for the chunks of a knowledge base, which says what is there and what passes.
 
-    A query brings a bare vector: nothing is embedded here.
+    A query brings a bare vector: nothing is embedded here. Raises ConfigError for one of zeros. It searches in threads
+    within `alone`.
     """
 
     def __init__(
-        self, store: BasePydanticVectorStore, view: View, *, ids: Collection[str] | None = None, name: str = "dense"
+        self,
+        store: BasePydanticVectorStore,
+        view: View,
+        alone: AbstractContextManager[None],
+        *,
+        ids: Collection[str] | None = None,
     ) -> None:
-        super().__init__(store, name, ids=ids)
+        super().__init__(store, "dense", ids=ids)
         self.view = view
+        self._alone = alone
 
     def among(self, ids: Iterable[str]) -> WrappedChannel:
         """This channel among the chunks of some ids alone."""
         held = {name for part in self.view.parts for name in part.rows.places(ids)}
-        return WrappedChannel(self.store, self.view, ids=held, name=self.name)
+        return WrappedChannel(self.store, self.view, self._alone, ids=held)
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        with self._alone:
+            return super().find(query, wordings, k)
 
     def _asked(self, query: Query, wording: Variant) -> Asked | None:
         vector = query.vectors.get(ANY_EMBEDDER)
         if vector is None or not len(self.view.snapshot) or (self.ids is not None and not self.ids):
             return None
+        if not vector.any():
+            raise ConfigError("the query's vector is all zeros, which points nowhere")
         return Asked(wording.text, [float(value) for value in vector])
 
     def _passing(self, entries: Mapping[str, Entry], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:

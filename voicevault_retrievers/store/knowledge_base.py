@@ -333,6 +333,11 @@ class KnowledgeBase:
             prepared.prepare(snapshot, given, progress)
         return self._writer.commit(Put(given, prepared, kept, named, alone))
 
+    def hold(self, chunks: Iterable[Chunk] = ()) -> None:
+        """Take the writer's lock, and see what others have committed. Raises what `add` would raise of these chunks."""
+        codec.kept(chunks, self.name, self._limits)
+        self._writer.hold()
+
     def delete(
         self, ids: Iterable[str] | None = None, *, source: str | None = None, where: Filter | None = None
     ) -> int:

@@ -103,6 +103,11 @@ class Writer:
                 self._release()
             raise
 
+    def hold(self) -> None:
+        """Take the lock, where it is not held."""
+        with self.holding():
+            pass
+
     def reload(self) -> bool:
         """See what others have committed; whether there was anything."""
         self._check_fork()

@@ -214,7 +214,7 @@ def _fetching() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ContextExpansionError(f"parents could not be fetched: {error or type(error).__name__}") from error
+        raise ContextExpansionError(f"parents could not be fetched: {str(error) or type(error).__name__}") from error
 
 
 def _ratio(ratio: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,7 +24,7 @@ from voicevault_retrievers.leaf import Leaf, Match, in_given_order
 from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
 from voicevault_retrievers.llama_index.convert import chunk_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
-from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits, brought
+from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits, brought, turns, waits
 from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Query, Ranking, Variant
 
 Part: TypeAlias = Channel | BaseRetriever | BaseIndex[Any] | BasePydanticVectorStore
@@ -54,6 +55,8 @@ class RetrieverChannel(Leaf):
         self.part = part
         model = getattr(part, "_embed_model", None)
         self._embedder = LlamaIndexEmbedder(model) if isinstance(model, BaseEmbedding) else None
+        local = self._embedder is not None and not waits(self._embedder.model)
+        self._alone = turns(getattr(part, "_vector_store", None)) if local else nullcontext()
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if isinstance(self.part, VectorIndexRetriever) and filter_of(query) and _is_plain(self.part):
@@ -71,7 +74,8 @@ class RetrieverChannel(Leaf):
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         bundles = self._bundles(query, wordings)
-        return [_matches(self._retriever(k).retrieve(bundle)) if bundle else [] for bundle in bundles]
+        with self._alone:
+            return [_matches(self._retriever(k).retrieve(bundle)) if bundle else [] for bundle in bundles]
 
     def _retriever(self, k: int) -> BaseRetriever:
         return self.part.as_retriever(similarity_top_k=k) if isinstance(self.part, BaseIndex) else self.part

@@ -114,6 +114,8 @@ class HybridRetriever(ComposedRetriever):
         """
         refuse(cls, options, cls.from_index)
         chosen = preset_of(preset)
+        if not isinstance(index, VectorStoreIndex):
+            raise ConfigError(f"expected a VectorStoreIndex, not a {type(index).__name__}; a store goes in channels")
         base = _InMemory(nodes_of(index), analyzer_of(language, analyzer))
         own = {"bm25": base.bm25(**_wanted(chosen, formula).get("bm25", {})), "dense": index}
         return cls(channels=beside(own, channels), preset=chosen, **options)

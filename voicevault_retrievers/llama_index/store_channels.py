@@ -6,6 +6,7 @@ import dis
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice, zip_longest
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.schema import BaseNode, ObjectType
+from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
 from voicevault_retrievers.drive import adrive
@@ -24,6 +26,7 @@ from voicevault_retrievers.llama_index.base import in_thread
 from voicevault_retrievers.llama_index.convert import chunk_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
 from voicevault_retrievers.llama_index.store_filters import Pushed, effort, pushed, reach_of
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Chunk, Query, Variant
 
 
@@ -61,6 +64,7 @@ class StoreChannel(Foreign[Asked, Pushed, Entry]):
         super().__init__(name, kind, timeout=timeout)
         self.store = store
         self.ids = None if ids is None else frozenset(ids)
+        self._alone = turns(store)
         self.awaits = awaits(store, "aquery")
         self.reach = reach_of(store)
 
@@ -69,7 +73,8 @@ class StoreChannel(Foreign[Asked, Pushed, Entry]):
         """How to get the chunks of those entries that are there and pass a filter, by id."""
 
     def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
-        return _entries(self.store.query(_query(asked, k, narrowed), **narrowed.options, **effort(self.store, k)))
+        with self._alone:
+            return _entries(self.store.query(_query(asked, k, narrowed), **narrowed.options, **effort(self.store, k)))
 
     async def _asearch(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
         options = {**narrowed.options, **effort(self.store, k)}
@@ -124,7 +129,7 @@ class VectorStoreChannel(StoreChannel):
             raise ConfigError(f"{type(store).__name__} holds no texts: give its index, which has a docstore that does")
         super().__init__(store, name, kind, ids=ids, timeout=timeout)
         self.embedder = LlamaIndexEmbedder(model)
-        self._embeds = _awaits(model)
+        self._embeds = waits(model)
 
     def _asked(self, query: Query, wording: Variant) -> Asked | None:
         text = wording.text
@@ -180,6 +185,11 @@ def awaits(store: BasePydanticVectorStore, method: str) -> bool:
     return own and getattr(store, "_aclient", store) is not None  # Qdrant's wants a client that may not have been given
 
 
+def turns(store: object) -> AbstractContextManager[None]:
+    """In a store whose search is a loop of Python's, threads take turns: at once they take several times as long."""
+    return Mutex() if isinstance(store, SimpleVectorStore) else nullcontext()
+
+
 def _query(asked: Asked, k: int, narrowed: Pushed) -> VectorStoreQuery:
     return VectorStoreQuery(asked.vector, k, query_str=asked.text, **narrowed.fields)
 
@@ -204,7 +214,7 @@ def _filled(found: Sequence[Entry], names: Mapping[str, str], nodes: Sequence[Ba
     return [entry if node is None else Entry(node.node_id, node, entry.score) for entry, node in fetched]
 
 
-def _awaits(model: BaseEmbedding) -> bool:
+def waits(model: BaseEmbedding) -> bool:
     """Whether a model's async embedding waits for something: one that never awaits computes on the event loop."""
     code = getattr(inspect.unwrap(type(model)._aget_query_embedding), "__code__", None)
     return code is not None and any(step.opname == "GET_AWAITABLE" for step in dis.get_instructions(code))

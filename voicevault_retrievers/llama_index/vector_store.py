@@ -74,6 +74,9 @@ class HybridVectorStore(BasePydanticVectorStore):
         self, base: KnowledgeBase, *, dense: BasePydanticVectorStore | None = None, fusion: Method | None = None
     ) -> None:
         super().__init__()  # type: ignore[call-arg]  # mypy overlooks that stores_text has a default here
+        if not isinstance(base, KnowledgeBase):
+            raise ConfigError(f"expected a KnowledgeBase, not {base!r}; a base is opened by name: open(name)")
+        _check_store(dense)
         self._base = base
         self._dense = dense
         self._kept = HybridNodes(base, OwnVectors(base) if dense is None else WrappedVectors(dense, base), fusion)
@@ -100,6 +103,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         Raises as that does; ConfigError for a base for keywords only without `dense`, and for one with vectors of its
         own, or an `embed_model`, beside it.
         """
+        _check_store(dense)
         if dense is not None and embed_model is not None:
             raise ConfigError("with dense=... the base keeps no vectors, and no embed_model: leave that out")
         folder = locate(base, root)
@@ -286,3 +290,8 @@ def _known(folder: Path, embed_model: BaseEmbedding | Embedder | str | None) -> 
 def _refuse(options: Mapping[str, Any]) -> None:
     if options:
         raise ConfigError(f"HybridVectorStore takes no {', '.join(map(repr, options))} here")
+
+
+def _check_store(dense: object) -> None:
+    if not isinstance(dense, BasePydanticVectorStore | None):
+        raise ConfigError(f"dense is a vector store of LlamaIndex, not a {type(dense).__name__}")

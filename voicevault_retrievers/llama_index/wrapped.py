@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,9 @@ from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.convert import REF_DOC, document_of
 from voicevault_retrievers.llama_index.copies import FileSystem
 from voicevault_retrievers.llama_index.embedder import embeddings_of
-from voicevault_retrievers.llama_index.store_channels import Asked, Entry, StoreChannel, awaits
+from voicevault_retrievers.llama_index.store_channels import Asked, Entry, StoreChannel, awaits, turns
 from voicevault_retrievers.llama_index.store_filters import CHROMA, QDRANT, RESERVED, SIMPLE, flattened, kind_of
 from voicevault_retrievers.llama_index.vectors import Calling
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.manifest import EmbedderEntry
 from voicevault_retrievers.store.view import View
@@ -56,7 +55,7 @@ class WrappedVectors:
         self.store = store
         self.base = base
         self.name = type(store).__name__
-        self._alone: AbstractContextManager[None] = Mutex() if isinstance(store, SimpleVectorStore) else nullcontext()
+        self._alone = turns(store)
         if isinstance(store, SimpleVectorStore) and not store.data.embedding_dict and len(base):
             _LOG.warning(
                 "knowledge base %r holds %d nodes, and the %s no vectors: load what it persisted, or add the nodes "

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.docs.blocks import blocks, printed
 from tests.docs.test_documents_run import needs_weights
 
 pytest.importorskip("langchain_core")
@@ -24,51 +18,7 @@ SETUP, *REST = re.split(r"(?m)^(?=## (?!What))", (DOCS / "migrating-from-langcha
 SECTIONS = {part.splitlines()[0].removeprefix("## "): part for part in REST}
 GUIDE = (DOCS / "langchain.md").read_text("utf-8")
 
-# Reads sessions, lists of scripts that share their names, and writes what each script prints, or how it ends.
-RUN = """
-import contextlib, io, json, sys, traceback
-outcomes = []
-for session in json.load(sys.stdin):
-    names, printed = {"__name__": "__main__"}, []
-    for script in session:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            try:
-                exec(script, names)
-            except BaseException:
-                traceback.print_exc(file=out)
-        printed.append(out.getvalue())
-    outcomes.append(printed)
-json.dump(outcomes, sys.stdout)
-"""
 STRICT = ("-W", "error", "-W", "ignore:The function `load` is in beta", "-W", "ignore:`langchain-community` is being")
-
-
-class Block(NamedTuple):
-    code: str
-    prints: str
-
-    @property
-    def missing(self) -> list[str]:
-        """The packages that it imports and that are not installed."""
-        nodes = list(ast.walk(ast.parse(self.code)))
-        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-        names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-        return sorted({name.partition(".")[0] for name in names if find_spec(name.partition(".")[0]) is None})
-
-
-def blocks(text: str) -> list[Block]:
-    """The blocks that print something; that of the set-up has nothing below it."""
-    found = re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", text, re.DOTALL)
-    return [Block(*each) for each in found]
-
-
-@cache
-def printed(sessions: tuple[tuple[str, ...], ...], options: tuple[str, ...] = ()) -> list[list[str]]:
-    command = [sys.executable, *options, "-c", RUN]
-    done = subprocess.run(command, input=json.dumps(sessions), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    outcomes: list[list[str]] = json.loads(done.stdout)
-    return outcomes
 
 
 def check(sections: Sequence[str], at: int, options: tuple[str, ...], section: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, get_args
 
-from voicevault_retrievers.types import ChannelKind, Hit, Result, Vote
+from voicevault_retrievers.calls import Span
+from voicevault_retrievers.telemetry import found_in
+from voicevault_retrievers.types import ChannelKind, Hit, Query, Result, Vote
 
 
 def provenance(hit: Hit) -> dict[str, Any]:
@@ -46,6 +48,30 @@ def stage_entry(vote: Vote) -> dict[str, Any]:
             part.stage: {key: value for key, value in _channel(part).items() if key != "query"} for part in vote.parts
         }
     return told
+
+
+def after_stage(known: Mapping[str, Any], before: Hit, hit: Hit, degraded: Sequence[str]) -> dict[str, Any]:
+    """What is known of a hit, and what a stage said of it: its votes, the text that was found, what was skipped."""
+    told = dict(known)
+    told |= {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
+    if hit.context is not None:
+        told["text"] = hit.chunk.text
+    if degraded:
+        earlier = told.get("degraded")
+        told["degraded"] = [*(earlier if isinstance(earlier, list) else ()), *degraded]
+    return told
+
+
+def step(span: Span, outcome: Any) -> dict[str, Any]:
+    """What a call of a search did: name, seconds, queries; the hits' ids and scores, wordings, or the error."""
+    data: dict[str, Any] = {"name": span.name, "seconds": span.seconds, "queries": list(span.texts)}
+    if span.k is not None:
+        data["k"] = span.k
+    if span.error is not None:
+        return {**data, "error": f"{type(span.error).__name__}: {span.error}"}
+    if isinstance(outcome, Query):
+        return {**data, "wordings": list(dict.fromkeys([outcome.text, *(v.text for v in outcome.variants)]))}
+    return {**data, "hits": [{"id": chunk_id, "score": score} for chunk_id, score in found_in(outcome)]}
 
 
 def votes_of(told: Mapping[str, Any]) -> tuple[Vote, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from logging import Logger
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Stage
@@ -61,6 +62,15 @@ class TopN(Around):
 
     def __repr__(self) -> str:
         return f"TopN({self.below!r}, {self.n})"
+
+
+def settled(ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
+    """The ranking of a stage that works alone: a failure is logged; with "raise" one that degrades is raised."""
+    for failure in ranking.errors:
+        if on_error == "raise" and failure.degrades and failure.error is not None:
+            raise failure.error
+        log.warning("%s %s: %s", who, "kept the order it was given" if failure.degrades else "notes", failure)
+    return ranking
 
 
 def in_order(hits: Iterable[Hit]) -> tuple[Hit, ...]:

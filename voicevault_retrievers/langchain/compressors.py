@@ -17,7 +17,7 @@ from voicevault_retrievers.checks import whole
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import stage_entry
+from voicevault_retrievers.explanation import after_stage
 from voicevault_retrievers.langchain.base import below
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, told_of
@@ -25,7 +25,7 @@ from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.over import StagedRetriever, staged
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.stages import in_order, place_id, place_of
+from voicevault_retrievers.stages import in_order, place_id, place_of, settled
 from voicevault_retrievers.types import Failure, Hit, Query, Ranking
 
 _LOG = logging.getLogger(__name__)
@@ -86,12 +86,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
             ranking = given.failing(Failure.of(type(self).__name__, stage))
         else:
             ranking = yield from self._placed(stage).plan(Query(query), given)
-        for failure in ranking.errors:
-            if self.on_error == "raise" and failure.degrades and failure.error is not None:
-                raise failure.error
-            said = "kept the order it was given" if failure.degrades else "notes"
-            _LOG.warning("%s %s: %s", type(self).__name__, said, failure)
-        return ranking
+        return settled(ranking, self.on_error, type(self).__name__, _LOG)
 
     def _placed(self, stage: Stage) -> Stage:
         """The stage for hits that are told by their places among the documents (see `place_id`)."""
@@ -167,14 +162,7 @@ def ranking_of(documents: Sequence[Document]) -> Ranking:
 def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str]) -> Document:
     """A copy of a document with what the stage said of it, beside what was said before."""
     twin = document.model_copy(update={"page_content": hit.text, "metadata": copy.deepcopy(document.metadata)})
-    told = dict(told_of(twin))
-    told |= {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
-    if hit.context is not None:
-        told["text"] = hit.chunk.text
-    if degraded:
-        earlier = told.get("degraded")
-        told["degraded"] = [*(earlier if isinstance(earlier, list) else ()), *degraded]
-    if told:
+    if told := after_stage(told_of(twin), before, hit, degraded):
         twin.metadata[PROVENANCE] = told
     return twin
 

@@ -8,8 +8,7 @@ from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_eve
 from langchain_core.runnables import RunnableConfig
 
 from voicevault_retrievers.calls import AsyncObserver, Observer, Span
-from voicevault_retrievers.telemetry import found_in
-from voicevault_retrievers.types import Query
+from voicevault_retrievers.explanation import step
 
 DEGRADED_EVENT = "voicevault_degraded"
 EVENTS = {
@@ -28,7 +27,7 @@ def observer(config: RunnableConfig) -> Observer | None:
 
     def observe(span: Span, outcome: Any) -> None:
         if span.kind in EVENTS:
-            dispatch_custom_event(EVENTS[span.kind], told(span, outcome), config=config)
+            dispatch_custom_event(EVENTS[span.kind], step(span, outcome), config=config)
 
     return observe
 
@@ -40,21 +39,9 @@ def aobserver(config: RunnableConfig) -> AsyncObserver | None:
 
     async def observe(span: Span, outcome: Any) -> None:
         if span.kind in EVENTS:
-            await adispatch_custom_event(EVENTS[span.kind], told(span, outcome), config=config)
+            await adispatch_custom_event(EVENTS[span.kind], step(span, outcome), config=config)
 
     return observe
-
-
-def told(span: Span, outcome: Any) -> dict[str, Any]:
-    """An event's data: name, seconds and queries; the hits' ids and scores, an expansion's wordings, or the error."""
-    data: dict[str, Any] = {"name": span.name, "seconds": span.seconds, "queries": list(span.texts)}
-    if span.k is not None:
-        data["k"] = span.k
-    if span.error is not None:
-        return {**data, "error": f"{type(span.error).__name__}: {span.error}"}
-    if isinstance(outcome, Query):
-        return {**data, "wordings": list(dict.fromkeys([outcome.text, *(v.text for v in outcome.variants)]))}
-    return {**data, "hits": [{"id": chunk_id, "score": score} for chunk_id, score in found_in(outcome)]}
 
 
 def _listened(config: RunnableConfig) -> bool:

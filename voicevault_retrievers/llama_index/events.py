@@ -12,9 +12,9 @@ from llama_index_instrumentation.dispatcher import Dispatcher
 from llama_index_instrumentation.event_handlers import NullEventHandler
 
 from voicevault_retrievers.calls import AsyncObserver, Observer, Span
+from voicevault_retrievers.explanation import step
 from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.telemetry import found_in
-from voicevault_retrievers.types import Hit, Query, Ranking
+from voicevault_retrievers.types import Hit, Ranking
 
 dispatcher = get_dispatcher(__name__)
 _KINDS = frozenset({"rewriter", "channel", "fusion", "stage"})
@@ -83,14 +83,7 @@ def degraded(skipped: list[str]) -> None:
 def _dispatch(span: Span, outcome: Any, passes: Callable[[Any], bool]) -> None:
     if span.kind not in _KINDS:
         return
-    event = SearchStepEvent(name=span.name, kind=span.kind, seconds=span.seconds, queries=list(span.texts), k=span.k)
-    if span.error is not None:
-        event.error = f"{type(span.error).__name__}: {span.error}"
-    elif isinstance(outcome, Query):
-        event.wordings = list(dict.fromkeys([outcome.text, *(variant.text for variant in outcome.variants)]))
-    else:
-        event.hits = [{"id": chunk_id, "score": score} for chunk_id, score in found_in(_permitted(outcome, passes))]
-    dispatcher.event(event)
+    dispatcher.event(SearchStepEvent(kind=span.kind, **step(span, _permitted(outcome, passes))))
 
 
 def _permitted(outcome: Any, passes: Callable[[Any], bool]) -> Any:

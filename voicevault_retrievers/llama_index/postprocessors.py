@@ -20,7 +20,7 @@ from voicevault_retrievers.channel import MAX_DEPTH, Stage
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import finite, stage_entry
+from voicevault_retrievers.explanation import after_stage, finite
 from voicevault_retrievers.llama_index.convert import node_of, query_of
 from voicevault_retrievers.llama_index.node import explained, hit_of, provenance
 from voicevault_retrievers.llama_index.options import config_error
@@ -29,7 +29,7 @@ from voicevault_retrievers.made import Parts
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.stages import in_order, place_id, place_of
+from voicevault_retrievers.stages import in_order, place_id, place_of, settled
 from voicevault_retrievers.types import Hit, Query, Ranking
 
 _LOG = logging.getLogger(__name__)
@@ -143,12 +143,7 @@ class StagePostprocessor(BaseNodePostprocessor):
 
     def _plan(self, query: Query, given: Ranking) -> Plan[Ranking]:
         ranking = yield from self._placed(self._stage()).plan(query, given)
-        for failure in ranking.errors:
-            if self.on_error == "raise" and failure.degrades and failure.error is not None:
-                raise failure.error
-            said = "kept the order it was given" if failure.degrades else "notes"
-            _LOG.warning("%s %s: %s", type(self).__name__, said, failure)
-        return ranking
+        return settled(ranking, self.on_error, type(self).__name__, _LOG)
 
     def _placed(self, stage: Stage) -> Stage:
         """The stage for hits that are told by their places among the nodes (see `place_id`)."""
@@ -250,13 +245,6 @@ def _ranking(nodes: Sequence[NodeWithScore]) -> Ranking:
 
 def _told_of(node: NodeWithScore, before: Hit, hit: Hit, degraded: Sequence[str]) -> dict[str, Any]:
     """What is known of a node after a stage, beside what was known before; else the score it came with."""
-    said: dict[str, Any] = {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
-    if hit.context is not None:
-        said["text"] = hit.chunk.text
     known: dict[str, Any] = copy.deepcopy(provenance(node) or {})
-    if not known and (said or degraded):
-        known["retrieved"] = {"score": finite(node.score)}
-    if degraded:
-        earlier = known.get("degraded")
-        said["degraded"] = [*(earlier if isinstance(earlier, list) else ()), *degraded]
-    return known | said
+    told = after_stage(known, before, hit, degraded)
+    return told if known or not told else {"retrieved": {"score": finite(node.score)}, **told}

@@ -18,7 +18,8 @@ from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both, scope
-from voicevault_retrievers.fusion.fuse import DEPTH, Method, OnError, fuse
+from voicevault_retrievers.fusion import Method, fuse
+from voicevault_retrievers.fusion.fuse import DEPTH, OnError
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank

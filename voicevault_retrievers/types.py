@@ -165,13 +165,13 @@ def _vector(values: ArrayLike) -> Vector:
 class Vote:
     """What one channel or stage said of one hit.
 
-    `rank` counts from 1. `score` is its own score, higher is better. `contribution` is what it added to the fused
+    `rank` counts from 1, None where it only scored what others found. `score` is its own, higher is better. `contribution` is what it added to the fused
     score, None where it is not part of a sum. `query` is the wording that found the hit, `terms` those of its words
     that matched, `parts` the votes of a fusion inside a fusion.
     """
 
     stage: str
-    rank: int
+    rank: int | None
     score: float | None = None
     weight: float = 1.0
     contribution: float | None = None
@@ -219,7 +219,7 @@ class Hit:
     @property
     def found_by(self) -> FoundBy | None:
         """`hybrid` where at least two channels found it, else the kind of the one that did."""
-        kinds = [leaf.kind for vote in self.votes for leaf in vote.leaves() if leaf.kind is not None]
+        kinds = [leaf.kind for vote in self.votes for leaf in vote.leaves() if leaf.kind and leaf.rank]
         return "hybrid" if len(kinds) > 1 else (kinds[0] if kinds else None)
 
     def vote(self, stage: str) -> Vote | None:

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.method import Evidence, Method
 from voicevault_retrievers.fusion.rrf import RRF
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Vote, ranked
+from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Spread, Vote, ranked
 
 OnError: TypeAlias = Literal["skip", "raise"]
 DEPTH = 100
-
-
-@runtime_checkable
-class Method(Protocol):
-    """How rankings become one: what each channel adds to the fused score of each chunk."""
-
-    def contributions(
-        self, rankings: Mapping[str, Ranking], weights: Mapping[str, float]
-    ) -> dict[str, dict[str, float]]:
-        """For each channel, chunk ids and what it adds to each."""
-        ...
 
 
 class Fused(Channel):
@@ -66,11 +57,39 @@ class Fused(Channel):
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
         failures = [Failure.of(name, error) for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
+        found, unscored = yield from self._judged(query, rankings)
+        failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))
         (hits,) = yield (
-            Call(self.name, partial(self._fuse, rankings, weights), inline=True, kind="fusion", texts=(query.text,)),
+            Call(self.name, partial(self._fuse, found, weights), inline=True, kind="fusion", texts=(query.text,)),
         )
-        return Ranking(value_of(hits), (*failures, *_strangers(self.name, rankings))).top(k)
+        notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
+        return Ranking(value_of(hits), (*failures, *notes, *_strangers(self.name, rankings))).top(k)
+
+    def _judged(self, query: Query, rankings: Mapping[str, Ranking]) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
+        """What the channels say, with the exact scores of all hits and their spread where the method goes by them."""
+        found = {name: Evidence(ranking, self.channels[name].kind) for name, ranking in rankings.items()}
+        ids = tuple(dict.fromkeys(chunk_id for ranking in rankings.values() for chunk_id in ranking.ids))
+        able = [name for name in found if _able(self.channels[name])] if self.method.exact and ids else []
+        outcomes = (yield tuple(self._assess(name, query, ids) for name in able)) if able else []
+        failures: list[Failure] = []
+        for name, outcome in zip(able, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                failures.append(Failure.of(name, outcome))
+            else:
+                found[name] = replace(found[name], scores=outcome[0], spread=outcome[1])
+        return found, failures
+
+    def _assess(self, name: str, query: Query, ids: Sequence[str]) -> Call:
+        channel = self.channels[name]
+
+        def assess() -> tuple[Mapping[str, float] | None, Spread | None]:
+            return channel.scores(query, ids), channel.spread(query)
+
+        return Call(f"{name} scores", assess, timeout=getattr(channel, "timeout", None), texts=(query.text,))
+
+    def _notes(self, found: Mapping[str, Evidence]) -> Sequence[str]:
+        return self.method.notes(found) if any(len(evidence.ranking) for evidence in found.values()) else ()
 
     def _weights(self, query: Query) -> Mapping[str, float]:
         """The query's weights for these channels over the fusion's own."""
@@ -87,16 +106,21 @@ class Fused(Channel):
         if errors and self.on_error == "raise":
             raise errors[0]
 
-    def _fuse(self, rankings: Mapping[str, Ranking], weights: Mapping[str, float]) -> tuple[Hit, ...]:
-        parts = self.method.contributions(rankings, weights)
-        found: dict[str, dict[str, Hit]] = {}
+    def _fuse(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> tuple[Hit, ...]:
+        parts = self.method.contributions(found, weights)
+        hits: dict[str, dict[str, Hit]] = {}
         votes: dict[str, list[Vote]] = {}
-        for name, ranking in rankings.items():
-            for rank, hit in enumerate(ranking, 1):
+        for name, evidence in found.items():
+            for rank, hit in enumerate(evidence.ranking, 1):
                 vote = _vote(name, rank, hit, weights[name], parts[name][hit.chunk.id])
-                found.setdefault(hit.chunk.id, {})[name] = hit
+                hits.setdefault(hit.chunk.id, {})[name] = hit
                 votes.setdefault(hit.chunk.id, []).append(vote)
-        return ranked(_fused(found[chunk_id], own) for chunk_id, own in votes.items())
+        for name, evidence in found.items():
+            for chunk_id, contribution in parts[name].items():
+                if name not in hits[chunk_id] and contribution:
+                    score = (evidence.scores or {}).get(chunk_id)
+                    votes[chunk_id].append(Vote(name, None, score, weights[name], contribution, kind=evidence.kind))
+        return ranked(_fused(hits[chunk_id], own) for chunk_id, own in votes.items())
 
     def leaves(self) -> Iterator[Channel]:
         for channel in self.channels.values():
@@ -137,6 +161,11 @@ def fuse(
     if on_error not in ("skip", "raise"):
         raise unknown("on_error", on_error, ("skip", "raise"))
     return Fused(both, method=method_of(method) or RRF(), weights=weights or {}, depth=depth, on_error=on_error)
+
+
+def _able(channel: Channel) -> bool:
+    """Whether it may have exact scores, or a spread: the default is to have neither."""
+    return type(channel).scores is not Channel.scores or type(channel).spread is not Channel.spread
 
 
 METHODS: Mapping[str, Callable[[], Method]] = {"rrf": RRF}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from voicevault_retrievers.checks import number
-from voicevault_retrievers.types import Ranking
+from voicevault_retrievers.fusion.method import Contributions, Evidence, Method
 
 
 @dataclass(frozen=True)
-class RRF:
+class RRF(Method):
     """Each channel adds `weight / (k + rank)`, rank from 1; scores and their scales play no part."""
 
     k: float = 60
@@ -18,11 +18,8 @@ class RRF:
     def __post_init__(self) -> None:
         number("RRF's k", self.k)
 
-    def contributions(
-        self, rankings: Mapping[str, Ranking], weights: Mapping[str, float]
-    ) -> dict[str, dict[str, float]]:
-        """For each channel, what it adds to the fused score of each chunk that it found."""
+    def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
         return {
-            name: {hit.chunk.id: weights[name] / (self.k + rank) for rank, hit in enumerate(ranking, 1)}
-            for name, ranking in rankings.items()
+            name: {hit.chunk.id: weights[name] / (self.k + rank) for rank, hit in enumerate(evidence.ranking, 1)}
+            for name, evidence in found.items()
         }

@@ -12,7 +12,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQu
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.fusion.fuse import Method
+from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.leaf import Leaf
 from voicevault_retrievers.llama_index.convert import REF_DOC, chunk_of, node_of, stored
 from voicevault_retrievers.llama_index.node import node_of_hit

@@ -13,7 +13,8 @@ from voicevault_retrievers.channel import check_k
 from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
 from voicevault_retrievers.filters import both
-from voicevault_retrievers.fusion.fuse import DEPTH, Method, fuse
+from voicevault_retrievers.fusion import Method, fuse
+from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index.convert import REF_DOC
 from voicevault_retrievers.llama_index.filters import filter_of

@@ -25,7 +25,7 @@ from llama_index.core.vector_stores.types import (
 
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, IndexDamagedError
-from voicevault_retrievers.fusion.fuse import Method
+from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.copies import FileSystem

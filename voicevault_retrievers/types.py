@@ -165,9 +165,9 @@ def _vector(values: ArrayLike) -> Vector:
 class Vote:
     """What one channel or stage said of one hit.
 
-    `rank` counts from 1, None where it only scored what others found. `score` is its own, higher is better. `contribution` is what it added to the fused
-    score, None where it is not part of a sum. `query` is the wording that found the hit, `terms` those of its words
-    that matched, `parts` the votes of a fusion inside a fusion.
+    `rank` counts from 1, None where it scored what only others found. `score` is its own, higher is better.
+    `contribution` is what it added to the fused score, None where it is not part of a sum. `query` is the wording that
+    found the hit, `terms` those of its words that matched, `parts` the votes of a fusion inside a fusion.
     """
 
     stage: str

@@ -85,7 +85,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Span:
-    """One call of a run: how long it took in seconds, the error it ended with, and what was asked."""
+    """One call of a run: how long it took in seconds, the error it ended with, and what was asked.
+
+    `query` is what a rewriter made of the query.
+    """
 
     name: str
     kind: Kind
@@ -93,6 +96,7 @@ class Span:
     error: Exception | None = None
     texts: tuple[str, ...] = ()
     k: int | None = None
+    query: Any = None
 
 
 Observer: TypeAlias = Callable[[Span, Any], None]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import AsyncObserver, Call, Lane, Observer, Plan, Span
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.drive import adrive, drive
@@ -73,8 +74,16 @@ class Channel(ABC):
         """The exact score of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
         return None
 
-    def spread(self, query: Query) -> Spread | None:
-        """How this channel's scores are distributed over its collection; None where it cannot tell."""
+    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
+        """How this channel's scores are distributed over these chunks, or its collection; None where it cannot tell."""
+        return None
+
+    def sample(self, query: Query) -> Sequence[str] | None:
+        """The ids of some of all chunks that match, whatever they score; None where it cannot tell."""
+        return None
+
+    def alike(self, query: Query) -> Alike | None:
+        """How alike it finds some of the chunks that may be searched; None where it cannot tell."""
         return None
 
     def leaves(self) -> Iterator[Channel]:
@@ -124,6 +133,10 @@ class Stage(ABC):
     def needs(self, k: int) -> int:
         """How many hits it asks from below, at first, to give k."""
         return k
+
+    def over(self, channels: Mapping[str, Channel]) -> Stage:
+        """This stage behind a fusion of channels: one that goes by what they hold gives its twin that does."""
+        return self
 
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
         """How to refine a ranking; where that fails, the ranking as it was, with the failure beside it."""
@@ -246,10 +259,14 @@ class Rewriter(ABC):
             return query, (Failure.of(self.name, outcome),)
         return as_query(outcome), ()
 
+    def over(self, channel: Channel) -> Rewriter:
+        """This rewriter before a channel: one that goes by what is searched there gives its twin that does."""
+        return self
+
     def __rshift__(self, channel: Channel) -> Rewritten:
         if not isinstance(channel, Channel):
             return NotImplemented
-        return Rewritten(self, channel)
+        return Rewritten(self.over(channel), channel)
 
 
 class Rewritten(Channel):

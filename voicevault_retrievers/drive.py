@@ -230,7 +230,8 @@ class _Run:
         if self._spans is None and self._news is None:
             return
         call, error = ticket.call, outcome if isinstance(outcome, Exception) else None
-        span = Span(call.name, call.kind, time.monotonic() - ticket.began, error, call.texts, call.k)
+        query = outcome if call.kind == "rewriter" and error is None else None
+        span = Span(call.name, call.kind, time.monotonic() - ticket.began, error, call.texts, call.k, query)
         if self._spans is not None:
             self._spans.append(span)
         if self._news is not None:

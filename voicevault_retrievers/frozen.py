@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
+
+from voicevault_retrievers.errors import ConfigError
 
 
 class FrozenDict(dict[str, Any]):
@@ -22,3 +26,12 @@ class FrozenDict(dict[str, Any]):
 
     def __hash__(self) -> int:  # type: ignore[override]  # dict sets it to None
         return hash(tuple(sorted(self)))
+
+
+def positive(name: str, weights: Mapping[str, float] | None) -> FrozenDict | None:
+    """The weights, when they are finite numbers above 0; None is none."""
+    if weights is None:
+        return None
+    if not all(isinstance(weight, int | float) and 0.0 < weight < math.inf for weight in weights.values()):
+        raise ConfigError(f"{name} have weights above 0, not {dict(weights)!r}")
+    return FrozenDict(weights)

@@ -13,7 +13,7 @@ from voicevault_retrievers import telemetry
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k, permitted
 from voicevault_retrievers.checks import seconds_or_none
-from voicevault_retrievers.context.builder import ContextBuilder, Turn
+from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -21,9 +21,10 @@ from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
 from voicevault_retrievers.protocols import Scorer
-from voicevault_retrievers.query import RuleExpansion, Together
+from voicevault_retrievers.query import RuleExpansion, RuleRouter, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, as_query
+from voicevault_retrievers.turns import Turn, as_turn
+from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, Route, as_query
 
 
 class Pipeline:
@@ -66,14 +67,16 @@ class Pipeline:
     ) -> Result:
         """Search, and put what is found in a context behind the conversation so far.
 
-        `observe` is told of each channel, fusion and stage, with its outcome, as soon as it has ended.
+        `history` is that conversation, oldest turn first, unless the query brings it (`Query.history`); it is what
+        rewriters of follow-up questions read. `observe` is told of each channel, fusion and stage, with its outcome, as
+        soon as it has ended.
         """
-        asked, k, spans = self._asked(query), self._k(k), list[Span]()
+        asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with telemetry.search(asked.text, k) as note:
             ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
             ranking = permitted(ranking, asked.require)
             note(ranking)
-        return self._result(asked, ranking, spans, history)
+        return self._result(asked, ranking, spans)
 
     async def asearch(
         self,
@@ -84,12 +87,12 @@ class Pipeline:
         observe: AsyncObserver | None = None,
     ) -> Result:
         """`search` on the running event loop; the same result but for the timings."""
-        asked, k, spans = self._asked(query), self._k(k), list[Span]()
+        asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with telemetry.search(asked.text, k) as note:
             ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
             ranking = permitted(ranking, asked.require)
             note(ranking)
-        return self._result(asked, ranking, spans, history)
+        return self._result(asked, ranking, spans)
 
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
         """This pipeline's search under filters of its own, as a channel of another pipeline.
@@ -121,8 +124,10 @@ class Pipeline:
     def _k(self, k: int | None) -> int:
         return self.k if k is None else check_k(k)
 
-    def _asked(self, query: str | Query) -> Query:
+    def _asked(self, query: str | Query, history: Sequence[Turn | tuple[str, str]]) -> Query:
         asked = as_query(query)
+        if history:
+            asked = replace(asked, history=tuple(map(as_turn, history)))
         names = _fused_names(self.channel)
         for name in asked.weights or {}:
             if name not in names:
@@ -130,9 +135,7 @@ class Pipeline:
         _check_vector(asked, list(self.channel.leaves()))
         return asked
 
-    def _result(
-        self, query: Query, ranking: Ranking, spans: Sequence[Span], history: Sequence[Turn | tuple[str, str]]
-    ) -> Result:
+    def _result(self, query: Query, ranking: Ranking, spans: Sequence[Span]) -> Result:
         if self.on_error == "raise":
             for failure in ranking.errors:
                 if failure.degrades and failure.error is not None:
@@ -140,9 +143,9 @@ class Pipeline:
         return Result(
             query=query,
             ranking=ranking.failing(*self.notes),
-            route=query.route,
+            route=query.route or _routed(spans),
             channels_used=_answered(spans),
-            build_context=partial(self.context.build, ranking.hits, history, max_tokens=query.max_context_tokens),
+            build_context=partial(self.context.build, ranking.hits, query.history, max_tokens=query.max_context_tokens),
             timings=_timings(spans),
             confidence="ok" if ranking.hits else "none",
             trace=tuple(spans),
@@ -190,17 +193,21 @@ def compose(
     depth: int | Mapping[str, int] = DEPTH,
     rerank: Stage | Scorer | str | None = None,
     max_chunks_per_page: int | None = None,
+    route: Rewriter | Mapping[str, Iterable[str]] | bool | None = None,
     **options: Any,
 ) -> Pipeline:
     """The usual pipeline: expansion, the channels fused, reranking, the page cap; each only where it is asked for.
 
-    `expansion` True is by rules; several go together. `rerank` is a stage, a scorer or the name of a cross-encoder.
+    `expansion` True is by rules; several go together. `route` True, or the channels of each route by name, is by rules
+    too, see `RuleRouter`. `rerank` is a stage, a scorer or the name of a cross-encoder.
     `options` are those of `Pipeline`.
     """
     on_error = options.get("on_error", "skip")
     channel: Channel = fuse(channels, method=fusion, weights=weights, depth=depth, on_error=on_error)
     if expansion:
         channel = _rewriter(expansion) >> channel
+    if (router := router_of(route)) is not None:
+        channel = router >> channel
     if rerank is not None:
         channel = channel >> _reranker(rerank)
     if max_chunks_per_page is not None:
@@ -214,6 +221,17 @@ def _rewriter(expansion: Rewriter | Sequence[Rewriter] | bool) -> Rewriter:
     if isinstance(expansion, Rewriter | bool):
         return RuleExpansion() if isinstance(expansion, bool) else expansion
     raise ConfigError(f"expansion is true, or rewriters such as RuleExpansion(3), not {expansion!r}")
+
+
+def router_of(route: Rewriter | Mapping[str, Iterable[str]] | bool | None) -> Rewriter | None:
+    """A router as it is, or one by rules: of routes to channel names, or True; None where it is False or None."""
+    if route is None or route is False:
+        return None
+    if isinstance(route, Rewriter):
+        return route
+    if isinstance(route, Mapping | bool):
+        return RuleRouter(None if isinstance(route, bool) else route)
+    raise ConfigError(f"route is true, a mapping of routes to channel names, or a router, not {route!r}")
 
 
 def _reranker(rerank: Stage | Scorer | str) -> Stage:
@@ -241,6 +259,12 @@ def _check_vector(query: Query, leaves: Sequence[Channel]) -> None:
     known = {leaf.name: leaf.embedder.dimension for leaf in semantic if isinstance(leaf, VectorChannel)}
     if len(known) == len(semantic) and len(bare) not in known.values():
         raise ConfigError(f"the query's vector has dimension {len(bare)}, which fits no channel: {known or 'none'}")
+
+
+def _routed(spans: Sequence[Span]) -> Route | None:
+    """The route that a router gave the query."""
+    routes = (span.query.route for span in spans if isinstance(span.query, Query))
+    return next((route for route in routes if route is not None), None)
 
 
 def _answered(spans: Sequence[Span]) -> tuple[str, ...]:

@@ -9,16 +9,20 @@ on_error: skip                    # or raise
 channels:                         # any of these; `{}` for the defaults
   bm25: {formula: okapi, k1: 1.5, b: 0.75, statistics: collection, depth: 100, timeout: 5}
   dense: {model: all-MiniLM-L6-v2, backend: auto, depth: 100, timeout: 5}
-expansion: {method: rules, size: 3}
+route: {method: rules, simple: [bm25]}  # the channels of a route; all on those not named. Or `route: rules`
+expansion: {method: rules, size: 3}   # or a list of such: rules, acronyms, compounds, synonyms, spelling, rm3
 fusion: {method: rrf, k: 60, depth: 100, weights: {bm25: 1.0, dense: 1.0}}
 stages:                           # in this order
   - rerank: {model: ms-marco-MiniLM-L-12-v2, backend: auto, depth: 20, timeout: 5}
   - weighted: {weights: {fused: 0.4, semantic: 0.3, keyword: 0.2, position: 0.1}, depth: 100, scale_fused: false}
   - recency: {weight: 0.1, half_life_days: 30, date_key: date, reference_date: 2026-01-31, depth: 100}
+  - near_duplicates: {threshold: 0.8, by: shingles, timeout: 5}
+  - mmr: {lambda_mult: 0.7, by: vectors, depth: 100, timeout: 5}
   - page_cap: {max_chunks_per_page: 2, max_chunks_per_document: 5}
 context: {max_tokens: 3000, max_chars: 12000, history_turns: 5, markers: source, reorder: false}
 ```
 
+Which keys `fusion` has beside `method`, `depth` and `weights` depends on the method: `{method: convex, alpha: 0.5}`.
 `${NAME}` in a text reads the environment; alone it may be a number. An unknown key is an error that names the nearest.
 """
 
@@ -28,6 +32,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -35,20 +40,29 @@ from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.checks import flag, seconds_or_none, whole
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.dense.weights import BACKENDS
-from voicevault_retrievers.diversity import PageCap
+from voicevault_retrievers.diversity import MMR, NearDuplicates, PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require
-from voicevault_retrievers.fusion import RRF, Method, fuse
+from voicevault_retrievers.fusion import Method, fuse, method_named, options_of
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.query import RuleExpansion
+from voicevault_retrievers.query import (
+    RM3,
+    AcronymExpansion,
+    CompoundExpansion,
+    RuleExpansion,
+    RuleRouter,
+    SpellingExpansion,
+    SynonymExpansion,
+    Together,
+)
 from voicevault_retrievers.rerank import CrossEncoderRerank, RecencyRerank, WeightedRerank, load_scorer
 from voicevault_retrievers.resources import shipped
-from voicevault_retrievers.types import Failure
+from voicevault_retrievers.types import Failure, Route
 
 VERSION = 1
-KEYS = ("version", "name", "k", "timeout", "on_error", "channels", "expansion", "fusion", "stages", "context")
+KEYS = ("version", "name", "k", "timeout", "on_error", "channels", "route", "expansion", "fusion", "stages", "context")
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_RERANKER = "ms-marco-MiniLM-L-12-v2"
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -76,6 +90,7 @@ class Preset:
     depths: Mapping[str, int]
     model: str
     backend: str
+    route: Rewriter | None
     expansion: Rewriter | None
     method: Method
     weights: Mapping[str, float]
@@ -97,7 +112,7 @@ class Preset:
                 "channels", data.get("channels", {"bm25": {}, "dense": {}}), *_CHANNELS
             ).items()
         }
-        fusion = _section("fusion", data.get("fusion"), "method", "k", "depth", "weights")
+        fusion, method = _fusion(data.get("fusion"))
         dense = channels.get("dense", {})
         return cls(
             name=str(data.get("name", "custom")),
@@ -108,8 +123,9 @@ class Preset:
             },
             model=dense.get("model", DEFAULT_MODEL),
             backend=_known_backend(dense.get("backend", "auto")),
+            route=_router(data.get("route")),
             expansion=_expansion(data.get("expansion")),
-            method=_choice("fusion method", fusion.get("method", "rrf"), _METHODS)(fusion),
+            method=method,
             weights=checked_weights(_section("weights", fusion.get("weights"), *channels), channels),
             stages=tuple(_stage(stage) for stage in _listed(data.get("stages"))),
             context=_made(ContextBuilder, _section("context", data.get("context"), *_CONTEXT_OPTIONS)),
@@ -134,8 +150,10 @@ class Preset:
         )
         if self.expansion is not None:
             channel = self.expansion >> channel
+        if self.route is not None:
+            channel = self.route >> channel
         for stage in self.stages:
-            channel = channel >> stage
+            channel = channel >> stage.over(channels)
         return Pipeline(
             channel, k=self.k, context=self.context, timeout=self.timeout, on_error=self.on_error, notes=notes
         )
@@ -143,6 +161,11 @@ class Preset:
 
 def load_preset(name: str | Path) -> Preset:
     """A shipped preset by its name, or one of your own by the path of its YAML file."""
+    return Preset.of(preset_data(name))
+
+
+def preset_data(name: str | Path) -> dict[str, Any]:
+    """What `load_preset` makes the preset of: the YAML as it is, each `${NAME}` as it stands there."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = shipped("presets") / f"{name}.yaml"
@@ -157,7 +180,23 @@ def load_preset(name: str | Path) -> Preset:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} holds a {type(data).__name__}, not a mapping of options")
-    return Preset.of({"name": path.stem, **data})
+    return {"name": path.stem, **data}
+
+
+def save_preset(data: Mapping[str, Any], path: str | Path) -> None:
+    """Write a preset's data as a YAML file that `load_preset` reads; ConfigError for what is no preset."""
+    file = preset_file(path)
+    Preset.of(data)
+    text = require("yaml", extra="cli").safe_dump(dict(data), sort_keys=False, allow_unicode=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def preset_file(path: str | Path) -> Path:
+    """The path of a preset's file; ConfigError where `load_preset` would take it for a shipped preset's name."""
+    file = Path(path)
+    if file.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"a preset's file ends in .yaml or .yml, not as {file.name!r} does")
+    return file
 
 
 def preset_names() -> list[str]:
@@ -182,16 +221,36 @@ def _dense(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"timeout": seconds_or_none("timeout", options.get("timeout"))}
 
 
+def _router(data: Any) -> Rewriter | None:
+    if data is None or data is False:
+        return None
+    routes = tuple(route.value for route in Route)
+    options = dict(_section("route", {"method": data} if isinstance(data, str) else data, "method", *routes))
+    make = _choice("routing method", options.pop("method", "rules"), {"rules": RuleRouter})
+    return make(options)
+
+
 def _expansion(data: Any) -> Rewriter | None:
     if data is None or data is False:
         return None
-    options = dict(_section("expansion", data, "method", "size"))
-    _choice("expansion method", options.pop("method", "rules"), {"rules": RuleExpansion})
-    return _made(RuleExpansion, options)
+    if isinstance(data, list):
+        return Together([made for one in data if (made := _expansion(one)) is not None])
+    options = dict(_section("expansion", data, "method", *chain.from_iterable(_EXPANSION_OPTIONS.values())))
+    method = options.pop("method", "rules")
+    make = _choice("expansion method", method, _EXPANSIONS)
+    return _made(make, _section(f"expansion {method!r}", options, *_EXPANSION_OPTIONS[method]))
 
 
-def _rrf(fusion: Mapping[str, Any]) -> Method:
-    return RRF(fusion.get("k", 60))
+def _synonyms(file: str | None = None, synonyms: Any = (), size: int = 3) -> Rewriter:
+    return SynonymExpansion(synonyms, size) if file is None else SynonymExpansion.from_file(file, size)
+
+
+def _fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
+    """The section, and the method that it describes: beside the keys of all methods it has its own options."""
+    name = data.get("method", "standardised") if isinstance(data, Mapping) else "standardised"
+    shared = ("method", "depth", "weights")
+    fusion = _section("fusion", data, *shared, *options_of(name))
+    return fusion, method_named(name, {key: value for key, value in fusion.items() if key not in shared})
 
 
 def _stage(data: Any) -> Stage:
@@ -212,6 +271,14 @@ def _page_cap(options: dict[str, Any]) -> Stage:
     return PageCap(**options)
 
 
+def _mmr(options: dict[str, Any]) -> Stage:
+    return MMR(**options)
+
+
+def _near_duplicates(options: dict[str, Any]) -> Stage:
+    return NearDuplicates(**options)
+
+
 def _recency(options: dict[str, Any]) -> Stage:
     return RecencyRerank(**options)
 
@@ -225,18 +292,37 @@ _CHANNEL_OPTIONS = {
     "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive", "operators"),
     "dense": ("model", "backend"),
 }
-_METHODS: dict[str, Callable[[Mapping[str, Any]], Method]] = {"rrf": _rrf}
 _STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {
+    "mmr": _mmr,
+    "near_duplicates": _near_duplicates,
     "page_cap": _page_cap,
     "recency": _recency,
     "rerank": _rerank,
     "weighted": _weighted,
 }
 _STAGE_OPTIONS = {
+    "mmr": ("lambda_mult", "by", "depth", "timeout"),
+    "near_duplicates": ("threshold", "by", "timeout"),
     "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
     "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
     "rerank": ("model", "backend", "depth", "max_chars", "timeout"),
     "weighted": ("weights", "depth", "scale_fused", "chunk_index_key", "chunks_in_file_key"),
+}
+_EXPANSIONS: dict[str, Callable[..., Rewriter]] = {
+    "acronyms": AcronymExpansion,
+    "compounds": CompoundExpansion,
+    "rm3": RM3,
+    "rules": RuleExpansion,
+    "spelling": SpellingExpansion,
+    "synonyms": _synonyms,
+}
+_EXPANSION_OPTIONS = {
+    "acronyms": ("least", "timeout"),
+    "compounds": ("language", "least", "timeout"),
+    "rm3": ("documents", "terms", "original"),
+    "rules": ("size",),
+    "spelling": ("timeout",),
+    "synonyms": ("file", "synonyms", "size"),
 }
 _ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
 _CONTEXT_OPTIONS = tuple(option.name for option in fields(ContextBuilder) if option.name != "count_tokens")

@@ -6,6 +6,7 @@ behind it, so that ties go as they came.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -31,6 +32,11 @@ class Around(Stage):
 
     def needs(self, k: int) -> int:
         return self.below.needs(k)
+
+    def over(self, channels: Mapping[str, Channel]) -> Stage:
+        twin = copy.copy(self)
+        twin.below = self.below.over(channels)
+        return twin
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         return self.below.refine(query, ranking)

@@ -18,11 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
 from voicevault_retrievers.filters import Filter, canonical, compile_filter, scope
-from voicevault_retrievers.frozen import FrozenDict
+from voicevault_retrievers.frozen import FrozenDict, positive
+from voicevault_retrievers.turns import Turn, as_turn
 
 Vector: TypeAlias = NDArray[np.float32]
 ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
-FoundBy: TypeAlias = ChannelKind
 
 ANY_EMBEDDER = ""
 """The key of a bare vector: it serves the channels whose dimension fits."""
@@ -63,13 +63,14 @@ class Route(str, Enum):
 class Variant:
     """Another wording of a query.
 
-    `weight` is in (0, 1]: it scales what the variant's hits score. `channels` names the channels, or kinds of
-    channels, that it is for; None is all. A hypothetical answer (HyDE) is for `{"semantic"}` only.
+    `weight` is in (0, 1]: it scales what the variant's hits score. `channels` names the channels, or kinds of channels,
+    that it is for (None: all). BM25 searches for `terms`, if given, not for `text`: texts whose words count so often.
     """
 
     text: str
     weight: float = 1.0
     channels: frozenset[str] | None = None
+    terms: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -81,16 +82,17 @@ class Variant:
             raise ConfigError(f"a variant's channels are a set of names, not the string {self.channels!r}")
         if self.channels is not None:
             object.__setattr__(self, "channels", frozenset(self.channels))
+        object.__setattr__(self, "terms", positive("the terms of a variant", self.terms))
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
     """What is asked. A plain string is accepted wherever a query is.
 
-    `variants` are further wordings. `vectors` maps an embedder's fingerprint to the query's embedding; a bare
-    array is kept under `ANY_EMBEDDER`. `where` narrows the search, `require` is the caller's access rights: both are
-    filters, applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see
-    `filters.scope`). `weights` overrides the weights of fused channels by name.
+    `variants` are further wordings. `vectors` maps an embedder's fingerprint to the query's embedding; a bare array is
+    kept under `ANY_EMBEDDER`. `where` narrows the search, `require` is the caller's access rights: both are filters,
+    applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see `filters.scope`).
+    `weights` overrides those of fused channels by name. `history` is the conversation so far, oldest turn first.
     """
 
     text: str
@@ -103,6 +105,7 @@ class Query:
     weights: Mapping[str, float] | None = None
     reference_date: date | datetime | None = None
     max_context_tokens: int | None = None
+    history: tuple[Turn, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -111,14 +114,13 @@ class Query:
         if self.weights is not None and not isinstance(self.weights, Mapping):
             raise ConfigError(f"weights is a mapping of channel names to numbers, not {self.weights!r}")
         whole_or_none("max_context_tokens", self.max_context_tokens)
-        given: Any = self.vectors
-        vectors = given if isinstance(given, Mapping) else {ANY_EMBEDDER: given}
-        variants = (v if isinstance(v, Variant) else Variant(v) for v in self.variants)
+        vectors: Any = self.vectors if isinstance(self.vectors, Mapping) else {ANY_EMBEDDER: self.vectors}
         object.__setattr__(self, "where", deepcopy(self.where))
         object.__setattr__(self, "require", deepcopy(scope(self.require)))
         object.__setattr__(self, "text", _valid(self.text))
         object.__setattr__(self, "vectors", FrozenDict({key: _vector(v) for key, v in vectors.items()}))
-        object.__setattr__(self, "variants", tuple(variants))
+        object.__setattr__(self, "history", tuple(map(as_turn, self.history)))
+        object.__setattr__(self, "variants", tuple(v if isinstance(v, Variant) else Variant(v) for v in self.variants))
 
     def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
         """The query's text and those of its variants that are for this channel, each text once."""
@@ -129,9 +131,8 @@ class Query:
         return tuple(found.values())
 
     def _parts(self) -> tuple[Any, ...]:
-        filters = canonical(self.where), canonical(self.require)
-        others = self.weights, self.reference_date, self.max_context_tokens
-        return (self.text, self.variants, self.sparse, self.route, *filters, *others)
+        asked = self.text, self.variants, self.sparse, self.route, canonical(self.where), canonical(self.require)
+        return (*asked, self.weights, self.reference_date, self.max_context_tokens, self.history)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Query):
@@ -217,7 +218,7 @@ class Hit:
         return math.fsum(parts) if parts else None
 
     @property
-    def found_by(self) -> FoundBy | None:
+    def found_by(self) -> ChannelKind | None:
         """`hybrid` where at least two channels found it, else the kind of the one that did."""
         kinds = [leaf.kind for vote in self.votes for leaf in vote.leaves() if leaf.kind and leaf.rank]
         return "hybrid" if len(kinds) > 1 else (kinds[0] if kinds else None)
@@ -292,10 +293,9 @@ class Ranking:
 
 def ranked(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """Hits in the one total order: score falling, then id rising; those without a score last, as they came."""
-    scored: list[Hit] = []
-    rest: list[Hit] = []
-    for hit in hits:
-        (rest if hit.score is None else scored).append(hit)
+    given = tuple(hits)
+    scored = [hit for hit in given if hit.score is not None]
+    rest = [hit for hit in given if hit.score is None]
     check_scores((hit.chunk.id, hit.score) for hit in scored)
     return (*sorted(scored, key=lambda hit: (-(hit.score or 0.0), hit.chunk.id)), *rest)
 

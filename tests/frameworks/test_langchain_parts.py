@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, Runs, by_length, documents, hybrid, ids
+from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain as ours
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.dense import VectorChannel
 from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.engines import foreign
 from voicevault_retrievers.errors import (
@@ -33,6 +35,8 @@ from voicevault_retrievers.langchain import (
     CrossEncoderReranker,
     HybridRetriever,
     LangChainEmbedder,
+    MMRFilter,
+    NearDuplicateFilter,
     PageDiversityFilter,
     RetrieverChannel,
     VectorRetriever,
@@ -359,6 +363,35 @@ async def test_a_page_filter_keeps_order_scores_and_what_has_no_page() -> None:
     assert ids(PageDiversityFilter(max_chunks_per_document=3).compress_documents(given, "pump")) == [
         "flush", "seal", "hose", "free",
     ]  # fmt: skip
+
+
+class Hashed(Embeddings):
+    """Texts that share words are near."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return HashEmbedder().embed_documents(texts).tolist()  # type: ignore[no-any-return]  # numpy says Any
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0]
+
+
+async def test_filters_compare_documents_with_each_other() -> None:
+    texts = ["press the red button to stop the pump at once", "press the red button to stop the pump now", "an invoice"]
+    given = [Document(text, id=f"d{at}", metadata={"n": at}) for at, text in enumerate(texts)]
+    before = copy.deepcopy(given)
+    for by in ("shingles", Hashed(), VectorChannel.from_chunks(map(chunk_of, given), HashEmbedder())):
+        ordered = MMRFilter(lambda_mult=0.5, by=by).compress_documents(given, "pump")
+        assert [document.id for document in ordered] == ["d0", "d2", "d1"]
+        assert ordered[0].metadata["relevance_score"] == 0.5
+        assert ordered[0].metadata["voicevault"]["mmr"] == {"rank": 1, "score": 0.5}
+        unlike = NearDuplicateFilter(threshold=0.5, by=by)
+        assert ids(unlike.compress_documents(given, "pump")) == ["d0", "d2"]
+        assert await unlike.acompress_documents(given, "pump") == unlike.compress_documents(given, "pump")
+    assert ids(MMRFilter(lambda_mult=0.5, top_n=2).compress_documents(given, "pump")) == ["d0", "d2"]
+    assert given == before
+    for wrong in ({"lambda_mult": 2.0}, {"by": "words"}, {"depth": 0}, {"lambda": 1.0}):
+        with pytest.raises(ConfigError):
+            MMRFilter(**wrong)
 
 
 @pytest.mark.parametrize("options", [{"top_n": 0}, {"max_chars": 0}, {"timeout": -1}, {"topn": 1}])

@@ -133,6 +133,8 @@ PARTS: dict[str, tuple[Kind, Make]] = {
     "CitationPostprocessor": (POSTPROCESSOR, lambda given, _: vv.CitationPostprocessor()),
     "CrossEncoderRerank": (POSTPROCESSOR, lambda given, _: vv.CrossEncoderRerank(Lengths())),
     "LLMRerank": (POSTPROCESSOR, lambda given, _: vv.LLMRerank(lambda prompt: "[2, 1]")),
+    "MMRPostprocessor": (POSTPROCESSOR, lambda given, _: vv.MMRPostprocessor()),
+    "NearDuplicatePostprocessor": (POSTPROCESSOR, lambda given, _: vv.NearDuplicatePostprocessor()),
     "PageDiversityPostprocessor": (POSTPROCESSOR, lambda given, _: vv.PageDiversityPostprocessor()),
     "ParentExpansionPostprocessor": (
         POSTPROCESSOR,

@@ -32,6 +32,7 @@ from tests.frameworks.llama_index_parts import Broken, Lengths, ListRetriever, n
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.llama_index import HybridRetriever, NodeWithProvenance, provenance
+from voicevault_retrievers.llama_index.diversity import MMRPostprocessor, NearDuplicatePostprocessor
 from voicevault_retrievers.llama_index.parents import ParentExpansionPostprocessor, SentenceWindowPostprocessor
 from voicevault_retrievers.llama_index.postprocessors import (
     CrossEncoderRerank,
@@ -58,6 +59,8 @@ def parts() -> list[StagePostprocessor]:
         LLMRerank(says),
         WeightedRerank(),
         RecencyPostprocessor(reference_date="2024-07-01"),
+        MMRPostprocessor(by=HashEmbedder()),
+        NearDuplicatePostprocessor(),
         PageDiversityPostprocessor(max_chunks_per_page=1),
         ParentExpansionPostprocessor({"manual": TextNode(id_="manual", text="All of it.")}, use_source=True),
         SentenceWindowPostprocessor(window_key="key"),

@@ -7,6 +7,7 @@ import math
 import pickle
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -25,6 +26,9 @@ from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
 
 A = ListChannel([("x", 3.0), ("y", 2.0), ("z", 1.0)])
 B = ListChannel([("y", 0.9), ("w", 0.8), ("v", 0.7), ("u", 0.6), ("x", 0.5)], kind="keyword")
+
+
+by_rank = partial(fuse, method=RRF())
 
 
 class Hung(Leaf):
@@ -47,14 +51,14 @@ def hung() -> Iterator[Hung]:
 
 
 def test_scores_are_written_in_the_paper() -> None:
-    both_first = fuse(a=ListChannel([("x", 1.0)]), b=ListChannel([("x", 1.0)])).search("q")
+    both_first = by_rank(a=ListChannel([("x", 1.0)]), b=ListChannel([("x", 1.0)])).search("q")
     assert [hit.score for hit in both_first] == [2 / 61]
-    ranking = fuse(a=A, b=B).search("q")
+    ranking = by_rank(a=A, b=B).search("q")
     assert {hit.id: hit.score for hit in ranking}["x"] == math.fsum([1 / 61, 1 / 65])
 
 
 async def test_one_channel_raises_one_hangs_and_the_third_answers(hung: Hung) -> None:
-    pipeline = compose({"bad": FailingChannel(SearchError("disk on fire")), "slow": hung, "good": A}, k=3)
+    pipeline = compose({"bad": FailingChannel(SearchError("disk on fire")), "slow": hung, "good": A}, k=3, fusion=RRF())
     for result in (pipeline.search("q"), await pipeline.asearch("q")):
         assert result.ranking.ids == ("x", "y", "z")
         assert result.degraded
@@ -78,8 +82,8 @@ def test_all_channels_failing_always_raises() -> None:
 
 
 def test_a_failure_below_a_nested_fusion_survives_with_its_path() -> None:
-    inner = fuse(bad=FailingChannel(SearchError("no")), good=A)
-    ranking = fuse(inner=inner, other=B).search("q")
+    inner = by_rank(bad=FailingChannel(SearchError("no")), good=A)
+    ranking = by_rank(inner=inner, other=B).search("q")
     assert [failure.stage for failure in ranking.errors] == ["inner/bad"]
 
 
@@ -99,10 +103,10 @@ def test_a_stage_that_fails_leaves_the_order_and_says_so() -> None:
 
 def test_weights_scale_contributions_and_zero_leaves_a_channel_unasked() -> None:
     silent = ListChannel([("s", 1.0)])
-    ranking = fuse(a=A, s=silent, weights={"a": 0.5, "s": 0}).search("q")
+    ranking = by_rank(a=A, s=silent, weights={"a": 0.5, "s": 0}).search("q")
     assert [hit.score for hit in ranking] == [0.5 / 61, 0.5 / 62, 0.5 / 63]
     assert silent.asked == []
-    assert fuse(a=A, b=B).search(Query("q", weights={"b": 0})).ids == ("x", "y", "z")
+    assert by_rank(a=A, b=B).search(Query("q", weights={"b": 0})).ids == ("x", "y", "z")
 
 
 @pytest.mark.parametrize("weights", [{"a": -1.0}, {"a": math.nan}, {"a": True}, {"c": 1.0}, {"a": 0, "b": 0}])
@@ -202,7 +206,7 @@ def test_a_stage_cannot_lose_failures_or_give_nonsense() -> None:
         def refine(self, query: Query, ranking: Ranking) -> Ranking:
             return None  # type: ignore[return-value]
 
-    partial = fuse(bad=FailingChannel(SearchError("no")), good=A)
+    partial = by_rank(bad=FailingChannel(SearchError("no")), good=A)
     assert [failure.stage for failure in (partial >> Forgetful()).search("q").errors] == ["bad"]
     ranking = (A >> Nonsense()).search("q")
     assert (ranking.ids, [failure.kind for failure in ranking.errors]) == (("x", "y", "z"), ["TypeError"])
@@ -235,7 +239,7 @@ def test_variants_count_once_by_their_best_and_for_their_channels_only() -> None
 
 
 def test_provenance_says_who_found_a_hit_and_what_each_added() -> None:
-    told = {hit.id: provenance(hit) for hit in fuse(a=A, b=B).search("q")}
+    told = {hit.id: provenance(hit) for hit in by_rank(a=A, b=B).search("q")}
     assert told["x"] == {
         "found_by": "hybrid",
         "channels": {

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
+from voicevault_retrievers.query.model import TIMEOUT
 from voicevault_retrievers.query.wordings import wordings_of
 from voicevault_retrievers.types import Query, Variant
 
@@ -224,6 +226,37 @@ async def test_sync_and_async_agree_and_a_model_is_asked_once_in_a_run() -> None
     assert rankings[0].ids == ("d0", "d1", "d20")
 
 
+@pytest.mark.parametrize("make", [ModelExpansion, HyDE])
+async def test_an_answer_is_kept_for_an_equal_prompt_and_a_failure_is_not(make: Callable[..., Any]) -> None:
+    model = AsyncModel("")
+    rewriter = make(model)
+    for _ in range(2):
+        with pytest.raises(RetrievalError):
+            await rewriter.arewrite(Query(QUESTION))
+    model.answer = "restart"
+    first = await rewriter.arewrite(Query(QUESTION))
+    assert first == await rewriter.arewrite(Query(QUESTION)) == rewriter.rewrite(Query(QUESTION))
+    assert await rewriter.arewrite(Query(QUESTION, require={"a": 1})) == replace(first, require={"a": 1})
+    assert len(model.asked) == 3
+    await rewriter.arewrite(Query("another question"))
+    assert len(model.asked) == 4
+
+
+def test_answers_are_kept_up_to_a_number_and_a_model_has_a_deadline() -> None:
+    model = Model("restart")
+    rewriter = HyDE(model, kept=1)
+    for question in ("a", "a", "b", "a"):
+        rewriter.rewrite(Query(question))
+    assert len(model.asked) == 3
+    rewriter = HyDE(model, kept=0)
+    for _ in range(2):
+        rewriter.rewrite(Query("a"))
+    assert len(model.asked) == 5
+    assert HyDE(model).timeout == ModelExpansion(model).timeout == TIMEOUT
+    with pytest.raises(ConfigError, match="kept"):
+        HyDE(model, kept=-1)
+
+
 # Several at once
 
 
@@ -276,8 +309,8 @@ def test_several_are_asked_at_the_same_time() -> None:
 def test_recipes() -> None:
     together = Together([ModelExpansion(Model("")), HyDE(Model(""), prompt="{query}")])
     assert repr(together) == (
-        "Together([ModelExpansion(Model(), 3, timeout=None, name='expansion'), "
-        "HyDE(Model(), weight=1.0, prompt='{query}', timeout=None, name='hyde')])"
+        "Together([ModelExpansion(Model(), 3, timeout=10.0, name='expansion'), "
+        "HyDE(Model(), weight=1.0, prompt='{query}', timeout=10.0, name='hyde')])"
     )
     with pytest.raises(ConfigError, match="RuleExpansion"):
         Together([3])  # type: ignore[list-item]

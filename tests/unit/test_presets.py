@@ -38,7 +38,7 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     path = tmp_path / "mine.yaml"
     path.write_text(
         "version: 1\nk: 3\nchannels: {bm25: {depth: 7}, dense: {timeout: 2}}\n"
-        "fusion: {k: 10, weights: {bm25: 2}}\nstages: [page_cap, {rerank: {model: '${RERANKER}'}}]\n"
+        "fusion: {method: rrf, k: 10, weights: {bm25: 2}}\nstages: [page_cap, {rerank: {model: '${RERANKER}'}}]\n"
         "context: {max_chars: 100}\n"
     )
     preset = load_preset(path)
@@ -46,7 +46,9 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert dict(preset.depths) == {"bm25": 7, "dense": 100}
     assert preset.channels["dense"] == {"timeout": 2}
     assert "my/model" in repr(preset.stages[1])
-    pipeline = Preset.of({"version": 1, "fusion": {"k": 10, "weights": {"bm25": 2}}}).build({"bm25": B, "dense": A})
+    pipeline = Preset.of({"version": 1, "fusion": {"method": "rrf", "k": 10, "weights": {"bm25": 2}}}).build(
+        {"bm25": B, "dense": A}
+    )
     assert [(hit.id, hit.score) for hit in pipeline.search("q").hits] == [("y", 2 / 11 + 1 / 12), ("x", 1 / 11)]
 
 
@@ -62,9 +64,9 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"version": 1, "channels": {"bm25": {"delta": 1}}}, "Lucene does not take"),
         ({"version": 1, "channels": {"bm25": {"b": 2}}}, "b is between 0 and 1"),
         ({"version": 1, "channels": ["bm25"]}, "a mapping of options"),
-        ({"version": 1, "fusion": {"method": "borda"}}, "unknown fusion method"),
-        ({"version": 1, "fusion": {"k": -1}}, "at least 0"),
-        ({"version": 1, "fusion": {"k": "sixty"}}, "at least 0"),
+        ({"version": 1, "fusion": {"method": "bordda"}}, "Did you mean 'borda'"),
+        ({"version": 1, "fusion": {"method": "rrf", "k": -1}}, "at least 0"),
+        ({"version": 1, "fusion": {"method": "rrf", "k": "sixty"}}, "at least 0"),
         ({"version": 1, "fusion": {"weights": [1]}}, "a mapping of options"),
         ({"version": True}, "version: 1"),
         ({"version": 1, "k": "three"}, "k is a whole number"),
@@ -116,7 +118,7 @@ def test_channels_must_be_those_of_the_preset() -> None:
 
 
 def test_a_reranker_that_cannot_be_loaded_leaves_the_fused_order() -> None:
-    preset = Preset.of({"version": 1, "stages": [{"rerank": {"model": "no/such-model"}}]})
+    preset = Preset.of({"version": 1, "fusion": {"method": "rrf"}, "stages": [{"rerank": {"model": "no/such-model"}}]})
     result = preset.build({"bm25": B, "dense": A}).search("q")
     assert result.ranking.ids == ("y", "x")
     assert result.degraded
@@ -127,4 +129,6 @@ def test_the_preset_of_the_documentation_is_one() -> None:
     yaml = pytest.importorskip("yaml")
     (shown,) = re.findall(r"```yaml\n(.*?)```", presets.__doc__ or "", re.DOTALL)
     made = Preset.of(yaml.safe_load(shown))
-    assert [stage.name for stage in made.stages] == ["rerank", "weighted", "recency", "page_cap"]
+    assert [stage.name for stage in made.stages] == [
+        "rerank", "weighted", "recency", "near_duplicates", "mmr", "page_cap"
+    ]  # fmt: skip

@@ -12,8 +12,10 @@ from rich.console import Console
 
 from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.demo import run_demo
+from voicevault_retrievers.cli.eval import eval_
 from voicevault_retrievers.cli.index import index
 from voicevault_retrievers.cli.kb import kb
+from voicevault_retrievers.cli.tune import tune_
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.store import Bases, default_root
@@ -26,8 +28,10 @@ def voicevault() -> None:
     """Hybrid retrieval on your own documents."""
 
 
+voicevault.add_command(eval_)
 voicevault.add_command(index)
 voicevault.add_command(kb)
+voicevault.add_command(tune_)
 
 
 @voicevault.command()

@@ -54,7 +54,7 @@ def measured(console: Console, base: KnowledgeBase) -> dict[str, dict[str, float
     systems: dict[str, Channel] = {
         "BM25": base.bm25(),
         "vectors": base.dense(),
-        "hybrid (RRF)": fused,
+        "hybrid": fused,
         "hybrid, reranked": fused >> CrossEncoderRerank(),
     }
     rows: dict[str, dict[str, float]] = {}

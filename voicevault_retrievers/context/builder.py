@@ -19,22 +19,12 @@ from voicevault_retrievers.context.citations import (
 from voicevault_retrievers.context.order import ends_first
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
+from voicevault_retrievers.turns import Turn, as_turn
 from voicevault_retrievers.types import Citation, Context, Hit
 
 SEPARATOR = "\n\n"
 _ENDS = (re.compile(r"[.!?؟۔](?=\s)|[。！？।॥]"), re.compile(r"(?=\s)"), re.compile(r"(?s)."))
 """Where a text may be cut: after a sentence, else after a word, else anywhere."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A question with its answer."""
-
-    question: str
-    answer: str
-
-    def __str__(self) -> str:
-        return f"User: {self.question}\nAssistant: {self.answer}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +113,7 @@ class ContextBuilder:
         return without_headers(text, numbered=self.markers == "numbered")
 
     def _history(self, history: Sequence[Turn | tuple[str, str]], budget: _Budget) -> list[str]:
-        turns = [_turn(turn) for turn in history]
+        turns = [as_turn(turn) for turn in history]
         latest = turns[len(turns) - min(self.history_turns, len(turns)) :]
         kept: list[str] = []
         for turn in reversed(latest):
@@ -194,14 +184,6 @@ def _by_rank(
             raise ConfigError(f"numbers are one for each of {len(hits)} hits, each another, not {list(given)}")
     placed = zip(range(len(hits)), numbers, hits, strict=True)
     return [numbered for _, numbered in sorted(zip(ranks, placed, strict=True), key=lambda ranked: ranked[0])]
-
-
-def _turn(turn: object) -> Turn:
-    if isinstance(turn, Turn):
-        return turn
-    if isinstance(turn, tuple | list) and len(turn) == 2 and all(isinstance(part, str) for part in turn):
-        return Turn(*turn)
-    raise ConfigError(f"a turn of the history is a Turn, or a question with its answer as a pair, not {turn!r}")
 
 
 def _least(first: int | None, second: int | None) -> int | None:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.alike import SIZE as ALIKE
+from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
+from voicevault_retrievers.dense.sampling import SIZE, Sample, Sampled
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.filters import Filter, both, canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
+from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
+from voicevault_retrievers.shuffled import Shuffled
+from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Spread, Variant, Vector
 
+KEPT = 64
+"""Texts whose vectors a channel keeps: a fused search asks for its query's more than once."""
+KEPT_SAMPLES = 8
 _TOLERANCE = 1e-3
 
 
@@ -27,11 +37,13 @@ class VectorPart:
     """Rows and their vectors, of shape (rows, dimension) and length 1: row i is the same chunk in both.
 
     `codes` are those of the vectors (`quantise`): where they are given, a search reads them, and few of the vectors.
+    `order` is that of the rows' ids by hash, where somebody keeps it.
     """
 
     rows: Rows
     matrix: NDArray[np.float32]
     codes: Codes | None = None
+    order: Shuffled | None = None
 
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.rows):
@@ -48,6 +60,15 @@ class VectorPart:
         top = best(cosines, np.arange(len(candidates)), k)
         return [Found(self.rows.chunks[candidates[at]], float(cosines[at])) for at in top.tolist()]
 
+    def sample(self, size: int, selection: Selection | None) -> Sample:
+        """The vectors of a selection's chunks (None for all) whose ids have the smallest hashes."""
+        hashes, ordinals = self._order.first(size, selection)
+        return Sample(tuple(self.rows.ids[at] for at in ordinals.tolist()), hashes, self.matrix[ordinals])
+
+    @cached_property
+    def _order(self) -> Shuffled:
+        return self.order or Shuffled(self.rows.ids)
+
 
 class ExactVectors:
     """Compares a query with every vector.
@@ -59,6 +80,7 @@ class ExactVectors:
     def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
         self.parts = tuple(parts)
         self.dimension = dimension
+        self._samples: Recent[str, Sample] = Recent(KEPT_SAMPLES)
         for part in self.parts:
             if part.matrix.shape[1] != dimension:
                 raise ConfigError(f"vectors of dimension {part.matrix.shape[1]} in an index of dimension {dimension}")
@@ -92,6 +114,25 @@ class ExactVectors:
             found |= dict(zip(places, cosines.tolist(), strict=True))
         return found
 
+    def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
+        """The vectors of those of the given chunks that are here."""
+        wanted, found = list(ids), dict[str, Vector]()
+        for part in self.parts:
+            places = part.rows.places(wanted)
+            found |= dict(zip(places, part.matrix[list(places.values())], strict=True))
+        return found
+
+    def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
+        """The vectors of those chunks that pass whose ids have the smallest hashes; at most `size`."""
+        key = f"{size} {canonical(require)}"
+        found = self._samples.get(key)
+        if found is None:
+            empty = Sample((), np.empty(0, np.uint64), np.empty((0, self.dimension), np.float32))
+            own = (part.sample(size, part.rows.selection(require)) for part in self.parts)
+            found = Sample.union([empty, *own], size)
+            self._samples.put(key, found)
+        return found
+
 
 class VectorChannel(Leaf):
     """Finds chunks by the similarity of their vectors to the query's.
@@ -107,6 +148,8 @@ class VectorChannel(Leaf):
         super().__init__(name, "semantic", timeout=timeout)
         self.index = index
         self.embedder = embedder
+        self._embedded: Recent[str, Vector] = Recent(KEPT)
+        self._alike: Recent[Hashable, Alike] = Recent(KEPT_SAMPLES)
 
     @classmethod
     def from_chunks(
@@ -135,16 +178,58 @@ class VectorChannel(Leaf):
                 best[chunk_id] = max(best.get(chunk_id, -1.0), weighted(score, wording.weight))
         return best
 
+    def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
+        """The stored vectors of given chunks, of length 1; none where the index does not give them."""
+        return self.index.vectors(ids) if isinstance(self.index, Stored) else {}
+
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
         """A blank text says something where the query's vector is of this embedder, and not where it is of another."""
         return tuple(w for w in super()._wordings(query) if w.text.strip() or self._own(query) is not None)
 
+    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
+        """That of the cosines of the query's first wording with these chunks, or a sample of all.
+
+        They are as they are: below 0 too, and however the chunks pass `where`. None where there are none.
+        """
+        wordings = self._wordings(query)[:1]
+        if not wordings:
+            return None
+        (vector,) = self._vectors(query, wordings)
+        if among is not None:
+            known = self.index.similarities(vector, among, require=query.require)
+            cosines = None if known is None else np.array(sorted(known.values()))
+        else:
+            sample = self.index.sample(require=query.require) if isinstance(self.index, Sampled) else None
+            cosines = None if sample is None else rescoring.cosines(sample.vectors, _all(sample.vectors), vector)
+        if cosines is None or not len(cosines):
+            return None
+        return Spread(float(cosines.mean()), float(cosines.std()), len(cosines))
+
+    def alike(self, query: Query) -> Alike | None:
+        """The cosines of the vectors in a sample of the chunks."""
+        if not isinstance(self.index, Sampled):
+            return None
+        sample = self.index.sample(ALIKE, require=query.require)
+        if sample is None:
+            return None
+        key = self.index, sample.ids
+        known = self._alike.get(key)
+        if known is None:
+            rows = sample.vectors.astype(np.float64)
+            known = Alike(sample.ids, rows @ rows.T, np.ones(2 * (len(rows),), dtype=np.bool_))
+            self._alike.put(key, known)
+        return known
+
     def _vectors(self, query: Query, wordings: Sequence[Variant]) -> list[Vector]:
         own = self._own(query)
-        texts = [wording.text for wording in wordings if own is None or wording.text != query.text]
-        rows = self.embedder.embed_queries(texts) if texts else ()
-        embedded = iter(unit_rows(rows, len(texts), self.embedder.dimension) if texts else ())
-        return [own if own is not None and wording.text == query.text else next(embedded) for wording in wordings]
+        texts = [wording.text for wording in wordings]
+        known = {text: own if own is not None and text == query.text else self._embedded.get(text) for text in texts}
+        new = [text for text, vector in known.items() if vector is None]
+        rows = unit_rows(self.embedder.embed_queries(new), len(new), self.embedder.dimension) if new else ()
+        for text, row in zip(new, rows, strict=True):
+            known[text] = row
+            self._embedded.put(text, row)
+        return [vector for text in texts if (vector := known[text]) is not None]
 
     def _own(self, query: Query) -> Vector | None:
         vector = query.vectors.get(self.embedder.fingerprint)
@@ -164,6 +249,15 @@ class VectorChannel(Leaf):
         return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"
 
 
+@runtime_checkable
+class Stored(Protocol):
+    """A vector index that gives the vectors it holds."""
+
+    def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
+        """The vectors of those of the given chunks that are here, of length 1."""
+        ...
+
+
 def unit_rows(vectors: ArrayLike, count: int, dimension: int) -> NDArray[np.float32]:
     """Vectors as float32 rows; ConfigError where they are not one per text, finite, and of length 1 (or 0)."""
     rows = np.asarray(vectors, dtype=np.float32)
@@ -176,3 +270,7 @@ def unit_rows(vectors: ArrayLike, count: int, dimension: int) -> NDArray[np.floa
             f"vector {wrong[0]} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
         )
     return rows
+
+
+def _all(rows: NDArray[np.float32]) -> NDArray[np.intp]:
+    return np.arange(len(rows))

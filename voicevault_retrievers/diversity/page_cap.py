@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import whole, whole_or_none
+from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.types import Hit, Query, Ranking
 
 PAGE_KEYS = (("source_file", "page_number"), ("source", "page"), ("file_name", "page_label"))
@@ -32,15 +33,18 @@ class PageCap(Stage):
     """Drops hits beyond the first `max_chunks_per_page` of their page, and keeps the order.
 
     The cap is hard. To fill k, deeper hits of other pages are taken; where none are left there are fewer. Hits
-    without a page are not capped, unless `max_chunks_per_document` is set, which caps each file's.
+    without a page are not capped, unless `max_chunks_per_document` is set, which caps each file's. None caps none;
+    raises ConfigError where both are None.
     """
 
     name = "page_cap"
 
-    def __init__(self, max_chunks_per_page: int = 2, *, max_chunks_per_document: int | None = None) -> None:
+    def __init__(self, max_chunks_per_page: int | None = 2, *, max_chunks_per_document: int | None = None) -> None:
         super().__init__()
-        self.max_chunks_per_page = whole("max_chunks_per_page", max_chunks_per_page)
+        self.max_chunks_per_page = whole_or_none("max_chunks_per_page", max_chunks_per_page)
         self.max_chunks_per_document = whole_or_none("max_chunks_per_document", max_chunks_per_document)
+        if max_chunks_per_page is None and max_chunks_per_document is None:
+            raise ConfigError("a cap is for each page, each document or both: give one of them a number")
 
     def needs(self, k: int) -> int:
         return 3 * k
@@ -57,12 +61,11 @@ class PageCap(Stage):
         return True
 
     def _caps(self, hit: Hit) -> dict[tuple[Any, ...], int]:
-        page, file = page_of(hit.chunk.metadata), file_of(hit.chunk.metadata)
         caps: dict[tuple[Any, ...], int] = {}
-        if page is not None:
+        if self.max_chunks_per_page is not None and (page := page_of(hit.chunk.metadata)) is not None:
             caps[("page", hit.chunk.kb, *map(_key, page))] = self.max_chunks_per_page
-        if self.max_chunks_per_document is not None and file is not None:
-            caps["file", hit.chunk.kb, file] = self.max_chunks_per_document
+        if self.max_chunks_per_document is not None and (file := file_of(hit.chunk.metadata)) is not None:
+            caps["file", hit.chunk.kb, _key(file)] = self.max_chunks_per_document
         return caps
 
     def __repr__(self) -> str:

@@ -106,8 +106,7 @@ class ChromaVectors:
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> dict[str, float]:
         """The cosines of those of the given chunks that are here and pass, computed from their stored vectors."""
-        wanted = list(dict.fromkeys(ids))
-        got = self.collection.get(ids=wanted, include=["embeddings", "metadatas"]) if wanted else {"ids": []}
+        got = self._got(ids)
         if not got["ids"]:
             return {}
         passes = compile_filter(both(require, where))
@@ -115,6 +114,18 @@ class ChromaVectors:
         cosines = (rows * vector).sum(axis=1) / np.linalg.norm(rows, axis=1)
         found = zip(got["ids"], cosines.tolist(), got["metadatas"], strict=True)
         return {name: cosine for name, cosine, metadata in found if passes(_unpacked(name, "", metadata).metadata)}
+
+    def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
+        """The vectors of those of the given chunks that are here, at length 1."""
+        got = self._got(ids)
+        if not got["ids"]:
+            return {}
+        rows = np.asarray(got["embeddings"], dtype=np.float32)
+        return dict(zip(got["ids"], rows / np.linalg.norm(rows, axis=1, keepdims=True), strict=True))
+
+    def _got(self, ids: Iterable[str]) -> Mapping[str, Any]:
+        wanted = list(dict.fromkeys(ids))
+        return self.collection.get(ids=wanted, include=["embeddings", "metadatas"]) if wanted else {"ids": []}
 
     def _query(self, vector: Vector, k: int, where: Mapping[str, Any] | None) -> list[Found]:
         got = self.collection.query(

@@ -1,6 +1,39 @@
-"""Measuring retrieval on judged questions."""
+"""Measuring retrieval on judged questions, and on one's own."""
 
-from voicevault_retrievers.evaluation.judged import Judged, evaluate, load_judged, place_of
+from voicevault_retrievers.evaluation.ablation import ablation, steps
+from voicevault_retrievers.evaluation.files import load_judged, load_qrels, load_questions, save_judged
+from voicevault_retrievers.evaluation.judged import Judged, evaluate, place_of
+from voicevault_retrievers.evaluation.judging import Judgements, judge
+from voicevault_retrievers.evaluation.measures import MEASURES, measured
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
+from voicevault_retrievers.evaluation.plot import plot
+from voicevault_retrievers.evaluation.report import Report, Row, Worse
+from voicevault_retrievers.evaluation.significance import Comparison, interval, paired
+from voicevault_retrievers.evaluation.synthetic import model_questions, rule_questions
 
-__all__ = ["Judged", "evaluate", "load_judged", "ndcg", "place_of", "recall"]
+__all__ = [
+    "MEASURES",
+    "Comparison",
+    "Judged",
+    "Judgements",
+    "Report",
+    "Row",
+    "Worse",
+    "ablation",
+    "evaluate",
+    "interval",
+    "judge",
+    "load_judged",
+    "load_qrels",
+    "load_questions",
+    "measured",
+    "model_questions",
+    "ndcg",
+    "paired",
+    "place_of",
+    "plot",
+    "recall",
+    "rule_questions",
+    "save_judged",
+    "steps",
+]

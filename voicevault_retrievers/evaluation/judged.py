@@ -1,28 +1,39 @@
-"""Judged questions: a file of questions, a file of judgements (qrels), and how well a channel does on them."""
+"""Judged questions, what their judgements name, and how well a channel does on them."""
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeAlias
 
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.types import Chunk, Ranking
 
 DEPTH = 50
+
+Unit: TypeAlias = Callable[[Chunk], str]
+"""What of a chunk a judgement names: its id, or its place."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A question and its relevant places, graded: higher is more relevant."""
+    """A question and what is relevant to it, graded: higher is more relevant, 0 and less is not.
+
+    `grades` are by chunk id or by place (see `place_of`); `answers` are texts that answer the question. `synthetic`
+    ones were made from the collection itself, not asked by people.
+    """
 
     id: str
     text: str
     grades: Mapping[str, int]
+    answers: tuple[str, ...] = ()
+    synthetic: bool = False
+
+
+def id_of(chunk: Chunk) -> str:
+    """The chunk's own id, for judgements of chunks."""
+    return chunk.id
 
 
 def place_of(chunk: Chunk) -> str:
@@ -36,30 +47,25 @@ def place_of(chunk: Chunk) -> str:
     return f"{file}#{metadata['section']}" if metadata.get("section") else str(file)
 
 
-def load_judged(questions: Path, qrels: Path) -> list[Judged]:
-    """Questions (JSON Lines with `_id` and `text`) that have judgements (TSV: query-id, corpus-id, score)."""
-    grades: dict[str, dict[str, int]] = {}
-    with qrels.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines, delimiter="\t"):
-            try:
-                grades.setdefault(row["query-id"], {})[row["corpus-id"]] = int(float(row["score"]))
-            except (KeyError, TypeError, ValueError) as error:
-                raise ConfigError(f"{qrels}: a row has query-id, corpus-id and a score, not {row}") from error
-    asked = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [Judged(one["_id"], one["text"], grades[one["_id"]]) for one in asked if one["_id"] in grades]
+def names_of(ranking: Ranking, unit: Unit) -> list[str]:
+    """What the hits of a ranking are to a judge, each counted at its best hit."""
+    return list(dict.fromkeys(unit(hit.chunk) for hit in ranking))
 
 
 def evaluate(
     channel: Channel,
     questions: Sequence[Judged],
     *,
-    place: Callable[[Chunk], str] = place_of,
+    place: Unit = place_of,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
-    """The means of recall@5 and nDCG@10 over the places found, each counted at its best hit."""
+    """The means of recall@5 and nDCG@10 over the places found, each counted at its best hit.
+
+    It needs no further package; `ablation` has more measures, intervals and tests.
+    """
     sums = {"recall@5": 0.0, "nDCG@10": 0.0}
     for done, question in enumerate(questions, 1):
-        places = list(dict.fromkeys(place(hit.chunk) for hit in channel.search(question.text, DEPTH)))
+        places = names_of(channel.search(question.text, DEPTH), place)
         sums["recall@5"] += recall(places, question.grades, 5)
         sums["nDCG@10"] += ndcg(places, question.grades, 10)
         if progress is not None:

@@ -1,7 +1,33 @@
 """Fusion: several channels as one, and the methods that say how. One method, one file."""
 
-from voicevault_retrievers.fusion.fuse import Fused, fuse, method_of
+from voicevault_retrievers.fusion.borda import Borda
+from voicevault_retrievers.fusion.combmnz import CombMNZ
+from voicevault_retrievers.fusion.convex import Convex
+from voicevault_retrievers.fusion.distribution import DistributionBased
+from voicevault_retrievers.fusion.fuse import Fused, fuse
+from voicevault_retrievers.fusion.isr import ISR
 from voicevault_retrievers.fusion.method import Contributions, Evidence, Method
+from voicevault_retrievers.fusion.methods import METHODS, method_named, method_of, options_of
 from voicevault_retrievers.fusion.rrf import RRF
+from voicevault_retrievers.fusion.standardised import Standardised
+from voicevault_retrievers.fusion.sum import WeightedSum
 
-__all__ = ["RRF", "Contributions", "Evidence", "Fused", "Method", "fuse", "method_of"]
+__all__ = [
+    "ISR",
+    "METHODS",
+    "RRF",
+    "Borda",
+    "CombMNZ",
+    "Contributions",
+    "Convex",
+    "DistributionBased",
+    "Evidence",
+    "Fused",
+    "Method",
+    "Standardised",
+    "WeightedSum",
+    "fuse",
+    "method_named",
+    "method_of",
+    "options_of",
+]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.method import Evidence, Method
-from voicevault_retrievers.fusion.rrf import RRF
+from voicevault_retrievers.fusion.methods import method_of
+from voicevault_retrievers.fusion.standardised import Standardised
 from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Spread, Vote, ranked
 
 OnError: TypeAlias = Literal["skip", "raise"]
 DEPTH = 100
+LEAST_SAMPLE = 32
+"""Fewer chunks do not say how scores are distributed."""
 
 
 class Fused(Channel):
@@ -52,41 +56,51 @@ class Fused(Channel):
         weights = self._weights(query)
         asked = {name: channel for name, channel in self.channels.items() if weights[name] > 0}
         plans = tuple(channel.plan(query, max(k, self.depths[name])) for name, channel in asked.items())
-        outcomes = dict(zip(asked, (yield plans), strict=True))
+        samplers = self._samplers(query, asked)
+        answers = yield (*plans, *samplers)
+        outcomes = dict(zip(asked, answers, strict=False))
         rankings = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
         failures = [Failure.of(name, error) for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
-        found, unscored = yield from self._judged(query, rankings)
+        found, unscored = yield from self._judged(query, rankings, _sample(answers[len(plans) :]))
         failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))
         (hits,) = yield (
-            Call(self.name, partial(self._fuse, found, weights), inline=True, kind="fusion", texts=(query.text,)),
+            Call(self.name, partial(self._fuse, found, weights, k), inline=True, kind="fusion", texts=(query.text,)),
         )
         notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
-        return Ranking(value_of(hits), (*failures, *notes, *_strangers(self.name, rankings))).top(k)
+        return Ranking(value_of(hits), (*failures, *notes, *_strangers(self.name, rankings)))
 
-    def _judged(self, query: Query, rankings: Mapping[str, Ranking]) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
-        """What the channels say, with the exact scores of all hits and their spread where the method goes by them."""
+    def _samplers(self, query: Query, asked: Mapping[str, Channel]) -> tuple[Call, ...]:
+        """The calls for a sample of what matches, where the method goes by it."""
+        able = {name: channel for name, channel in sorted(asked.items()) if type(channel).sample is not Channel.sample}
+        if not self.method.exact:
+            return ()
+        return tuple(_call(name, "sample", channel, partial(channel.sample, query)) for name, channel in able.items())
+
+    def _judged(
+        self, query: Query, rankings: Mapping[str, Ranking], sample: Sequence[str] | None
+    ) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
+        """What the channels say; where the method goes by it, with exact scores of all hits and their distribution."""
         found = {name: Evidence(ranking, self.channels[name].kind) for name, ranking in rankings.items()}
         ids = tuple(dict.fromkeys(chunk_id for ranking in rankings.values() for chunk_id in ranking.ids))
         able = [name for name in found if _able(self.channels[name])] if self.method.exact and ids else []
-        outcomes = (yield tuple(self._assess(name, query, ids) for name in able)) if able else []
+        if not able:
+            return found, []
+
+        def told(channel: Channel) -> tuple[Mapping[str, float] | None, Spread | None, Alike | None]:
+            return channel.scores(query, ids), channel.spread(query, sample), channel.alike(query)
+
+        channels = {name: self.channels[name] for name in able}
+        outcomes = yield tuple(_call(name, "scores", one, partial(told, one)) for name, one in channels.items())
         failures: list[Failure] = []
         for name, outcome in zip(able, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 failures.append(Failure.of(name, outcome))
             else:
-                found[name] = replace(found[name], scores=outcome[0], spread=outcome[1])
+                found[name] = replace(found[name], scores=outcome[0], spread=outcome[1], alike=outcome[2])
         return found, failures
-
-    def _assess(self, name: str, query: Query, ids: Sequence[str]) -> Call:
-        channel = self.channels[name]
-
-        def assess() -> tuple[Mapping[str, float] | None, Spread | None]:
-            return channel.scores(query, ids), channel.spread(query)
-
-        return Call(f"{name} scores", assess, timeout=getattr(channel, "timeout", None), texts=(query.text,))
 
     def _notes(self, found: Mapping[str, Evidence]) -> Sequence[str]:
         return self.method.notes(found) if any(len(evidence.ranking) for evidence in found.values()) else ()
@@ -106,21 +120,21 @@ class Fused(Channel):
         if errors and self.on_error == "raise":
             raise errors[0]
 
-    def _fuse(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> tuple[Hit, ...]:
+    def _fuse(self, found: Mapping[str, Evidence], weights: Mapping[str, float], k: int) -> tuple[Hit, ...]:
+        """The k best; votes, which cost more than all else here, are made for them alone."""
         parts = self.method.contributions(found, weights)
-        hits: dict[str, dict[str, Hit]] = {}
-        votes: dict[str, list[Vote]] = {}
+        best = ranked(_scored(hit, parts.values()) for hit in _merged(found).values())[:k]
+        votes: dict[str, list[Vote]] = {hit.chunk.id: [] for hit in best}
         for name, evidence in found.items():
             for rank, hit in enumerate(evidence.ranking, 1):
-                vote = _vote(name, rank, hit, weights[name], parts[name][hit.chunk.id])
-                hits.setdefault(hit.chunk.id, {})[name] = hit
-                votes.setdefault(hit.chunk.id, []).append(vote)
+                if hit.chunk.id in votes:
+                    votes[hit.chunk.id].append(_vote(name, rank, hit, weights[name], parts[name][hit.chunk.id]))
         for name, evidence in found.items():
-            for chunk_id, contribution in parts[name].items():
-                if name not in hits[chunk_id] and contribution:
+            for chunk_id in votes.keys() - set(evidence.ranking.ids):
+                if contribution := parts[name].get(chunk_id):
                     score = (evidence.scores or {}).get(chunk_id)
                     votes[chunk_id].append(Vote(name, None, score, weights[name], contribution, kind=evidence.kind))
-        return ranked(_fused(hits[chunk_id], own) for chunk_id, own in votes.items())
+        return tuple(replace(hit, votes=tuple(votes[hit.chunk.id])) for hit in best)
 
     def leaves(self) -> Iterator[Channel]:
         for channel in self.channels.values():
@@ -145,6 +159,8 @@ def fuse(
 ) -> Fused:
     """Channels as one: `fuse({"bm25": a, "dense": b}, method=RRF(k=60))`, or `fuse(bm25=a, dense=b)`.
 
+    The method is `Standardised()` unless given.
+
     Each channel is asked for `depth` hits (one number, or one by name), or as many as are wanted where that is more.
     """
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
@@ -160,26 +176,22 @@ def fuse(
             raise ConfigError(f"{name!r} is a {type(channel).__name__}, not a channel")
     if on_error not in ("skip", "raise"):
         raise unknown("on_error", on_error, ("skip", "raise"))
-    return Fused(both, method=method_of(method) or RRF(), weights=weights or {}, depth=depth, on_error=on_error)
+    chosen = method_of(method) or Standardised()
+    return Fused(both, method=chosen, weights=weights or {}, depth=depth, on_error=on_error)
+
+
+def _call(name: str, what: str, channel: Channel, function: Callable[[], Any]) -> Call:
+    return Call(f"{name} {what}", function, timeout=getattr(channel, "timeout", None))
+
+
+def _sample(samples: Sequence[Any]) -> Sequence[str] | None:
+    """The first sample that is large enough; one that failed will fail again, and be noted, where scores are asked."""
+    return next((one for one in samples if isinstance(one, Sequence) and len(one) >= LEAST_SAMPLE), None)
 
 
 def _able(channel: Channel) -> bool:
     """Whether it may have exact scores, or a spread: the default is to have neither."""
     return type(channel).scores is not Channel.scores or type(channel).spread is not Channel.spread
-
-
-METHODS: Mapping[str, Callable[[], Method]] = {"rrf": RRF}
-
-
-def method_of(method: Method | str | None) -> Method | None:
-    """A fusion method by its name, with its defaults; others as they are. ConfigError for what is none."""
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise unknown("fusion method", method, METHODS)
-        return METHODS[method]()
-    if method is not None and not isinstance(method, Method):
-        raise ConfigError(f"a fusion method is one such as RRF(k=60), or its name, not {method!r}")
-    return method
 
 
 def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, float]:
@@ -191,11 +203,20 @@ def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dic
     return {name: float(weight) for name, weight in weights.items()}
 
 
-def _fused(found: Mapping[str, Hit], votes: Sequence[Vote]) -> Hit:
+def _merged(found: Mapping[str, Evidence]) -> dict[str, Hit]:
     """One hit of several channels' for a chunk: that of the first by name, so that their order does not matter."""
-    hits = [hit for _, hit in sorted(found.items(), key=lambda entry: entry[0])]
-    context = next((hit.context for hit in hits if hit.context is not None), None)
-    return Hit(hits[0].chunk, math.fsum(vote.contribution or 0.0 for vote in votes), tuple(votes), context)
+    hits: dict[str, Hit] = {}
+    for name in sorted(found):
+        for hit in found[name].ranking:
+            held = hits.setdefault(hit.chunk.id, hit)
+            if held.context is None and hit.context is not None:
+                hits[hit.chunk.id] = replace(held, context=hit.context)
+    return hits
+
+
+def _scored(hit: Hit, parts: Iterable[Mapping[str, float]]) -> Hit:
+    score = math.fsum([part[hit.chunk.id] for part in parts if hit.chunk.id in part])
+    return Hit(hit.chunk, score, context=hit.context)
 
 
 def _strangers(stage: str, rankings: Mapping[str, Ranking]) -> list[Failure]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.types import ChannelKind, Ranking, Spread
 
 Contributions: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -17,15 +19,16 @@ Contributions: TypeAlias = Mapping[str, Mapping[str, float]]
 class Evidence:
     """What one channel says for one query.
 
-    `ranking` is what it found. `scores` and `spread` are there where the method is `exact` and the channel can tell:
-    the exact score of every hit of any channel (one that it lacks has none), and how its scores are distributed over
-    the collection.
+    `ranking` is what it found. The others are there where the method is `exact` and the channel can tell: the exact
+    score of every hit of any channel (one that it lacks has none), how its scores are distributed over what matches,
+    and how alike it finds a sample of the chunks.
     """
 
     ranking: Ranking
     kind: ChannelKind = "hybrid"
     scores: Mapping[str, float] | None = None
     spread: Spread | None = None
+    alike: Alike | None = None
 
     @property
     def listed(self) -> dict[str, float]:
@@ -36,8 +39,8 @@ class Evidence:
 class Method(ABC):
     """How rankings become one: what each channel adds to the fused score of each chunk.
 
-    A method that is `exact` goes by the exact scores of all hits in all channels, and by their spread: the channels
-    are asked for both.
+    A method that is `exact` goes by the exact scores of all hits in all channels and by how these are distributed: the
+    channels are asked for both.
     """
 
     exact = False
@@ -49,3 +52,8 @@ class Method(ABC):
     def notes(self, found: Mapping[str, Evidence]) -> tuple[str, ...]:
         """What it could not go by, and what it did instead."""
         return ()
+
+
+def all_ids(found: Mapping[str, Evidence]) -> Counter[str]:
+    """The ids of all hits, and how many channels found each."""
+    return Counter(chunk_id for evidence in found.values() for chunk_id in evidence.ranking.ids)

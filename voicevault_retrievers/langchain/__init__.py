@@ -16,6 +16,7 @@ try:
     from voicevault_retrievers.langchain.compressors import CrossEncoderReranker, PageDiversityFilter
     from voicevault_retrievers.langchain.context import ContextBuilder, content_blocks, resolve_citations
     from voicevault_retrievers.langchain.convert import chunk_of, document_of
+    from voicevault_retrievers.langchain.diversity import MMRFilter, NearDuplicateFilter
     from voicevault_retrievers.langchain.embedder import LangChainEmbedder, LocalEmbeddings
     from voicevault_retrievers.langchain.index import HybridIndex
     from voicevault_retrievers.langchain.over import StagedRetriever
@@ -40,6 +41,8 @@ __all__ = [
     "LLMReranker",
     "LangChainEmbedder",
     "LocalEmbeddings",
+    "MMRFilter",
+    "NearDuplicateFilter",
     "PageDiversityFilter",
     "ParentExpander",
     "QueryExpander",

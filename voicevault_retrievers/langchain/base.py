@@ -30,6 +30,7 @@ from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, observer
+from voicevault_retrievers.langchain.history import turns_of
 from voicevault_retrievers.langchain.staged import arranges, changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.types import Query, Result, as_query
@@ -91,13 +92,15 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         where: Filter | None = None,
         require: Filter | None = None,
         weights: Mapping[str, float] | None = None,
+        history: Sequence[Any] = (),
         observe: Observer | None = None,
     ) -> Result:
         """The whole result of a search: hits, errors, timings, context.
 
-        `weights` are those of channels, by name. `observe` is as of `Pipeline.search`.
+        `weights` are those of channels, by name. `history` is the conversation so far, as turns or as messages, for
+        rewriters of follow-up questions. `observe` is as of `Pipeline.search`.
         """
-        asked = self._asked(query, where, require, weights)
+        asked = self._asked(query, where, require, weights, history)
         return self.pipeline.search(asked, _k(self.k if k is None else k), observe=observe)
 
     async def asearch(
@@ -108,11 +111,12 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         where: Filter | None = None,
         require: Filter | None = None,
         weights: Mapping[str, float] | None = None,
+        history: Sequence[Any] = (),
         observe: AsyncObserver | None = None,
     ) -> Result:
         """`search` on the running event loop; the same result but for the timings."""
         pipeline = await adrive(self._opened(), timeout=self.timeout)
-        asked = self._asked(query, where, require, weights)
+        asked = self._asked(query, where, require, weights, history)
         return await pipeline.asearch(asked, _k(self.k if k is None else k), observe=observe)
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
@@ -183,6 +187,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         where: Filter | None,
         require: Filter | None,
         weights: Mapping[str, float] | None,
+        history: Sequence[Any],
     ) -> Query:
         asked = as_query(query)
         return replace(
@@ -190,6 +195,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             where=both(self.where, both(asked.where, where)),
             require=scope(scope(self.require, asked.require), require),
             weights={**(asked.weights or {}), **(weights or {})} or None,
+            history=tuple(turns_of(history)) or asked.history,
         )
 
     def _degraded(self, result: Result) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import changing, stage_of
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Base, Preset, load_preset
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
@@ -35,9 +35,11 @@ class ComposedRetriever(PipelineRetriever):
     `weights` and `depth` (hits asked of a channel) go by channel name. `fusion` is a method such as RRF(k=60), or its
     name. `expansion` is True for rules, a QueryExpander, a chat model, or a list of such. `rerank` is True for the
     default cross-encoder, the name of one, a Scorer, a LangChain cross-encoder, or a stage, such as a document
-    compressor. A `preset` says all of this itself; `k`, `timeout`, `on_error`, `fusion` and `rerank` go over its own.
+    compressor. `route` is True for rules, the channels of each route by name, or a router. A `preset` says all of this
+    itself; `k`, `timeout`, `on_error`, `fusion` and `rerank` go over its own.
 
-    A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself.
+    A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself, and bring the
+    conversation so far as `history`, which a rewriter such as FollowUp() in `expansion` reads.
     """
 
     preset: str | Path | InstanceOf[Preset] | None = None
@@ -47,6 +49,7 @@ class ComposedRetriever(PipelineRetriever):
     expansion: Any = False
     rerank: Any = None
     max_chunks_per_page: int | None = None
+    route: Any = False
 
     def search(
         self,
@@ -58,12 +61,11 @@ class ComposedRetriever(PipelineRetriever):
         weights: Mapping[str, float] | None = None,
         fusion: Method | str | None = None,
         rerank: Any = None,
+        history: Sequence[Any] = (),
         observe: Observer | None = None,
     ) -> Result:
-        searched = self._varied(fusion, rerank)
-        return PipelineRetriever.search(
-            searched, query, k, where=where, require=require, weights=weights, observe=observe
-        )
+        asked: dict[str, Any] = {"where": where, "require": require, "weights": weights, "history": history}
+        return PipelineRetriever.search(self._varied(fusion, rerank), query, k, **asked, observe=observe)
 
     async def asearch(
         self,
@@ -75,12 +77,11 @@ class ComposedRetriever(PipelineRetriever):
         weights: Mapping[str, float] | None = None,
         fusion: Method | str | None = None,
         rerank: Any = None,
+        history: Sequence[Any] = (),
         observe: AsyncObserver | None = None,
     ) -> Result:
-        searched = self._varied(fusion, rerank)
-        return await PipelineRetriever.asearch(
-            searched, query, k, where=where, require=require, weights=weights, observe=observe
-        )
+        asked: dict[str, Any] = {"where": where, "require": require, "weights": weights, "history": history}
+        return await PipelineRetriever.asearch(self._varied(fusion, rerank), query, k, **asked, observe=observe)
 
     def _varied(self: C, fusion: Method | str | None, rerank: Any) -> C:
         """This retriever with a call's own fusion and reranking; it shares what was opened and made."""
@@ -94,6 +95,7 @@ class ComposedRetriever(PipelineRetriever):
         self._reranker()
         if self.preset is None:
             _expanders(self.expansion)
+            router_of(self.route)
             return
         fields = {name: type(self).model_fields[name].get_default() for name in _COMPOSED}
         taken = [name for name, default in fields.items() if getattr(self, name) != default]
@@ -133,6 +135,7 @@ class ComposedRetriever(PipelineRetriever):
             expansion=[_rewriter(part) for part in _expanders(self.expansion)],
             rerank=self._reranker(),
             max_chunks_per_page=self.max_chunks_per_page,
+            route=self.route,
             timeout=self.timeout,
             on_error=self.on_error,
             **options,
@@ -172,4 +175,4 @@ def _rewriter(part: Rewriter | QueryExpander) -> Rewriter:
     return part.rewriter if isinstance(part, QueryExpander) else part
 
 
-_COMPOSED = ("weights", "depth", "expansion", "max_chunks_per_page")
+_COMPOSED = ("weights", "depth", "expansion", "max_chunks_per_page", "route")

@@ -144,10 +144,10 @@ class PageDiversityFilter(StageCompressor):
     """Drops documents beyond the first `max_chunks_per_page` of their page, and keeps the order of the others.
 
     A page is told by (source_file, page_number), (source, page) or (file_name, page_label) of the metadata. Documents
-    without one are kept, unless `max_chunks_per_document` is set, which caps each file's.
+    without one are kept, unless `max_chunks_per_document` is set, which caps each file's. None caps none.
     """
 
-    max_chunks_per_page: int = 2
+    max_chunks_per_page: int | None = 2
     max_chunks_per_document: int | None = None
 
     def _build(self) -> Stage:

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseLanguageModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
+from langchain_core.messages import BaseMessage
 from langchain_core.messages.content import create_plaintext_block
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from pydantic import ValidationError
 
 from voicevault_retrievers.context import ContextBuilder as Builder
-from voicevault_retrievers.context import Marker, ResolvedAnswer, Turn
+from voicevault_retrievers.context import Marker, ResolvedAnswer
 from voicevault_retrievers.context import resolve_citations as markers_of
 from voicevault_retrievers.context.citations import (
     Names,
@@ -32,13 +32,13 @@ from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.langchain.base import in_thread
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import hit_of
+from voicevault_retrievers.langchain.history import turns_of
 from voicevault_retrievers.langchain.reorder import numbers_of
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 from voicevault_retrievers.types import Citation, Context
 
 _OPTIONS = [option.name for option in fields(Builder)]
 _STYLES = ("text-plain", "search_result")
-_ROLES = ("human", "user", "ai", "assistant", "system", "developer")
 
 
 class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
@@ -144,30 +144,7 @@ def _parts(given: Any) -> tuple[list[Document], list[Any]]:
     documents = told.get("documents")
     if isinstance(documents, str | bytes) or not isinstance(documents, Sequence):
         raise ConfigError(f"a context is made of documents, or of a mapping with 'documents', not of {given!r:.200}")
-    return list(documents), _turns(told.get("history") or ())
-
-
-def _turns(history: Sequence[Any]) -> list[Any]:
-    """Turns as they are, or of messages each question with the last answer to it."""
-    messages = list(history)
-    if all(isinstance(turn, BaseMessage) or _says_role(turn) for turn in messages):
-        messages = list(convert_to_messages(messages))
-    if not any(isinstance(turn, BaseMessage) for turn in messages):
-        return messages
-    turns: list[Turn] = []
-    for message in messages:
-        if not isinstance(message, BaseMessage):
-            raise ConfigError(f"a history is of messages or of turns, not of both: {message!r:.200}")
-        if isinstance(message, HumanMessage):
-            turns.append(Turn(str(message.text), ""))
-        elif isinstance(message, AIMessage) and message.text and turns:
-            turns[-1] = Turn(turns[-1].question, str(message.text))
-    return [turn for turn in turns if turn.answer]
-
-
-def _says_role(turn: object) -> bool:
-    """Whether a pair is a message in LangChain's short form, a role with a text, rather than a question and answer."""
-    return isinstance(turn, tuple | list) and len(turn) == 2 and turn[0] in _ROLES and isinstance(turn[1], str)
+    return list(documents), turns_of(told.get("history") or ())
 
 
 def _texts(answer: str | BaseMessage) -> list[Mapping[str, Any]]:

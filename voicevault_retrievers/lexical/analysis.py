@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from voicevault_retrievers.lexical.asked import Forms
 from voicevault_retrievers.text import Analyzed, Analyzer, CustomAnalyzer, QueryTerm
+from voicevault_retrievers.types import Variant
 
 Tokenizer: TypeAlias = Callable[[str], Sequence[str]]
 AnyAnalyzer: TypeAlias = Analyzer | CustomAnalyzer | Tokenizer
@@ -23,3 +25,15 @@ def query_terms(analyzer: AnyAnalyzer, text: str, tags: str) -> list[QueryTerm]:
     if isinstance(analyzer, Analyzer | CustomAnalyzer):
         return analyzer.query(text, tags)
     return [QueryTerm(term, (term,)) for term in analyzer(text)]
+
+
+def weighed_terms(analyzer: AnyAnalyzer, wording: Variant, tags: str) -> tuple[list[QueryTerm], Mapping[Forms, float]]:
+    """The terms of a wording as of `query_terms`, repeats kept, and how often each counts in all."""
+    asked: list[QueryTerm] = []
+    counts: dict[Forms, float] = {}
+    for text, count in ({wording.text: 1} if wording.terms is None else wording.terms).items():
+        own = query_terms(analyzer, text, tags)
+        asked += own
+        for term in own:
+            counts[term.forms] = counts.get(term.forms, 0) + count
+    return asked, counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from voicevault_retrievers.lexical.formulas import Formula
@@ -11,6 +11,7 @@ from voicevault_retrievers.selection import Selection
 
 Forms: TypeAlias = tuple[str, ...]
 Term: TypeAlias = str | Sequence[str]
+Terms: TypeAlias = Iterable[Term] | Mapping[Forms, float]
 Histogram: TypeAlias = list[tuple[int, int]]
 
 
@@ -44,7 +45,7 @@ class Asked(NamedTuple):
     total: int
     mean_length: float
     terms: tuple[Forms, ...]
-    counts: tuple[int, ...]
+    counts: tuple[float, ...]
     frequencies: tuple[int, ...]
     idf: tuple[float, ...]
     segments: tuple[Weighed, ...]
@@ -57,17 +58,14 @@ class Asked(NamedTuple):
 
 
 def ask(
-    terms: Iterable[Term],
+    terms: Terms,
     formula: Formula,
     segments: Sequence[Segment],
     population: Population,
     histogram: Callable[[], Histogram],
 ) -> Asked:
     """Look the terms up and weigh them; `histogram` says of each document frequency how many terms have it."""
-    counted: dict[Forms, int] = {}
-    for term in terms:
-        forms = (term,) if isinstance(term, str) else tuple(term)
-        counted[forms] = counted.get(forms, 0) + 1
+    counted = _counted(terms)
     flat = [form for forms in counted for form in forms]
     looked = [segment.postings.look(flat) for segment in segments]
     having = [0] * len(flat)
@@ -99,6 +97,16 @@ def ask(
         tuple(idf),
         tuple(_weighed(found, places, weights) for found in looked),
     )
+
+
+def _counted(terms: Terms) -> Mapping[Forms, float]:
+    if isinstance(terms, Mapping):
+        return terms
+    counted: dict[Forms, float] = {}
+    for term in terms:
+        forms = (term,) if isinstance(term, str) else tuple(term)
+        counted[forms] = counted.get(forms, 0) + 1
+    return counted
 
 
 def _weighed(looked: Sequence[tuple[int, int]], places: Sequence[int], weights: Sequence[float]) -> Weighed:

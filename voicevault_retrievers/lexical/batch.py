@@ -107,7 +107,7 @@ def search(
     """The best k of each query; None where the formula or a weight needs more than the compiled loops can do."""
     postings = segment.postings
     forms = [[(term,) if isinstance(term, str) else tuple(term) for term in terms] for terms in queries]
-    distinct = dict.fromkeys(term for terms in forms for term in terms)
+    distinct = tuple(dict.fromkeys(term for terms in forms for term in terms))
     asked = ask(distinct, formula, [segment], everything, list)
     if not isinstance(postings, Postings) or formula.curve() is None or min(asked.idf, default=1.0) <= LIGHTEST:
         return None

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from voicevault_retrievers.alike import SIZE, Alike
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.filters import canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
-from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer, analyse, query_terms
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer, analyse, query_terms, weighed_terms
+from voicevault_retrievers.lexical.asked import Forms
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
+from voicevault_retrievers.lexical.matching import Matching, likeness
 from voicevault_retrievers.lexical.operators import Demands, Operators
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
-from voicevault_retrievers.types import Chunk, Query, Variant, as_query
+from voicevault_retrievers.types import Chunk, Query, Spread, Variant, as_query
 
 GROWTH = 4
 """How many times more chunks are looked at where too few of them meet the demands of a query's operators."""
+
+
+COMPARED = 600
+"""Characters of a chunk that are compared with those of others."""
+
+
+class Memory:
+    """What was computed last of a channel's index."""
+
+    def __init__(self) -> None:
+        self.matching: Recent[Hashable, Matching] = Recent(16)
+        self.alike: Recent[Hashable, Alike] = Recent(8)
 
 
 @dataclass
@@ -58,6 +75,7 @@ class BM25(Leaf):
         if statistics not in ("collection", "filtered"):
             raise unknown("statistics", statistics, ("collection", "filtered"))
         self._held = Held(index)
+        self._memory = Memory()
         self._writing = Mutex()
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = formula_of(formula)
@@ -116,7 +134,7 @@ class BM25(Leaf):
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         index = self.index
-        return [self._find(index, query, wording.text, k) for wording in wordings]
+        return [self._find(index, query, wording, k) for wording in wordings]
 
     def search_many(self, queries: Iterable[str], k: int) -> list[list[tuple[str, float]]]:
         """For each query the ids and scores of its best k chunks; on several cores, without votes."""
@@ -124,7 +142,9 @@ class BM25(Leaf):
             raise ConfigError(f"queries is a list of strings; a single one goes in a list: [{queries!r}]")
         index = self.index
         if self.operators:  # each narrows the search in its own way
-            found: Iterable[Sequence[Scored]] = [self._search(index, Query(text), text, k)[1] for text in queries]
+            found: Iterable[Sequence[Scored]] = [
+                self._search(index, Query(text), Variant(text), k)[1] for text in queries
+            ]
         else:
             tags = index.tags()
             asked = [[term.forms for term in query_terms(self.analyzer, text, tags)] for text in queries]
@@ -134,35 +154,67 @@ class BM25(Leaf):
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
         index, wanted, best = self.index, list(ids), dict[str, float]()
         for wording in self._wordings(query):
-            asked, demands = self._read(index, query, wording.text)
+            _, terms, demands = self._read(index, query, wording)
             left = demands.passing(index.segments, wanted) if demands else wanted
-            terms = [term.forms for term in asked]
             for chunk_id, score in index.scores(terms, left, self.formula, **self._scope(query)).items():
                 best[chunk_id] = max(best.get(chunk_id, -math.inf), weighted(score, wording.weight))
         return best
 
+    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
+        """That of the scores of all chunks that match the query's first wording, however they pass `where`."""
+        found = self._matching(query)
+        return found and found.spread
+
+    def sample(self, query: Query) -> Sequence[str] | None:
+        found = self._matching(query)
+        return found and found.sample
+
+    def alike(self, query: Query) -> Alike | None:
+        """How alike the first words of the chunks in a sample are."""
+        chunks = self.index.drawn(SIZE, require=query.require)
+        key = tuple((chunk.id, chunk.text[:COMPARED]) for chunk in chunks)
+        known = self._memory.alike.get(key)
+        if known is None:
+            known = likeness([chunk.id for chunk in chunks], self._analyse([text for _, text in key]))
+            self._memory.alike.put(key, known)
+        return known
+
+    def _matching(self, query: Query) -> Matching | None:
+        """What matches the first wording of a query; None where it has none."""
+        index, wordings = self.index, self._wordings(query)[:1]
+        if not wordings:
+            return None
+        _, terms, _ = self._read(index, query, wordings[0])
+        key = index, frozenset(terms.items()), canonical(query.require), canonical(query.where)
+        known = self._memory.matching.get(key)
+        if known is None:
+            known = index.matching(terms, self.formula, **self._scope(query))
+            self._memory.matching.put(key, known)
+        return known
+
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it."""
         query, index = as_query(query), self.index
-        asked, demands = self._read(index, query, query.text)
+        _, terms, demands = self._read(index, query, Variant(query.text))
         if demands and not demands.passing(index.segments, [chunk_id]):
             return []
-        parts = index.explain([term.forms for term in asked], chunk_id, self.formula, **self._scope(query))
+        parts = index.explain(terms, chunk_id, self.formula, **self._scope(query))
         return [replace(part, term=untagged(part.term)) for part in parts]
 
     def _scope(self, query: Query) -> dict[str, Any]:
         """Which chunks are searched, and which count."""
         return {"where": query.where, "require": query.require, "filtered": self.statistics == "filtered"}
 
-    def _find(self, index: LexicalIndex, query: Query, text: str, k: int) -> list[Match]:
-        asked, found = self._search(index, query, text, k)
+    def _find(self, index: LexicalIndex, query: Query, wording: Variant, k: int) -> list[Match]:
+        asked, found = self._search(index, query, wording, k)
         words = {term.forms[0]: term.word for term in reversed(asked)}
         return [Match(hit.chunk, hit.score, tuple(words[term] for term in hit.terms)) for hit in found]
 
-    def _search(self, index: LexicalIndex, query: Query, text: str, k: int) -> tuple[list[QueryTerm], list[Scored]]:
+    def _search(
+        self, index: LexicalIndex, query: Query, wording: Variant, k: int
+    ) -> tuple[list[QueryTerm], list[Scored]]:
         """The terms of a wording, and what they find; asked for more, while too little of it meets the demands."""
-        asked, demands = self._read(index, query, text)
-        terms = [term.forms for term in asked]
+        asked, terms, demands = self._read(index, query, wording)
         options = {"positive": self.exclude_nonpositive, **self._scope(query)}
         if demands is None:
             return asked, index.search(terms, k, self.formula, **options)
@@ -176,14 +228,18 @@ class BM25(Leaf):
                 return asked, kept[:k]
             seen, depth = depth, GROWTH * depth
 
-    def _read(self, index: LexicalIndex, query: Query, text: str) -> tuple[list[QueryTerm], Demands | None]:
-        """The terms of a wording, and what its operators and the query's demand."""
+    def _read(
+        self, index: LexicalIndex, query: Query, wording: Variant
+    ) -> tuple[list[QueryTerm], Mapping[Forms, float], Demands | None]:
+        """The terms of a wording, how often each counts, and what its operators and the query's demand."""
         tags = index.tags(**self._scope(query))
         if not self.operators:
-            return query_terms(self.analyzer, text, tags), None
-        own, parsed = Operators.parse(query.text), Operators.parse(text)
-        demanding = parsed if text == query.text else parsed.under(own)
-        return query_terms(self.analyzer, parsed.text, tags), demanding.demands(self.analyzer, tags)
+            return *weighed_terms(self.analyzer, wording, tags), None
+        own, parsed = Operators.parse(query.text), Operators.parse(wording.text)
+        demanding = parsed if wording.text == query.text else parsed.under(own)
+        bare = {Operators.parse(text).text: count for text, count in (wording.terms or {}).items()} or None
+        plain = replace(wording, text=parsed.text, terms=bare)
+        return *weighed_terms(self.analyzer, plain, tags), demanding.demands(self.analyzer, tags)
 
     def _analyse(self, texts: Sequence[str]) -> Analyzed:
         return analyse(self.analyzer, texts)

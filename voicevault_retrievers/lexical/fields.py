@@ -11,7 +11,6 @@ field. The frequencies are added before k1 bends them, so that a term in two fie
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -25,7 +24,7 @@ from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import both
 from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.lexical import building
-from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, weighed_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
 from voicevault_retrievers.lexical.index import counting_of
 from voicevault_retrievers.lexical.postings import Postings, Unsigned
@@ -68,7 +67,7 @@ class FieldScore:
 
     term: str
     field: str
-    count: int
+    count: float
     frequency: int
     document_frequency: int
     idf: float
@@ -93,7 +92,7 @@ class _Term(NamedTuple):
     """
 
     asked: QueryTerm
-    times: int
+    times: float
     frequency: int
     idf: float
     ordinals: Ordinals
@@ -158,11 +157,11 @@ class BM25F(Leaf):
         return cls(rows, made, chosen, **options)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [self._find(query, wording.text, k) for wording in wordings]
+        return [self._find(query, wording, k) for wording in wordings]
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
         places = self.rows.places(ids, both(query.require, query.where))
-        found = [(wording.weight, self._scores(self._look(query, wording.text))) for wording in self._wordings(query)]
+        found = [(wording.weight, self._scores(self._look(query, wording))) for wording in self._wordings(query)]
         return {
             chunk_id: max(weighted(float(scores[at]), weight) for weight, scores in found)
             for chunk_id, at in places.items()
@@ -177,11 +176,14 @@ class BM25F(Leaf):
         query = as_query(query)
         places = self.rows.places([chunk_id], both(query.require, query.where))
         return [
-            part for at in places.values() for term in self._look(query, query.text) for part in self._told(term, at)
+            part
+            for at in places.values()
+            for term in self._look(query, Variant(query.text))
+            for part in self._told(term, at)
         ]
 
-    def _find(self, query: Query, text: str, k: int) -> list[Match]:
-        terms = self._look(query, text)
+    def _find(self, query: Query, wording: Variant, k: int) -> list[Match]:
+        terms = self._look(query, wording)
         scores = self._scores(terms)
         passing = self.rows.selection(both(query.require, query.where))
         having = Selection.union(len(self.rows), [term.ordinals for term in terms])
@@ -196,19 +198,18 @@ class BM25F(Leaf):
             for i, (at, score) in enumerate(zip(top.tolist(), scores[top].tolist(), strict=True))
         ]
 
-    def _look(self, query: Query, text: str) -> list[_Term]:
+    def _look(self, query: Query, wording: Variant) -> list[_Term]:
         """The distinct terms of a wording that some chunk has that counts, in their order."""
         counting = counting_of(query.where, query.require, self.statistics == "filtered")
         chosen = self.rows.selection(counting)
         means = [_mean(field.postings, chosen) for field in self.fields]
         languages = reduce(or_, (segment.languages(chosen) for segment in self._segments), 0)
-        asked = query_terms(self.analyzer, text, tags_of(languages))
-        counts = Counter(term.forms for term in asked)
+        asked, counts = weighed_terms(self.analyzer, wording, tags_of(languages))
         distinct = {term.forms: term for term in reversed(asked)}
         terms = (self._term(distinct[forms], count, chosen, means) for forms, count in counts.items())
         return [term for term in terms if term.frequency]
 
-    def _term(self, asked: QueryTerm, count: int, chosen: Selection | None, means: Sequence[float]) -> _Term:
+    def _term(self, asked: QueryTerm, count: float, chosen: Selection | None, means: Sequence[float]) -> _Term:
         parts = [
             _part(field, number, mean)
             for field, mean in zip(self.fields, means, strict=True)

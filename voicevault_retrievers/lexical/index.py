@@ -19,15 +19,17 @@ from voicevault_retrievers.compiled import installed
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require as require_extra
 from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.lexical import batch, building, tiers
-from voicevault_retrievers.lexical.asked import Asked, Histogram, Population, Term, ask
-from voicevault_retrievers.lexical.formulas import Formula
+from voicevault_retrievers.lexical import batch, building, matching, tiers
+from voicevault_retrievers.lexical.asked import Asked, Forms, Histogram, Population, Term, Terms, ask
+from voicevault_retrievers.lexical.formulas import Formula, Lucene
+from voicevault_retrievers.lexical.matching import Matching
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import Searcher
 from voicevault_retrievers.lexical.segment import Analyse, Segment
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.selection import Selection
+from voicevault_retrievers.shuffled import smallest
 from voicevault_retrievers.text.analyzed import Analyzed, tags_of
 from voicevault_retrievers.types import Chunk
 
@@ -46,7 +48,7 @@ class TermScore:
     """
 
     term: str
-    count: int
+    count: float
     frequency: int
     document_frequency: int
     idf: float
@@ -59,7 +61,8 @@ class LexicalIndex:
 
     `backend` says what the loops run on: "numba" (extra `fast`), "numpy", or "auto", which takes numba where it is
     installed and there is enough to search. Both give the same results, bit for bit. A query's term is a string, or
-    the forms of one term in several languages, of which a chunk has one; they count as one term.
+    the forms of one term in several languages, of which a chunk has one; they count as one term. A mapping says how
+    often each term counts, which need not be a whole number.
     """
 
     def __init__(self, segments: Iterable[Segment], *, backend: str = "auto") -> None:
@@ -141,7 +144,7 @@ class LexicalIndex:
 
     def search(
         self,
-        terms: Sequence[Term],
+        terms: Terms,
         k: int,
         formula: Formula,
         *,
@@ -189,7 +192,7 @@ class LexicalIndex:
 
     def scores(
         self,
-        terms: Sequence[Term],
+        terms: Terms,
         ids: Iterable[str],
         formula: Formula,
         *,
@@ -210,7 +213,7 @@ class LexicalIndex:
 
     def explain(
         self,
-        terms: Sequence[Term],
+        terms: Terms,
         chunk_id: str,
         formula: Formula,
         *,
@@ -227,7 +230,36 @@ class LexicalIndex:
                 return [part for part in parts if matches and (part.frequency or part.contribution)]
         return []
 
-    def _ask(self, terms: Iterable[Term], formula: Formula, counting: Filter | None) -> Asked:
+    def shares(
+        self, terms: Terms, *, where: Filter | None = None, require: Filter | None = None, filtered: bool = False
+    ) -> dict[Forms, float]:
+        """Of those terms that some chunk has that counts, in what share of these chunks each is."""
+        asked = self._ask(terms, Lucene(), counting_of(where, require, filtered))
+        return {forms: n / asked.total for forms, n in zip(asked.terms, asked.frequencies, strict=True)}
+
+    def matching(
+        self,
+        terms: Terms,
+        formula: Formula,
+        *,
+        where: Filter | None = None,
+        require: Filter | None = None,
+        filtered: bool = False,
+    ) -> Matching:
+        """How the scores of all chunks that match and count are distributed, and a sample of them."""
+        counting = counting_of(where, require, filtered)
+        asked = self._ask(terms, formula, counting)
+        chosen = self._population(counting).chosen if counting else self._everything.chosen
+        return matching.matching(self.segments, asked, chosen)
+
+    def drawn(self, size: int, *, require: Filter | None = None) -> list[Chunk]:
+        """The chunks whose ids have the smallest hashes, of those that pass."""
+        drawn = [segment.order.first(size, segment.rows.selection(require)) for segment in self.segments]
+        every = [(s.rows, at) for s, one in zip(self.segments, drawn, strict=True) for at in one.ordinals.tolist()]
+        places = (every[at] for at in smallest([one.hashes for one in drawn], size).tolist())
+        return [rows.chunks[at] for rows, at in places]
+
+    def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> Asked:
         population = self._population(counting) if counting else self._everything
         return ask(terms, formula, self.segments, population, lambda: self._histogram(population))
 

@@ -7,6 +7,7 @@ try:
     from voicevault_retrievers.llama_index.bm25 import BM25Retriever
     from voicevault_retrievers.llama_index.channels import RetrieverChannel, as_channel
     from voicevault_retrievers.llama_index.citations import CitationPostprocessor, citations_of, resolve_citations
+    from voicevault_retrievers.llama_index.diversity import MMRPostprocessor, NearDuplicatePostprocessor
     from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
     from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
     from voicevault_retrievers.llama_index.filters import filter_of, metadata_filters_of
@@ -36,6 +37,8 @@ __all__ = [
     "HybridVectorStore",
     "LLMRerank",
     "LlamaIndexEmbedder",
+    "MMRPostprocessor",
+    "NearDuplicatePostprocessor",
     "NodeWithProvenance",
     "PageDiversityPostprocessor",
     "ParentExpansionPostprocessor",

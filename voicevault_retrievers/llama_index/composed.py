@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -22,7 +22,7 @@ from voicevault_retrievers.llama_index.narrowing import Where, weights_of
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.reranking_events import announced
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
@@ -31,6 +31,7 @@ from voicevault_retrievers.types import Failure, Query, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
 Expansion: TypeAlias = bool | QueryExpander | Rewriter | BaseLLM | Callable[[str], str] | Sequence["Expansion"]
+Routing: TypeAlias = bool | Rewriter | Mapping[str, Iterable[str]]
 Rerank: TypeAlias = bool | str | Scorer | Stage | BaseNodePostprocessor
 
 
@@ -43,6 +44,7 @@ class ComposedOptions(RetrieverOptions, total=False):
     expansion: Expansion | None
     rerank: Rerank | None
     max_chunks_per_page: int | None
+    route: Routing | None
     timeout: float | None
     on_error: OnError | None
 
@@ -52,10 +54,12 @@ class ComposedRetriever(PipelineRetriever):
 
     `weights` and `depth` (hits asked of a channel) go by channel name. `fusion` is a method such as RRF(k=60), or its
     name. `expansion` is True for rules, a QueryExpander, an LLM, a Rewriter, or a list of such. `rerank` is True for
-    the default cross-encoder, the name of one, a Scorer, a node postprocessor, or a Stage. `timeout` bounds a search in
-    seconds, and once more the objects behind index nodes. `on_error` "skip" (the default) leaves out a channel or stage
-    that fails, and the nodes say so; "raise" raises its error. A `preset`, or its name, says all of this itself; `k`,
-    `timeout`, `on_error`, `fusion` and `rerank` go over its own. `options` are those of `PipelineRetriever`.
+    the default cross-encoder, the name of one, a Scorer, a node postprocessor, or a Stage. `route` is True for rules,
+    the channels of each route by name, or a router. `timeout` bounds a search in seconds, and once more the objects
+    behind index nodes. `on_error` "skip" (the default) leaves out a channel or stage that fails, and the nodes say so;
+    "raise" raises its error. A `preset`, or its name, says all of this itself; `k`, `timeout`, `on_error`, `fusion` and
+    `rerank` go over its own. `options` are those of `PipelineRetriever`. A `Query` with `history` is a question of a
+    conversation, which a rewriter such as FollowUp() in `expansion` reads.
 
     A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself.
     """
@@ -70,6 +74,7 @@ class ComposedRetriever(PipelineRetriever):
         expansion: Expansion | None = None,
         rerank: Rerank | None = None,
         max_chunks_per_page: int | None = None,
+        route: Routing | None = None,
         timeout: float | None = None,
         on_error: OnError | None = None,
         k: int | None = None,
@@ -85,6 +90,7 @@ class ComposedRetriever(PipelineRetriever):
         self.expansion = _expanders(expansion)
         self.rerank = rerank
         self.max_chunks_per_page = max_chunks_per_page
+        self.route = router_of(route)
         self.timeout = timeout
         self.on_error = on_error
         self._check()
@@ -155,6 +161,7 @@ class ComposedRetriever(PipelineRetriever):
             expansion=[part.rewriter if isinstance(part, QueryExpander) else part for part in self.expansion],
             rerank=self._reranker(),
             max_chunks_per_page=self.max_chunks_per_page,
+            route=self.route,
             timeout=self.timeout,
             on_error=self.on_error or "skip",
             notes=notes,
@@ -182,7 +189,7 @@ class ComposedRetriever(PipelineRetriever):
 
     def _check(self) -> None:
         self._reranker()
-        own = {"weights": self.weights, "depth": self.depth, "max_chunks_per_page": self.max_chunks_per_page}
+        own = {name: getattr(self, name) for name in ("weights", "depth", "max_chunks_per_page", "route")}
         taken = sorted(name for name, value in own.items() if value is not None)
         taken += ["expansion"] if self.expansion else []
         if self.preset is not None and taken:
@@ -194,7 +201,7 @@ class ComposedRetriever(PipelineRetriever):
         yield from super()._parts()
 
     def _recipe(self) -> dict[str, Any]:
-        names = ("fusion", "expansion", "max_chunks_per_page", "timeout", "on_error")
+        names = ("fusion", "expansion", "max_chunks_per_page", "route", "timeout", "on_error")
         weights = {**(self.weights or {}), **self.narrowing.weights} or None
         preset = None if self.preset is None else self.preset.name
         rerank = self._reranker() or self.rerank

@@ -225,7 +225,9 @@ class PageDiversityPostprocessor(StagePostprocessor):
     without a page are not capped, unless `max_chunks_per_document` is set.
     """
 
-    max_chunks_per_page: int = Field(default=2, ge=1, description="How many nodes of one page to keep.")
+    max_chunks_per_page: int | None = Field(
+        default=2, ge=1, description="How many nodes of one page to keep; None keeps all."
+    )
     max_chunks_per_document: int | None = Field(
         default=None, ge=1, description="How many nodes of one file to keep; None keeps all."
     )

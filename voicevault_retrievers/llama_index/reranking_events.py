@@ -13,6 +13,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.diversity import MMR
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.llama_index.events import listened
 from voicevault_retrievers.llama_index.node import node_of_hit
@@ -26,7 +27,7 @@ dispatcher = get_dispatcher(__name__)
 
 def reranks(stage: Stage) -> bool:
     """Whether a stage is one of this package's that order anew."""
-    return isinstance(_cut(stage), CrossEncoderRerank | LLMRerank | RecencyRerank | WeightedRerank)
+    return isinstance(_cut(stage), CrossEncoderRerank | LLMRerank | MMR | RecencyRerank | WeightedRerank)
 
 
 class Announced(Around):

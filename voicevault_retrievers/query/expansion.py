@@ -8,9 +8,10 @@ from dataclasses import replace
 from itertools import chain
 
 from voicevault_retrievers.calls import Plan, value_of
-from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.channel import Channel, Rewriter
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.text.stopwords import STOPWORDS
 from voicevault_retrievers.types import Failure, Query, Variant
 
 _LEAD = re.compile(
@@ -20,8 +21,16 @@ _LEAD = re.compile(
     r"(?:(?:i|we|you|one|there|it)\s+)?",
     re.IGNORECASE,
 )
+_GERMAN_LEAD = re.compile(
+    r"^(?:bitte\s+)?(?:(?:können|könnten|kannst|könntest)\s+(?:sie|du)\s+)?(?:(?:mir|uns)\s+)?"
+    r"(?:was|wer|wen|wem|wessen|wann|wo|woher|wohin|wodurch|womit|warum|weshalb|wieso|wie|welche[rsnm]?)\b\s*"
+    r"(?:(?:viele?|lange|oft|weit|hoch|groß)\s+)?"
+    r"(?:(?:ist|sind|war|waren|wird|werden|wurde|wurden|kann|kannst|können|konnte|soll|sollte|muss|müssen|darf|hat|"
+    r"habe|haben|hatte|hatten|gibt)\s+)?(?:(?:ich|du|er|sie|wir|man|es)\s+)?",
+    re.IGNORECASE,
+)
 _WORD = re.compile(r"[\w][\w'.+#/-]*", re.UNICODE)
-_FUNCTION_WORDS = frozenset(
+FUNCTION_WORDS = frozenset(
     "a about an and any are as at be been before between by can could did do does for from had has have how i if in "
     "into is it its may me must my of on or our please should some than that the their them then there these they "
     "this those to under was we were what when where which who whom whose why will with would you your".split()
@@ -32,7 +41,8 @@ class RuleExpansion(Rewriter):
     """Adds wordings until a query has `size`, the original among them and always first.
 
     They are, in this order, where they differ: the question without its interrogative lead ("how do I reset the
-    pump?" becomes "reset the pump"), and its content words alone. English rules; other questions stay as they are.
+    pump?" becomes "reset the pump"), and its content words alone. English and German rules; other questions stay as
+    they are.
     """
 
     name = "expansion"
@@ -75,6 +85,9 @@ class Together(Rewriter):
         rewritten, failures = zip(*map(value_of, outcomes), strict=True) if outcomes else ((), ())
         return _joined(query, rewritten), tuple(chain.from_iterable(failures))
 
+    def over(self, channel: Channel) -> Together:
+        return Together(rewriter.over(channel) for rewriter in self.rewriters)
+
     def __repr__(self) -> str:
         return f"Together({list(self.rewriters)!r})"
 
@@ -87,13 +100,14 @@ def _joined(query: Query, rewritten: Sequence[Query]) -> Query:
 def statement(question: str) -> str:
     """A question without its interrogative lead and its question mark."""
     bare = question.strip().rstrip("?").strip()
-    return _LEAD.sub("", bare).strip()
+    return (_GERMAN_LEAD if _GERMAN_LEAD.match(bare) else _LEAD).sub("", bare).strip()
 
 
 def keywords(question: str) -> str:
     """The content words of a question, in their order."""
     words = _WORD.findall(statement(question))
-    return " ".join(word.rstrip(".") for word in words if word.casefold() not in _FUNCTION_WORDS)
+    german = STOPWORDS["de"] if _GERMAN_LEAD.match(question.strip()) else frozenset()
+    return " ".join(word.rstrip(".") for word in words if word.casefold() not in FUNCTION_WORDS | german)
 
 
 _RULES: tuple[Callable[[str], str], ...] = (statement, keywords)

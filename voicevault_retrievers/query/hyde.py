@@ -7,7 +7,7 @@ from dataclasses import replace
 from voicevault_retrievers.errors import RetrievalError
 from voicevault_retrievers.prompts import filled
 from voicevault_retrievers.protocols import TextModel
-from voicevault_retrievers.query.model import ModelRewriter
+from voicevault_retrievers.query.model import KEPT, TIMEOUT, ModelRewriter
 from voicevault_retrievers.query.wordings import one_line
 from voicevault_retrievers.types import Query, Variant
 
@@ -31,10 +31,11 @@ class HyDE(ModelRewriter):
         *,
         weight: float = 1.0,
         prompt: str | None = None,
-        timeout: float | None = None,
+        timeout: float | None = TIMEOUT,
         name: str = "hyde",
+        kept: int = KEPT,
     ) -> None:
-        super().__init__(model, prompt=prompt, timeout=timeout, name=name)
+        super().__init__(model, prompt=prompt, timeout=timeout, name=name, kept=kept)
         self.weight = Variant("", weight).weight
 
     def asked(self, query: Query) -> str | None:

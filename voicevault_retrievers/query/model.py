@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from voicevault_retrievers.channel import Rewriter
 from voicevault_retrievers.checks import seconds_or_none, whole
@@ -12,20 +12,27 @@ from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.prompts import aloud, filled
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query.wordings import one_line, wordings_of
+from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.types import Query, Variant
+
+TIMEOUT = 10.0
+KEPT = 256
 
 
 class ModelRewriter(Rewriter):
     """Asks a language model for what it adds to a query; an async search awaits a model's `acomplete`.
 
     A subclass says what is `asked` and what is made of the answer. In `prompt` the text `{query}` is replaced by the
-    question, whatever that holds; `timeout` is in seconds, None waits.
+    question, whatever that holds; `timeout` is in seconds, None waits. The `kept` answers used last are given again to
+    an equal prompt, those that were of no use are not.
     """
 
     blocking = True
     PROMPT: ClassVar[str]
 
-    def __init__(self, model: TextModel, *, prompt: str | None, timeout: float | None, name: str) -> None:
+    def __init__(
+        self, model: TextModel, *, prompt: str | None, timeout: float | None, name: str, kept: int = KEPT
+    ) -> None:
         super().__init__()
         if not isinstance(model, TextModel):
             raise ConfigError(f"a language model has a method complete(prompt), not {model!r}")
@@ -36,6 +43,8 @@ class ModelRewriter(Rewriter):
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
         self.awaits = callable(getattr(model, "acomplete", None))
+        self.kept = whole("kept", kept, least=0)
+        self._answers: Recent[str, str] = Recent(self.kept)
 
     @abstractmethod
     def asked(self, query: Query) -> str | None:
@@ -47,12 +56,24 @@ class ModelRewriter(Rewriter):
 
     def rewrite(self, query: Query) -> Query:
         prompt = self.asked(query)
-        return query if prompt is None else self.answered(query, self._text(self.model.complete(prompt)))
+        if prompt is None:
+            return query
+        known = self._answers.get(prompt)
+        return self._taken(query, prompt, self.model.complete(prompt) if known is None else known)
 
     async def arewrite(self, query: Query) -> Query:
         prompt = self.asked(query)
-        model: Any = self.model
-        return query if prompt is None else self.answered(query, self._text(await model.acomplete(prompt)))
+        if prompt is None:
+            return query
+        known, model = self._answers.get(prompt), cast(Any, self.model)
+        return self._taken(query, prompt, await model.acomplete(prompt) if known is None else known)
+
+    def _taken(self, query: Query, prompt: str, answer: object) -> Query:
+        """The query with what an answer adds; an answer that is of use is kept."""
+        text = self._text(answer)
+        rewritten = self.answered(query, text)
+        self._answers.put(prompt, text)
+        return rewritten
 
     def _text(self, answer: object) -> str:
         """What the model said aloud: a reasoning model's thoughts are dropped."""
@@ -62,7 +83,8 @@ class ModelRewriter(Rewriter):
 
     def _recipe(self) -> str:
         own = "" if self.prompt == self.PROMPT else f"prompt={self.prompt!r}, "
-        return f"{own}timeout={self.timeout}, name={self.name!r}"
+        kept = "" if self.kept == KEPT else f", kept={self.kept}"
+        return f"{own}timeout={self.timeout}, name={self.name!r}{kept}"
 
 
 class ModelExpansion(ModelRewriter):
@@ -84,10 +106,11 @@ class ModelExpansion(ModelRewriter):
         model: TextModel,
         size: int = 3,
         prompt: str | None = None,
-        timeout: float | None = None,
+        timeout: float | None = TIMEOUT,
         name: str = "expansion",
+        kept: int = KEPT,
     ) -> None:
-        super().__init__(model, prompt=prompt, timeout=timeout, name=name)
+        super().__init__(model, prompt=prompt, timeout=timeout, name=name, kept=kept)
         self.size = whole("size", size)
 
     def asked(self, query: Query) -> str | None:

@@ -17,6 +17,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.dense.exact import ExactVectors
+from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.errors import MissingExtraError, StorageError
 from voicevault_retrievers.extras import require as installed
 from voicevault_retrievers.filters import Filter, both
@@ -262,14 +264,14 @@ class ChromaVectors:
         marker = self._chroma.marker
         held = [part for part in self._parts if self._in_chroma(part, marker)]
         if marker is None or sum(_chosen(part.rows, passing) for part in held) <= max(EXACT_UP_TO, k):
-            return self._exact(self._parts).nearest(vector, k, where=passing)
+            return self._everything.nearest(vector, k, where=passing)
         try:
             near = self._near(held, vector, k, passing, marker)
         except Exception as error:  # noqa: BLE001 - whatever Chroma raises, the vectors are here
             _logger.warning("Chroma in %r fails (%r): all vectors are compared", self._chroma, error)
             near = None
         if near is None or self._chroma.marker != marker:
-            return self._exact(self._parts).nearest(vector, k, where=passing)
+            return self._everything.nearest(vector, k, where=passing)
         rest = [part for part in self._parts if part not in held]
         found = [*near, *self._exact(rest).nearest(vector, k, where=passing)]
         return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
@@ -278,7 +280,19 @@ class ChromaVectors:
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> dict[str, float]:
         """The cosines of those of the given chunks that are here and pass."""
-        return self._exact(self._parts).similarities(vector, ids, where=where, require=require)
+        return self._everything.similarities(vector, ids, where=where, require=require)
+
+    def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
+        """As `ExactVectors.vectors`."""
+        return self._everything.vectors(ids)
+
+    def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
+        """As `ExactVectors.sample`: the vectors are in the segments too."""
+        return self._everything.sample(size, require=require)
+
+    @cached_property
+    def _everything(self) -> ExactVectors:
+        return self._exact(self._parts)
 
     def _in_chroma(self, part: Part, marker: Marker | None) -> bool:
         if marker is None or marker.base != self._base or marker.changed > self._generation or not self._chroma.usable:

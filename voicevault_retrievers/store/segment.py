@@ -24,6 +24,7 @@ from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.removed import Removed
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Mask, Rows
+from voicevault_retrievers.shuffled import Shuffled
 from voicevault_retrievers.store import columns, files, table
 from voicevault_retrievers.store.columns import StoredColumns
 from voicevault_retrievers.store.files import BlockFile, NewFolder
@@ -79,7 +80,13 @@ class StoredSegment:
 
     def part(self, lexical: Segment, parents: Rows) -> Part:
         """What is searched of it, where these are live."""
-        return Part(lexical.rows, self.vectors, lambda: lexical, parents, lambda: self.codes, self.number)
+        own = lexical.rows, self.vectors, lambda: lexical, parents
+        return Part(*own, lambda: self.codes, self.number, self._order)
+
+    @cached_property
+    def _order(self) -> Shuffled:
+        """That of its chunks' ids by hash."""
+        return Shuffled(self.table.ids)
 
     @cached_property
     def codes(self) -> Codes | None:
@@ -89,7 +96,7 @@ class StoredSegment:
     def live(self, folder: Path, entry: SegmentEntry) -> Segment:
         """What is searched of it: the chunks that an entry of the segment has left, with what the others took."""
         rows = Rows(*self.table, read_live(folder, entry), self.columns)
-        return Segment(rows, self.postings, _read_removed(folder, entry.tombstones))
+        return Segment(rows, self.postings, _read_removed(folder, entry.tombstones), self._order)
 
     def live_parents(self, folder: Path, entry: SegmentEntry) -> Rows:
         """The parents that an entry of the segment has left."""

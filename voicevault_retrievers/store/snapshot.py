@@ -21,6 +21,7 @@ from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.forward import Forward
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.shuffled import Shuffled
 from voicevault_retrievers.store import analyzers, codec, files, log, manifest, segment, sources
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.log import Record
@@ -286,12 +287,13 @@ class Snapshot:
         ordered = self.ordered
         chunks = Lazy(len(ordered), lambda at: codec.own(ordered[at].chunk))
         rows = Rows(chunks, [logged.chunk.id for logged in ordered])
-        return (*self.sealed, Part(rows, self.vectors, lambda: self._logged(rows)))
+        order = Shuffled(rows.ids)
+        return (*self.sealed, Part(rows, self.vectors, lambda: self._logged(rows, order), order=order))
 
-    def _logged(self, rows: Rows) -> Segment:
+    def _logged(self, rows: Rows, order: Shuffled) -> Segment:
         """The log's chunks; analyses those that are new, which a search by vectors need not wait for."""
         terms, came = self.waiting
-        return Segment(rows, terms.reordered([came[logged] for logged in self.ordered]))
+        return Segment(rows, terms.reordered([came[logged] for logged in self.ordered]), given_order=order)
 
 
 def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:

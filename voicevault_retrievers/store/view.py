@@ -8,12 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
-from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
+from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.chroma import Chroma, ChromaVectors
@@ -45,7 +46,7 @@ class View:
         return tuple(part.renamed(_prefixed(part.rows, self.prefix)) for part in own) if self.prefix else own
 
     @property
-    def index(self) -> VectorIndex:
+    def index(self) -> ExactVectors | ChromaVectors:
         """The vectors, of a knowledge base that has some."""
         present = self.snapshot.manifest
         if self.chroma is None or present.dimension is None:
@@ -77,7 +78,7 @@ def vector_channel(views: Sequence[View], embedder: Embedder | None, kb: str, **
 class _Several:
     """Some vector indices as one; no id is in two of them."""
 
-    indices: Sequence[VectorIndex]
+    indices: Sequence[ExactVectors | ChromaVectors]
     dimension: int
 
     def nearest(
@@ -93,6 +94,13 @@ class _Several:
         for index in self.indices:
             found.update(index.similarities(vector, ids, where=where, require=require) or {})
         return found
+
+    def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
+        wanted = list(ids)
+        return {chunk_id: row for index in self.indices for chunk_id, row in index.vectors(wanted).items()}
+
+    def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
+        return Sample.union([index.sample(size, require=require) for index in self.indices], size)
 
 
 def _prefixed(rows: Rows, prefix: str) -> Rows:

@@ -1,0 +1,50 @@
+"""Routes and conversations in LlamaIndex's retrievers."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("llama_index.core")
+
+from tests.frameworks.llama_index_parts import HashEmbedding, nodes
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.llama_index import HybridRetriever
+from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.query import FollowUp
+from voicevault_retrievers.types import Query, Route, Turn
+
+
+def hybrid(**options: object) -> HybridRetriever:
+    return HybridRetriever.from_nodes(nodes(), HashEmbedding(), **options)  # type: ignore[arg-type]
+
+
+async def test_a_route_chooses_channels() -> None:
+    retriever = hybrid(route={"simple": ["bm25"]})
+    for result in (retriever.search("ISO 27001"), await retriever.asearch("ISO 27001")):
+        assert (result.route, result.channels_used) == (Route.SIMPLE, ("bm25",))
+    assert retriever.search("how to reset it").channels_used == ("bm25", "dense")
+    assert hybrid().search("ISO 27001").route is None
+    assert "RuleRouter(" in repr(hybrid(route=True))
+    with pytest.raises(ConfigError, match="Did you mean 'simple'"):
+        hybrid(route={"simpel": ["bm25"]})
+    with pytest.raises(ConfigError, match="sets route"):
+        hybrid(preset=Preset.of({"version": 1}), route=True)
+
+
+async def test_a_follow_up_question_is_searched_with_its_topic() -> None:
+    retriever = hybrid(expansion=FollowUp())
+    asked = Query("and what else?", history=(Turn("How is the pump reset?", "By hand."),))
+    result = retriever.search(asked)
+    assert (await retriever.asearch(asked)).ranking == result.ranking
+    assert "and what else? pump reset" in {
+        leaf.query for hit in result.hits for vote in hit.votes for leaf in vote.leaves()
+    }
+    assert result.context.text.startswith("User: How is the pump reset?")
+
+
+def test_a_preset_by_vectors_takes_those_of_the_retriever() -> None:
+    stages = [{"mmr": {"by": "vectors"}}, {"near_duplicates": {"by": "vectors"}}]
+    result = hybrid(preset=Preset.of({"version": 1, "stages": stages})).search("pump")
+    assert result.hits
+    assert not result.errors
+    assert all(hit.vote("mmr") for hit in result.hits)

@@ -1,0 +1,206 @@
+"""Routing: which rule sends a question where, which channels are then searched, and what a model may say."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers import FailingChannel, ListChannel
+from voicevault_retrievers import fuse
+from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.prompts import CallableTextModel
+from voicevault_retrievers.query import ModelRouter, RuleExpansion, RuleRouter
+from voicevault_retrievers.query.routing import Routes, Rule
+from voicevault_retrievers.types import Query, Route
+
+ROUTER = RuleRouter()
+CASES = {
+    "a reference alone": [
+        "Section 420 IPC", "section 420 of the Indian Penal Code", "What does Section 302 IPC say?", "§ 823 Abs. 1 BGB",
+        "Was steht in § 242 StGB?", "Art. 5 GG", "Article 21 and Article 14 of the Constitution of India", "ERR_4012",
+        "ISO 27001", "CVE-2021-44228",
+    ],
+    "a definition": [
+        "definition of consideration", "define estoppel", "What does mens rea mean?",
+        "What is the meaning of estoppel?",        "Was bedeutet Treu und Glauben?", "Definition von Besitz",
+    ],
+    "a comparison": [
+        "Compare Section 420 and Section 406 IPC", "difference between theft and robbery", "BM25 vs. TF-IDF",
+        "Unterschied zwischen Besitz und Eigentum", "Wie unterscheiden sich Miete und Pacht?",
+    ],
+    "several questions": ["What is BM25? Who made it?", "Was ist das? Wer war es?"],
+    "cause and effect": [
+        "Why did the pump fail?", "What are the effects of aspirin on blood?", "How does heat affect viscosity?",
+        "Warum fiel die Pumpe aus?", "Welche Auswirkungen hat Hitze?",
+    ],
+    "a long question of several clauses": [
+        "If a tenant leaves before the end of the lease, and the landlord finds a new tenant within a month, who pays "
+        "the rent for the gap, and when is it due?",
+    ],
+    "analyse, evaluate or discuss": [
+        "Analyse the court's reasoning", "Discuss the implications of the ruling", "Compare and evaluate both drugs",
+        "Erörtern Sie die Folgen", "Bewerte die Risiken",
+    ],
+    "no rule": [
+        "", "What is the punishment for cheating?", "How do I reset the pump?", "Welche Frist gilt für die Kündigung?",
+        "pump 3", "rule of law", "what is a section 8 company", "How many pages are there in 2019?",
+    ],
+}  # fmt: skip
+ROUTE_OF = {
+    "a reference alone": Route.SIMPLE,
+    "a definition": Route.SIMPLE,
+    "analyse, evaluate or discuss": Route.ANALYTICAL,
+    "no rule": Route.STANDARD,
+}
+
+
+@pytest.mark.parametrize(("rule", "question"), [(rule, one) for rule, questions in CASES.items() for one in questions])
+def test_a_rule_says_where_a_question_goes(rule: str, question: str) -> None:
+    assert ROUTER.explain(question) == (ROUTE_OF.get(rule, Route.COMPLEX), rule)
+    assert ROUTER.rewrite(Query(question)).route == ROUTE_OF.get(rule, Route.COMPLEX)
+
+
+@pytest.mark.parametrize("text", ["section 1 " + "Art A " * 5000 + "!", "define " + "x" * 50_000, "führt " * 3000])
+def test_a_long_question_is_routed_at_once(text: str) -> None:
+    assert ROUTER.explain(text).route in Route
+
+
+def test_a_rule_of_ones_own_goes_first() -> None:
+    rule = Rule(Route.SIMPLE, "a part number", lambda question: question.startswith("part "))
+    assert RuleRouter(rules=[rule]).explain("part 7, and why?") == (Route.SIMPLE, "a part number")
+
+
+def channels() -> dict[str, ListChannel]:
+    return {name: ListChannel([(f"of {name}", 1.0)], name=name) for name in ("bm25", "dense", "graph")}
+
+
+ROUTES = {"simple": ["graph"], "standard": ["bm25", "dense"], "analytical": ["graph", "questions"]}
+
+
+@pytest.mark.parametrize(
+    ("question", "route", "searched"),
+    [
+        ("Section 420 IPC", "simple", ("graph",)),
+        ("how to reset a pump", "standard", ("bm25", "dense")),
+        ("compare both", "complex", ("bm25", "dense", "graph")),
+        ("discuss both", "analytical", ("graph",)),
+    ],
+)
+async def test_a_route_searches_its_channels_alone(question: str, route: str, searched: tuple[str, ...]) -> None:
+    parts = channels()
+    pipeline = compose(parts, route=ROUTES, expansion=True)
+    for result in (pipeline.search(question), await pipeline.asearch(question)):
+        assert (result.route, result.channels_used) == (Route(route), searched)
+        assert {hit.id for hit in result.hits} == {f"of {name}" for name in searched}
+    assert all(bool(part.asked) == (name in searched) for name, part in parts.items())
+
+
+def test_a_given_route_stays_and_weights_count_on_it() -> None:
+    pipeline = compose(channels(), route=ROUTES)
+    result = pipeline.search(Query("Section 420 IPC", route=Route.STANDARD, weights={"dense": 3.0, "graph": 9.0}))
+    assert (result.route, result.channels_used) == (Route.STANDARD, ("bm25", "dense"))
+    assert [(hit.id, hit.score) for hit in result.hits] == [("of dense", 3.0 * 1 / 61), ("of bm25", 1 / 61)]
+    assert pipeline.search(Query("x", route=Route.SIMPLE)).channels_used == ("graph",)
+
+
+def test_without_routes_all_channels_are_searched() -> None:
+    result = compose(channels(), route=True).search("Section 420 IPC")
+    assert (result.route, result.channels_used) == (Route.SIMPLE, ("bm25", "dense", "graph"))
+    assert compose(channels()).search("Section 420 IPC").route is None
+
+
+def test_a_router_stands_before_any_channel() -> None:
+    channel = RuleRouter(ROUTES) >> (RuleExpansion() >> fuse(channels()))
+    assert Pipeline(channel).search("Section 420 IPC").channels_used == ("graph",)
+    alone = Pipeline(RuleRouter() >> ListChannel([("x", 1.0)])).search("Section 420 IPC")
+    assert (alone.route, [hit.id for hit in alone.hits]) == (Route.SIMPLE, ["x"])
+
+
+def test_a_query_is_not_changed() -> None:
+    query = Query("Section 420 IPC", weights={"bm25": 1.0})
+    routed = RuleRouter(Routes(ROUTES)).rewrite(query)
+    assert query == Query("Section 420 IPC", weights={"bm25": 1.0})
+    assert routed.weights == {"bm25": 0.0, "dense": 0.0, "questions": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("answer", "route"),
+    [
+        ("simple", Route.SIMPLE),
+        ("**COMPLEX**", Route.COMPLEX),
+        ('```json\n{"route": "analytical"}\n```', Route.ANALYTICAL),
+        ("<think>simple or complex?</think>The question is complex. Complex it is.", Route.COMPLEX),
+    ],
+)
+def test_a_model_routes(answer: str, route: Route) -> None:
+    prompts: list[str] = []
+
+    def model(prompt: str) -> str:
+        prompts.append(prompt)
+        return answer
+
+    result = compose(channels(), route=ModelRouter(CallableTextModel(model), ROUTES)).search("reset {query}")
+    assert (result.route, result.errors) == (route, ())
+    assert prompts[0].endswith("Question: reset {query}")
+
+
+@pytest.mark.parametrize("answer", ["", "simple or complex", "simplex", "I cannot say."])
+async def test_an_unsure_model_gives_standard(answer: str) -> None:
+    pipeline = compose(channels(), route=ModelRouter(CallableTextModel(lambda _: answer), ROUTES))
+    for result in (pipeline.search("q"), await pipeline.asearch("q")):
+        assert (result.route, result.channels_used) == (Route.STANDARD, ("bm25", "dense"))
+        assert "route: RetrievalError: route: the model named" in str(result.errors[0])
+        assert result.degraded
+
+
+def test_a_failing_model_gives_standard_and_a_given_route_asks_none() -> None:
+    def model(prompt: str) -> str:
+        raise OSError("down")
+
+    router = ModelRouter(CallableTextModel(model), ROUTES)
+    result = compose(channels(), route=router).search("Section 420 IPC")
+    assert (result.route, [str(error) for error in result.errors]) == (Route.STANDARD, ["route: OSError: down"])
+    given = compose(channels(), route=router).search(Query("q", route=Route.SIMPLE))
+    assert (given.route, given.channels_used, given.errors) == (Route.SIMPLE, ("graph",), ())
+    with pytest.raises(RetrievalError, match="named 0 routes"):
+        ModelRouter(CallableTextModel(lambda _: "?")).rewrite(Query("q"))
+
+
+def test_a_route_whose_channel_is_down_finds_nothing_else() -> None:
+    failing = {**channels(), "graph": FailingChannel(OSError("down"))}
+    with pytest.raises(OSError, match="down"):
+        compose(failing, route=ROUTES).search("Section 420 IPC")
+
+
+def test_a_preset_routes() -> None:
+    parts = {"bm25": ListChannel([("x", 1.0)], kind="keyword"), "dense": ListChannel([("y", 1.0)])}
+    told = {"version": 1, "route": {"method": "rules", "simple": ["bm25", "graph"]}}
+    result = Preset.of(told).build(parts).search("Section 420 IPC")
+    assert (result.route, result.channels_used) == (Route.SIMPLE, ("bm25",))
+    plain = Preset.of({"version": 1, "route": "rules"}).build(parts).search("Section 420 IPC")
+    assert (plain.route, plain.channels_used) == (Route.SIMPLE, ("bm25", "dense"))
+    assert Preset.of({"version": 1}).build(parts).search("Section 420 IPC").route is None
+
+
+@pytest.mark.parametrize(
+    ("route", "message"),
+    [
+        ({"simpel": ["bm25"]}, "Did you mean 'simple'"),
+        ({"simple": "bm25"}, "route 'simple' is a list of channel names"),
+        ({"simple": []}, "route 'simple' is a list of channel names"),
+        ("model", "unknown routing method 'model'"),
+        (7, "route is a mapping of options"),
+        ({"simple": ["graph"]}, "route 'simple' has none of the channels bm25, dense"),
+    ],
+)
+def test_routes_that_are_wrong(route: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Preset.of({"version": 1, "route": route}).build({"bm25": ListChannel([]), "dense": ListChannel([])})
+    with pytest.raises(ConfigError, match="route is true, a mapping"):
+        compose(channels(), route="rules")  # type: ignore[arg-type]
+
+
+def test_a_recipe_says_all() -> None:
+    assert repr(RuleRouter({"simple": ["graph"]})) == "RuleRouter(Routes({'simple': ['graph']}, channels=('graph',)))"
+    assert repr(RuleRouter(rules=[])) == "RuleRouter(Routes({}, channels=()))"

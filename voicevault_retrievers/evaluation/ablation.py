@@ -1,0 +1,125 @@
+"""What each part of a pipeline gains and costs: the parts added one by one, or any channels beside each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from statistics import median
+
+from voicevault_retrievers.channel import Channel, Rewriter, Rewritten, Stage, Then
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.evaluation.judged import Judged
+from voicevault_retrievers.evaluation.judging import By, Judgements, unit_of
+from voicevault_retrievers.evaluation.measures import MEASURES, depth_of, measured, parsed
+from voicevault_retrievers.evaluation.report import Report, Row, Worse
+from voicevault_retrievers.evaluation.runs import Run, run
+from voicevault_retrievers.evaluation.significance import paired
+from voicevault_retrievers.fusion.fuse import Fused
+
+_SAID = 3
+
+
+def steps(channel: Channel) -> dict[str, Channel]:
+    """A composition's parts added one by one: the channels of its fusion alone, the fusion, each rewriter and stage.
+
+    The last is the composition itself. Of a `Pipeline` give its `channel`.
+    """
+    if isinstance(channel, Then | Rewritten):
+        rows = steps(channel.below)
+        return {**rows, _unused(f"+ {_added(channel).name}", rows): channel}
+    parts = dict(channel.channels) if isinstance(channel, Fused) else {channel.name: channel}
+    return {**parts, _unused(channel.name, parts): channel} if len(parts) > 1 else dict.fromkeys(parts, channel)
+
+
+def ablation(
+    channels: Mapping[str, Channel],
+    judgements: Judgements | Sequence[Judged],
+    *,
+    by: By = "chunk",
+    measures: Sequence[str] = MEASURES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Measure channels on judged questions, each compared with the one before it.
+
+    Give `steps(pipeline.channel)`, or any channels by name; and what `judge` found, or questions with grades `by` chunk
+    or place. Channels are asked for as many hits as the measures count, and at least 50: that is what `ms` is of. What
+    a stage keeps between searches, as a reranker its scores, is counted as it took when it was first added. A channel
+    that raises, or whose last part fails at every question, is a row that says so. Raises MissingExtraError without
+    ir-measures, ConfigError for an unknown measure, or no question or channel.
+    """
+    given = judgements if isinstance(judgements, Judgements) else Judgements(list(judgements), by)
+    if not given.questions or not channels:
+        raise ConfigError("an ablation needs at least one judged question and one channel")
+    wanted = parsed(measures)
+    depth, total, done = depth_of(wanted), len(channels) * len(given.questions), count(1)
+
+    def tick() -> None:
+        if progress is not None:
+            progress(next(done), total)
+
+    rows: list[Row] = []
+    costs = _Costs()
+    for name, channel in channels.items():
+        made = run(channel, given.questions, unit_of(given.by), depth, tick)
+        before = next((row for row in reversed(rows) if row.unavailable is None), None)
+        unavailable = _unavailable(channel, made)
+        if unavailable is not None:
+            rows.append(Row(name, unavailable=unavailable))
+            continue
+        values = measured(made.found, given.questions, measures)
+        row = Row(name, values, ms=1e3 * median(costs.of(channel, made)), notes=_notes(made))
+        rows.append(row if before is None else _compared(row, before, given.questions))
+    return Report(given, tuple(map(str, wanted)), depth, tuple(rows))
+
+
+class _Costs:
+    """What searches take in seconds, with what each part of a composition took when it was first there."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, Sequence[float]] = {}
+
+    def of(self, channel: Channel, made: Run) -> Sequence[float]:
+        seconds: Sequence[float] = made.seconds
+        while isinstance(channel, Then | Rewritten):
+            part, channel = _added(channel), channel.below
+            now = made.parts.get(part.name, (0.0,) * len(seconds))
+            first = self._first.setdefault(id(part), now)
+            seconds = [own + max(0.0, old - new) for own, old, new in zip(seconds, first, now, strict=True)]
+        return seconds
+
+
+def _unavailable(channel: Channel, made: Run) -> str | None:
+    """Why a channel, or the part that it adds, did nothing at all; None where it did."""
+    if made.error is not None:
+        return f"{type(made.error).__name__}: {made.error}"
+    if not isinstance(channel, Then | Rewritten):
+        return None
+    own = [next((str(one) for one in each if one.stage == _added(channel).name), None) for each in made.failures]
+    return own[0] if all(own) else None
+
+
+def _notes(made: Run) -> tuple[str, ...]:
+    """What degraded results, the most frequent first."""
+    said = Counter(str(failure) for each in made.failures for failure in set(each)).most_common(_SAID)
+    return tuple(f"{times} of {len(made.failures)} questions degraded: {text}" for text, times in said)
+
+
+def _compared(row: Row, before: Row, questions: Sequence[Judged]) -> Row:
+    """A row with its gains over the one before it, and the questions that lost by the first measure."""
+    gains = {name: paired(before.values[name], values) for name, values in row.values.items()}
+    first = next(iter(row.values))
+    pairs = zip(questions, before.values[first], row.values[first], strict=True)
+    worse = [Worse(question.id, question.text, old, new) for question, old, new in pairs if new < old]
+    worse.sort(key=lambda one: (one.after - one.before, one.id))
+    return replace(row, over=before.name, gains=gains, worse=tuple(worse))
+
+
+def _added(channel: Then | Rewritten) -> Stage | Rewriter:
+    return channel.stage if isinstance(channel, Then) else channel.rewriter
+
+
+def _unused(name: str, rows: Mapping[str, Channel]) -> str:
+    """The name, or the first of it with a number behind that no row has."""
+    return next(new for at in count(1) if (new := name if at == 1 else f"{name} ({at})") not in rows)

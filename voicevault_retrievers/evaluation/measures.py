@@ -1,0 +1,56 @@
+"""The field's measures, by ir-measures: nDCG@k, RR@k (whose mean is MRR), R@k, Success@k, and all others it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.evaluation.judged import DEPTH, Judged
+from voicevault_retrievers.extras import require
+
+MEASURES = ("nDCG@10", "RR@10", "R@5", "Success@5")
+
+
+def parsed(names: Sequence[str]) -> list[Any]:
+    """Measures by name, each once; ConfigError for what ir-measures does not know or has no program to compute."""
+    measures = [_parsed(name) for name in names]
+    if not measures:
+        raise ConfigError(f"name at least one measure, such as {', '.join(MEASURES)}")
+    return list(dict.fromkeys(measures))
+
+
+def depth_of(measures: Sequence[Any]) -> int:
+    """How many hits are to be searched for these measures: what the deepest counts, and at least `DEPTH`."""
+    return max([DEPTH, *(int(measure.params.get("cutoff", 0)) for measure in measures)])
+
+
+def measured(
+    found: Sequence[Sequence[str]], questions: Sequence[Judged], measures: Sequence[str]
+) -> dict[str, tuple[float, ...]]:
+    """Each measure's value for each question, of the names found for it, best first, each once.
+
+    The order given is what counts: ties cannot arise. A question for which nothing is found, or nothing is judged
+    relevant, has the value 0. Raises MissingExtraError without ir-measures, else ConfigError as `parsed`.
+    """
+    wanted = parsed(measures)
+    qrels = {str(at): dict(question.grades) for at, question in enumerate(questions)}
+    runs = {str(at): {name: float(-rank) for rank, name in enumerate(names)} for at, names in enumerate(found) if names}
+    values: dict[str, list[float]] = {str(measure): [0.0] * len(questions) for measure in wanted}
+    for value in require("ir_measures", extra="eval").iter_calc(wanted, qrels, runs):
+        values[str(value.measure)][int(value.query_id)] = float(value.value)
+    return {name: tuple(own) for name, own in values.items()}
+
+
+def _parsed(name: str) -> Any:
+    engine = require("ir_measures", extra="eval")
+    try:
+        measure = engine.parse_measure(name)
+        computable = engine.DefaultPipeline.supports(measure) and measure.params.get("cutoff", 1) > 0
+    except (NameError, ValueError, TypeError, AssertionError) as error:
+        raise ConfigError(f"unknown measure {name!r}. Known are {', '.join(MEASURES)} and others: {error}") from error
+    if not computable:
+        raise ConfigError(
+            f"the measure {name!r} cannot be computed: its program is not installed, or it counts nothing"
+        )
+    return measure

@@ -1,0 +1,145 @@
+"""Searches that are made once, however many settings of a pipeline are tried on the same questions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from voicevault_retrievers.alike import Alike
+from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.channel import Channel, Rewriter
+from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank.scorers import shared_scorer
+from voicevault_retrievers.types import Failure, Query, Ranking, Spread
+
+R = TypeVar("R", bound="Remembering")
+T = TypeVar("T")
+
+
+class RememberedBase:
+    """A knowledge base whose channels are searched once for a query and a depth; `base.bm25(...)` gives one."""
+
+    def __init__(self, base: Any) -> None:  # any of the presets' bases
+        self._base = base
+        self._channels: dict[str, Channel] = {}
+
+    @property
+    def notes(self) -> Iterable[Failure]:
+        """The base's own."""
+        notes: Iterable[Failure] = getattr(self._base, "notes", ())
+        return notes
+
+    def __getattr__(self, name: str) -> Callable[..., Channel]:
+        def channel(**options: Any) -> Channel:
+            key = f"{name} {options!r}"
+            if key not in self._channels:
+                self._channels[key] = remembered(getattr(self._base, name)(**options))
+            return self._channels[key]
+
+        return channel
+
+
+class Remembering(Channel):
+    """What is added to a channel that keeps what it found and told; failures are not kept."""
+
+    below: Channel
+    _kept: dict[Hashable, Any]
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        key = self.name, query, k
+        if key not in self._kept:
+            self._kept[key] = yield from self.below.plan(query, k)
+        ranking: Ranking = self._kept[key]
+        return ranking
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        wanted = tuple(ids)
+        return self._once(("scores", query, wanted), lambda: self.below.scores(query, wanted))
+
+    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
+        given = None if among is None else tuple(among)
+        return self._once(("spread", query, given), lambda: self.below.spread(query, given))
+
+    def sample(self, query: Query) -> Sequence[str] | None:
+        return self._once(("sample", query), lambda: self.below.sample(query))
+
+    def alike(self, query: Query) -> Alike | None:
+        return self._once(("alike", query), lambda: self.below.alike(query))
+
+    def named(self: R, name: str) -> R:
+        twin = super().named(name)
+        twin.below = self.below.named(name)
+        return twin
+
+    def _once(self, key: Hashable, ask: Callable[[], T]) -> T:
+        if key not in self._kept:
+            self._kept[key] = ask()
+        kept: T = self._kept[key]
+        return kept
+
+
+def remembered(channel: Channel) -> Channel:
+    """The same channel, and of the same type, since stages and rewriters go by that; it searches once."""
+    twin: Any = copy.copy(channel)
+    twin.__class__ = type(f"Remembered{type(channel).__name__}", (Remembering, type(channel)), {})
+    twin.below, twin._kept = channel, {}
+    kept: Channel = twin
+    return kept
+
+
+class RememberedRewriter(Rewriter):
+    """A rewriter that goes by the first channel it stands before, and rewrites each query once."""
+
+    def __init__(self, below: Rewriter) -> None:
+        super().__init__()
+        self.name = below.name
+        self._below = below
+        self._bound = False
+        self._rewritten: dict[Query, tuple[Query, tuple[Failure, ...]]] = {}
+
+    def over(self, channel: Channel) -> RememberedRewriter:
+        if not self._bound:
+            self._below, self._bound = self._below.over(channel), True
+        return self
+
+    def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
+        if query not in self._rewritten:
+            self._rewritten[query] = yield from self._below.plan(query)
+        return self._rewritten[query]
+
+    def rewrite(self, query: Query) -> Query:
+        return self._below.rewrite(query)
+
+    def __repr__(self) -> str:
+        return repr(self._below)
+
+
+class RememberedScorer:
+    """A scorer that reads each pair of a query and a passage once."""
+
+    def __init__(self, below: Scorer) -> None:
+        self.below = below
+        self._scores: dict[tuple[str, str], float] = {}
+
+    @property
+    def name(self) -> str:
+        return self.below.name
+
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        """One score per passage, in their order."""
+        new = [text for text in dict.fromkeys(passages) if (query, text) not in self._scores]
+        if new:
+            scores = self.below.score(query, new)
+            self._scores.update({(query, text): float(score) for text, score in zip(new, scores, strict=True)})
+        return [self._scores[query, text] for text in passages]
+
+    def __repr__(self) -> str:
+        return repr(self.below)
+
+
+def read_once(stage: CrossEncoderRerank) -> CrossEncoderRerank:
+    """The same reranker, but that it reads each pair once, and takes what time it needs."""
+    scorer = shared_scorer(stage.scorer) if isinstance(stage.scorer, str) else stage.scorer
+    return CrossEncoderRerank(RememberedScorer(scorer), depth=stage.depth, max_chars=stage.max_chars, name=stage.name)

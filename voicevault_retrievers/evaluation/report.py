@@ -1,0 +1,142 @@
+"""What was measured: rows of channels beside each other, as values and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from voicevault_retrievers.evaluation.judging import Judgements
+from voicevault_retrievers.evaluation.significance import Comparison, interval
+
+COLUMNS = ("mean", "95 %", "gain", "95 %", "p", "ms")
+"""What `Report.cells` has in each line, behind the row's name."""
+_LEAST_P = 0.001
+
+
+class Worse(NamedTuple):
+    """A question that a part made worse, by the first measure."""
+
+    id: str
+    text: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one channel did: `values` by measure, one a question, and `ms`, the median of a search in milliseconds.
+
+    `over` is the row before it that was available, `gains` is how it compares with that, and `worse` the questions
+    that lost, most first. An `unavailable` row, which says why, has none of these.
+    """
+
+    name: str
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ms: float | None = None
+    over: str | None = None
+    gains: Mapping[str, Comparison] = field(default_factory=dict)
+    worse: tuple[Worse, ...] = ()
+    notes: tuple[str, ...] = ()
+    unavailable: str | None = None
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """The mean of each measure."""
+        return {name: sum(values) / len(values) for name, values in self.values.items()}
+
+    @cached_property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The 95 % interval of each mean."""
+        return {name: interval(values) for name, values in self.values.items()}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rows, each compared with the one before it; as text it is a table of them. `depth` hits were asked for."""
+
+    judgements: Judgements
+    measures: tuple[str, ...]
+    depth: int
+    rows: tuple[Row, ...]
+
+    @property
+    def synthetic(self) -> int:
+        """How many of the questions are synthetic."""
+        return sum(question.synthetic for question in self.judgements.questions)
+
+    @property
+    def heading(self) -> str:
+        """How many questions, what the judgements are of, and whether questions are synthetic."""
+        asked = len(self.judgements.questions)
+        share = "all" if self.synthetic == asked else self.synthetic
+        made = f"; {share} SYNTHETIC, made from the documents and asked by nobody" if self.synthetic else ""
+        return f"{asked} questions, judged by {self.judgements.by}{made}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the judgements, and of each row."""
+        missing = [f"{row.name}: not available: {row.unavailable}" for row in self.rows if row.unavailable is not None]
+        return (*self.judgements.notes, *missing, *(f"{row.name}: {note}" for row in self.rows for note in row.notes))
+
+    def cells(self, measure: str) -> list[tuple[str, ...]]:
+        """A measure's table as texts: a line of headings, and one for each row. Gains are over the row before."""
+        return [(measure, *COLUMNS), *((row.name, *_cells(row, measure)) for row in self.rows)]
+
+    def as_data(self) -> dict[str, Any]:
+        """The report as plain data, with each question's values."""
+        return {
+            "questions": len(self.judgements.questions),
+            "synthetic": self.synthetic,
+            "judged_by": self.judgements.by,
+            "depth": self.depth,
+            "measures": list(self.measures),
+            "rows": [self._row(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+    def _row(self, row: Row) -> dict[str, Any]:
+        if row.unavailable is not None:
+            return {"name": row.name, "unavailable": row.unavailable}
+        ids = [question.id for question in self.judgements.questions]
+        measures = {
+            name: {
+                "mean": row.means[name],
+                "interval": list(row.intervals[name]),
+                "gain": vars(row.gains[name]) if name in row.gains else None,
+                "values": dict(zip(ids, values, strict=True)),
+            }
+            for name, values in row.values.items()
+        }
+        worse = [one._asdict() for one in row.worse]
+        return {"name": row.name, "over": row.over, "ms": row.ms, "measures": measures, "worse": worse}
+
+    def __str__(self) -> str:
+        tables = [line for measure in self.measures for line in ("", *_aligned(self.cells(measure)))]
+        return "\n".join([self.heading, *tables, *(("", *self.notes) if self.notes else ())])
+
+
+def _cells(row: Row, measure: str) -> tuple[str, ...]:
+    if row.unavailable is not None:
+        return ("", "not available", "", "", "", "")
+    gain = row.gains.get(measure)
+    against = (
+        ("", "", "") if gain is None else (f"{gain.difference:+.3f}", _range(gain.low, gain.high, "+"), _p(gain.p))
+    )
+    took = "" if row.ms is None else f"{row.ms:.1f}"
+    return (f"{row.means[measure]:.3f}", _range(*row.intervals[measure]), *against, took)
+
+
+def _range(low: float, high: float, sign: str = "") -> str:
+    return f"{low:{sign}.3f} .. {high:{sign}.3f}"
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= _LEAST_P else f"<{_LEAST_P}"
+
+
+def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns with two spaces between: names to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines]

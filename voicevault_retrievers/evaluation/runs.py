@@ -1,0 +1,55 @@
+"""A channel asked all questions: what it found, how long it took, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from voicevault_retrievers.calls import Span
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.evaluation.judged import Judged, Unit, names_of
+from voicevault_retrievers.types import Failure
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was found for each question, best first, in the questions' order.
+
+    `seconds` are those of each search, `parts` those that each stage and rewriter took of it, by name. `failures` are
+    what degraded each result. `error` is what ended the run before all were asked.
+    """
+
+    found: tuple[tuple[str, ...], ...] = ()
+    seconds: tuple[float, ...] = ()
+    parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    failures: tuple[tuple[Failure, ...], ...] = ()
+    error: Exception | None = None
+
+
+def run(
+    channel: Channel, questions: Sequence[Judged], unit: Unit, depth: int, tick: Callable[[], None] = lambda: None
+) -> Run:
+    """Ask for `depth` hits for each question, one after the other.
+
+    A search beforehand, in which models and files are loaded, is not counted. A search that raises ends the run.
+    """
+    found: list[tuple[str, ...]] = []
+    seconds: list[float] = []
+    spans: list[list[Span]] = []
+    failures: list[tuple[Failure, ...]] = []
+    try:
+        channel.search("warm up", 1)
+        for question in questions:
+            spans.append([])
+            begun = perf_counter()
+            ranking = channel.search(question.text, depth, spans=spans[-1])
+            seconds.append(perf_counter() - begun)
+            found.append(tuple(names_of(ranking, unit)))
+            failures.append(tuple(failure for failure in ranking.errors if failure.degrades))
+            tick()
+    except Exception as error:  # noqa: BLE001 - anybody's channel: it is told of beside what the others found
+        return Run(error=error)
+    names = {span.name for own in spans for span in own if span.kind in ("stage", "rewriter")}
+    parts = {name: tuple(sum(s.seconds for s in own if s.name == name) for own in spans) for name in names}
+    return Run(tuple(found), tuple(seconds), parts, tuple(failures))

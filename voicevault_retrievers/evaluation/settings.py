@@ -1,0 +1,168 @@
+"""The settings of a pipeline that labels can choose, as changes of a preset's plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+from voicevault_retrievers.channel import Rewriter, Stage
+from voicevault_retrievers.diversity import PageCap
+from voicevault_retrievers.fusion import RRF, Method
+from voicevault_retrievers.fusion.methods import METHODS
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.rerank import CrossEncoderRerank
+
+Data: TypeAlias = Mapping[str, Any]
+"""A preset as its YAML has it."""
+
+TRIED = ("standardised", "convex", "rrf")
+"""Fusion methods, by the names that presets know them by."""
+STEPS = 10
+"""A channel's share of all weights is tried in so many steps from 0 to 1."""
+FACTORS_OF_K = (1 / 2, 2, 1 / 4)
+FACTORS_OF_DEPTH = (2, 1 / 2)
+CAPS = (1, 2, 3, None)
+
+
+class Recipe(Protocol):
+    """A preset: a frozen dataclass with these fields, and a pipeline over a knowledge base."""
+
+    @property
+    def depths(self) -> Mapping[str, int]: ...
+
+    @property
+    def expansion(self) -> Rewriter | None: ...
+
+    @property
+    def method(self) -> Method: ...
+
+    @property
+    def weights(self) -> Mapping[str, float]: ...
+
+    @property
+    def stages(self) -> tuple[Stage, ...]: ...
+
+    def over(self, base: Any) -> Pipeline:
+        """The pipeline over a knowledge base."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One way to set a pipeline: a preset's data, and what `make` makes of them."""
+
+    data: Data
+    make: Callable[[Data], Recipe]
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return self.make(self.data)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Every channel's."""
+        return {name: self.recipe.weights.get(name, 1.0) for name in self.recipe.depths}
+
+    @property
+    def reranks(self) -> bool:
+        return any(isinstance(stage, CrossEncoderRerank) for stage in self.recipe.stages)
+
+    @property
+    def cap(self) -> int | None:
+        """The most chunks of a page."""
+        return next((stage.max_chunks_per_page for stage in self.recipe.stages if isinstance(stage, PageCap)), None)
+
+    @cached_property
+    def said(self) -> dict[str, str]:
+        """Each setting in words: equal settings rank alike."""
+        return {
+            "rerank": "yes" if self.reranks else "no",
+            "method": repr(self.recipe.method),
+            "weights": ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items()),
+            "depth": ", ".join(f"{name} {depth}" for name, depth in self.recipe.depths.items()),
+            "page_cap": "none" if self.cap is None else str(self.cap),
+        }
+
+    def fused(self, **options: Any) -> Settings:
+        """With other options of the fusion."""
+        return self._with(fusion={**(self.data.get("fusion") or {}), **options})
+
+    def _with(self, **sections: Any) -> Settings:
+        return replace(self, data={**self.data, **sections})
+
+    # Each of these gives what may be tried instead, the nearest first.
+
+    def rerankings(self) -> list[Settings]:
+        """Without the reranker, where there is one."""
+        others = [stage for stage in self.data.get("stages") or () if _name(stage) != "rerank"]
+        return [self._with(stages=others)] if self.reranks else []
+
+    def methods(self) -> list[Settings]:
+        """Other methods of fusion, with their defaults and the same weights."""
+        own = type(self.recipe.method)
+        kept = {key: value for key, value in (self.data.get("fusion") or {}).items() if key in ("depth", "weights")}
+        others = [name for name in TRIED if name in METHODS and not isinstance(METHODS[name](), own)]
+        return [self._with(fusion={**kept, "method": name}) for name in others]
+
+    def ks(self) -> list[Settings]:
+        """Other values of RRF's k."""
+        method = self.recipe.method
+        return [self.fused(k=_plain(method.k * factor)) for factor in FACTORS_OF_K] if isinstance(method, RRF) else []
+
+    def weightings(self, name: str) -> list[Settings]:
+        """Other shares of one channel in the same sum of weights; the others keep their proportions."""
+        weights = self.weights
+        total = sum(weights.values())
+        rest, now = total - weights[name], weights[name] / total
+        if not rest:
+            return []
+        shares = sorted((step / STEPS for step in range(STEPS + 1)), key=lambda share: abs(share - now))
+        return [
+            self.fused(weights={**_scaled(weights, total * (1 - share) / rest), name: _plain(total * share)})
+            for share in shares
+            if abs(share - now) > 1e-9
+        ]
+
+    def depths(self) -> list[Settings]:
+        """All channels asked for more hits, or fewer."""
+        return [self._with(channels=self._channels(factor)) for factor in FACTORS_OF_DEPTH]
+
+    def _channels(self, factor: float) -> dict[str, Any]:
+        given = self.data.get("channels") or {}
+        return {
+            name: {**(given.get(name) or {}), "depth": max(1, round(depth * factor))}
+            for name, depth in self.recipe.depths.items()
+        }
+
+    def caps(self) -> list[Settings]:
+        """Other numbers of chunks of a page, or no limit; where there is no cap, one behind the other stages."""
+        stages = [*(self.data.get("stages") or ()), *(("page_cap",) if self.cap is None else ())]
+        others = sorted((cap for cap in CAPS if cap != self.cap), key=lambda cap: abs((cap or 4) - (self.cap or 4)))
+        return [
+            self._with(stages=[_capped(stage, cap) for stage in stages if cap or _name(stage) != "page_cap"])
+            for cap in others
+        ]
+
+
+def _scaled(weights: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {name: _plain(weight * factor) for name, weight in weights.items()}
+
+
+def _plain(value: float) -> float:
+    """Six digits, as a whole number where it is one."""
+    rounded = round(value, 6)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _name(stage: Any) -> str:
+    return stage if isinstance(stage, str) else str(next(iter(stage)))
+
+
+def _capped(stage: Any, cap: int | None) -> Any:
+    """A stage of a preset, with this cap where it is the page cap."""
+    if _name(stage) != "page_cap":
+        return stage
+    options = {} if isinstance(stage, str) else stage["page_cap"] or {}
+    return {"page_cap": {**options, "max_chunks_per_page": cap}}

@@ -1,0 +1,76 @@
+"""The convex combination. Bruch, Gai, Ingber (2023), TOIS, "An analysis of fusion functions for hybrid retrieval".
+
+Its TM2C2: scores are brought from the lowest that is possible in theory, which becomes 0, to the highest of the list,
+which becomes 1, and `alpha * semantic + (1 - alpha) * lexical` is the fused score.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from voicevault_retrievers.checks import flag, number
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion.method import Contributions, Evidence, all_ids
+from voicevault_retrievers.fusion.normalise import between
+from voicevault_retrievers.fusion.scored import ScoreMethod
+from voicevault_retrievers.types import ChannelKind
+
+LOWEST: Mapping[ChannelKind, float] = {"semantic": -1.0}
+"""The lowest score in theory: -1 for a cosine, 0 for BM25, and for every other kind."""
+
+
+@dataclass(frozen=True)
+class Convex(ScoreMethod):
+    """Each channel adds `share * weight * score`, of scores in [0, 1].
+
+    `alpha`, in [0, 1], is the share of the semantic channels, and 1 - alpha that of all others. Several of a side have
+    equal parts of it; where only one side found anything, it has the whole. Weights multiply, and with an alpha of None
+    there are weights alone. A score below the lowest in theory takes its place.
+
+    With `exact`, a channel also scores the chunks that only others found, at most as high as its own last hit. One that
+    cannot tell, and without `exact` every one, adds 0 to those: they count as the lowest in theory.
+    """
+
+    alpha: float | None = 0.5
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and number("alpha", self.alpha) > 1:
+            raise ConfigError(f"alpha is between 0 and 1, or None, not {self.alpha!r}")
+        flag("exact", self.exact)
+
+    def scored(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
+        shares = self._shares(found)
+        return {
+            name: {chunk_id: shares[name] * weights[name] * s for chunk_id, s in _normalised(evidence).items()}
+            for name, evidence in found.items()
+        }
+
+    def notes(self, found: Mapping[str, Evidence]) -> tuple[str, ...]:
+        count = len(all_ids(found))
+        blind = sorted(name for name, one in found.items() if one.scores is None and 0 < len(one.ranking) < count)
+        said = super().notes(found)
+        if said or not blind or not self.exact:
+            return said
+        return (f"no exact scores of {', '.join(blind)}: what only others found counts as the lowest there",)
+
+    def _shares(self, found: Mapping[str, Evidence]) -> dict[str, float]:
+        semantic = {name: evidence.kind == "semantic" for name, evidence in found.items()}
+        sides = Counter(semantic[name] for name, evidence in found.items() if len(evidence.ranking))
+        if self.alpha is None:
+            return dict.fromkeys(found, 1.0)
+        whole = {True: self.alpha, False: 1 - self.alpha} if len(sides) == 2 else {True: 1.0, False: 1.0}
+        return {name: whole[side] / max(sides[side], 1) for name, side in semantic.items()}
+
+
+def _normalised(evidence: Evidence) -> dict[str, float]:
+    listed = evidence.listed
+    if not listed:
+        return {}
+    last, highest = min(listed.values()), max(listed.values())
+    exact = evidence.scores or {}
+    others = {chunk_id: min(score, last) for chunk_id, score in exact.items() if chunk_id not in listed}
+    lowest = min(LOWEST.get(evidence.kind, 0.0), last, *others.values())
+    return between({**listed, **others}, lowest, highest)

@@ -1,0 +1,22 @@
+"""Inverse square rank. Mourão, Martins, Magalhães (2014), "Inverse square rank fusion for multimodal search", CBMI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, all_ids
+
+
+@dataclass(frozen=True)
+class ISR(Method):
+    """Each channel adds `n * weight / rank ** 2`, rank from 1; n is the number of channels that found the chunk."""
+
+    def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
+        n = all_ids(found)
+        return {
+            name: {
+                chunk_id: n[chunk_id] * weights[name] / rank**2 for rank, chunk_id in enumerate(evidence.ranking.ids, 1)
+            }
+            for name, evidence in found.items()
+        }

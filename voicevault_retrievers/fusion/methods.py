@@ -1,0 +1,54 @@
+"""The fusion methods by name, as presets and options say them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.borda import Borda
+from voicevault_retrievers.fusion.combmnz import CombMNZ
+from voicevault_retrievers.fusion.convex import Convex
+from voicevault_retrievers.fusion.distribution import DistributionBased
+from voicevault_retrievers.fusion.isr import ISR
+from voicevault_retrievers.fusion.method import Method
+from voicevault_retrievers.fusion.rrf import RRF
+from voicevault_retrievers.fusion.standardised import Standardised
+from voicevault_retrievers.fusion.sum import WeightedSum
+
+METHODS: Mapping[str, Callable[..., Method]] = {
+    "borda": Borda,
+    "combmnz": CombMNZ,
+    "convex": Convex,
+    "distribution": DistributionBased,
+    "isr": ISR,
+    "rrf": RRF,
+    "standardised": Standardised,
+    "weighted_sum": WeightedSum,
+}
+
+
+def options_of(name: Any) -> tuple[str, ...]:
+    """What the fusion method of a name may be given; ConfigError for an unknown name."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise unknown("fusion method", name, METHODS)
+    return tuple(signature(METHODS[name]).parameters)
+
+
+def method_named(name: Any, options: Mapping[str, Any]) -> Method:
+    """The fusion method of a name, with options; ConfigError for an unknown one of either, or a wrong value."""
+    known = options_of(name)
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of fusion method {name!r}", option, known)
+    return METHODS[name](**options)
+
+
+def method_of(method: Method | str | None) -> Method | None:
+    """A fusion method by its name, with its defaults; others as they are. ConfigError for what is none."""
+    if isinstance(method, str):
+        return method_named(method, {})
+    if method is not None and not isinstance(method, Method):
+        raise ConfigError(f"a fusion method is one such as RRF(k=60), or its name, not {method!r}")
+    return method

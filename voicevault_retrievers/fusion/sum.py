@@ -1,0 +1,48 @@
+"""The linear combination of scores.
+
+Fox, Shaw (1994), TREC-2, "Combination of multiple searches" (CombSUM). Lee (1997), SIGIR, "Analyses of multiple
+evidence combination" (over min-max normalised scores). Montague, Aslam (2001), CIKM, for the other normalisations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from voicevault_retrievers.errors import unknown
+from voicevault_retrievers.fusion.method import Contributions, Evidence, all_ids
+from voicevault_retrievers.fusion.normalise import min_max, sum_to_one, zscore
+from voicevault_retrievers.fusion.scored import ScoreMethod
+
+NORMALISATIONS: Mapping[str, Callable[[Mapping[str, float]], dict[str, float]]] = {
+    "none": dict,
+    "min_max": min_max,
+    "sum": sum_to_one,
+    "zscore": zscore,
+}
+
+
+@dataclass(frozen=True)
+class WeightedSum(ScoreMethod):
+    """Each channel adds `weight * score`, of scores normalised over its list: "none", "min_max", "sum" or "zscore".
+
+    To a chunk that it lacks a channel adds 0, or its lowest normalised score where that is below 0 ("zscore", or "none"
+    with negative scores): 0 would be more than those that it found last get.
+    """
+
+    normalisation: str = "min_max"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.normalisation, str) or self.normalisation not in NORMALISATIONS:
+            raise unknown("normalisation", self.normalisation, NORMALISATIONS)
+
+    def scored(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
+        ids = all_ids(found)
+        return {name: self._added(evidence, ids, weights[name]) for name, evidence in found.items()}
+
+    def _added(self, evidence: Evidence, ids: Mapping[str, int], weight: float) -> dict[str, float]:
+        scores = NORMALISATIONS[self.normalisation](evidence.listed)
+        lowest = min(scores.values(), default=0.0)
+        if lowest < 0:
+            scores = {**dict.fromkeys(ids, lowest), **scores}
+        return {chunk_id: weight * score for chunk_id, score in scores.items()}

@@ -1,0 +1,77 @@
+"""How far each channel of a fusion is to be trusted, without labels: how far others confirm what it finds alike.
+
+Chunks of a sample are searched for by each other (`Channel.alike`). Where a channel understands them, some of the
+nearest neighbours that it gives to a chunk are near in another channel too, though one goes by words and the other by
+meaning. An embedder that does not speak the documents' language gives neighbours that share no words. These are the
+two independent views of co-training (Blum, Mitchell, 1998, COLT), asked about the collection itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.alike import Alike
+from voicevault_retrievers.recent import Recent
+
+NEIGHBOURS = 5
+"""Of so many neighbours the best is looked at in the other channel: one has to be right."""
+LEAST_FOUND = 3
+"""A chunk that fewer others match says nothing."""
+LEAST_CHUNKS = 32
+"""Fewer chunks do not tell channels apart."""
+
+_known: Recent[Hashable, dict[str, float]] = Recent(32)
+
+
+def trust(alike: Mapping[str, Alike]) -> dict[str, float]:
+    """For each channel, in [0, 1], how far the others confirm its neighbours: 1 where all do, or it cannot be said."""
+    key = tuple(sorted(alike.items()))
+    known = _known.get(key)
+    if known is None:
+        known = _trust(alike)
+        _known.put(key, known)
+    return known
+
+
+def _trust(alike: Mapping[str, Alike]) -> dict[str, float]:
+    whole = dict.fromkeys(alike, 1.0)
+    if len(alike) < 2:
+        return whole
+    shared = sorted(set.intersection(*(set(one.ids) for one in alike.values())))
+    views = {name: _View(one.among(shared)) for name, one in alike.items()}
+    telling = np.logical_and.reduce([view.telling for view in views.values()])
+    if telling.sum() < LEAST_CHUNKS:
+        return whole
+    return {
+        name: float(np.mean([_confirmed(view, other)[telling].mean() for key, other in views.items() if key != name]))
+        for name, view in views.items()
+    }
+
+
+class _View:
+    """What one channel says: standard scores among the chunks that match; that each matches itself is left out."""
+
+    def __init__(self, alike: Alike) -> None:
+        found = alike.found & ~np.eye(len(alike.ids), dtype=np.bool_)
+        counts = np.maximum(found.sum(axis=1), 1)
+        scores = np.where(found, alike.scores, 0.0)
+        means = scores.sum(axis=1) / counts
+        spread = np.sqrt((np.where(found, scores - means[:, None], 0.0) ** 2).sum(axis=1) / counts)
+        spread = np.maximum(spread, np.maximum(0.1 * np.abs(scores).max(axis=1, initial=0.0), 1e-9))
+        self.telling = found.sum(axis=1) >= LEAST_FOUND
+        self.standing: NDArray[np.float64] = (scores - means[:, None]) / spread[:, None]
+        listed = np.where(found, self.standing, -np.inf)
+        self.neighbours = np.argsort(-listed, axis=1, kind="stable")[:, :NEIGHBOURS]
+        self.matched = np.take_along_axis(found, self.neighbours, axis=1)
+        self.highest = np.maximum(listed.max(axis=1, initial=-np.inf), 1e-9)
+
+
+def _confirmed(view: _View, other: _View) -> NDArray[np.float64]:
+    """For each chunk, how high the best of a channel's neighbours stands in another, as a share of what is highest."""
+    standing = np.where(view.matched, np.take_along_axis(other.standing, view.neighbours, axis=1), -np.inf)
+    best: NDArray[np.float64] = standing.max(axis=1, initial=-np.inf)
+    shares: NDArray[np.float64] = np.clip(best / other.highest, 0.0, 1.0)
+    return shares

@@ -1,0 +1,271 @@
+"""Routing: what kind of question a query is, and which channels such a question is asked of."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from voicevault_retrievers.calls import Call, Plan, value_of
+from voicevault_retrievers.channel import Channel, Rewriter
+from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
+from voicevault_retrievers.fusion.fuse import Fused
+from voicevault_retrievers.prompts import filled
+from voicevault_retrievers.protocols import TextModel
+from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter
+from voicevault_retrievers.types import Failure, Query, Route
+
+R = TypeVar("R", "RuleRouter", "ModelRouter")
+
+
+class Routes:
+    """Which channels each route searches: `Routes({"simple": ["graph"]})`; all, on a route that is not named.
+
+    `channels` are those decided on: those of the fusion behind a router (`router >> fuse(...)`), else all that are
+    named. The ones off a query's route get the weight 0, whatever the query says, and are not searched; the others keep
+    theirs. A name that a fusion does not have changes nothing there. Raises ConfigError for an unknown route, and,
+    where `channels` are given, for a route that has none of them.
+    """
+
+    def __init__(
+        self, channels_of: Mapping[str, Iterable[str]] | None = None, *, channels: Iterable[str] | None = None
+    ) -> None:
+        self.channels_of = {_route(name): _names(name, on) for name, on in (channels_of or {}).items()}
+        self.channels = tuple(dict.fromkeys(n for on in self.channels_of.values() for n in on))
+        if channels is not None:
+            self.channels = tuple(channels)
+            for route, on in self.channels_of.items():
+                if not set(on) & set(self.channels):
+                    raise ConfigError(
+                        f"route {route.value!r} has none of the channels {', '.join(self.channels)}: {on}"
+                    )
+
+    def over(self, channels: Iterable[str]) -> Routes:
+        """The same, which decide on these channels."""
+        return Routes({route.value: on for route, on in self.channels_of.items()}, channels=channels)
+
+    def narrowed(self, query: Query) -> Query:
+        """The query with a weight of 0 for each channel off its route; as it is where it has no route."""
+        on = self.channels if query.route is None else self.channels_of.get(query.route, self.channels)
+        off = dict.fromkeys((name for name in self.channels if name not in on), 0.0)
+        return replace(query, weights={**(query.weights or {}), **off}) if off else query
+
+    def __repr__(self) -> str:
+        return (
+            f"Routes({ {route.value: list(on) for route, on in self.channels_of.items()} }, channels={self.channels})"
+        )
+
+
+class Rule(NamedTuple):
+    """What sends a question to a route: `name` says it in words."""
+
+    route: Route
+    name: str
+    matches: Callable[[str], object]
+
+
+class Routed(NamedTuple):
+    """Where a question goes, and the name of the rule that says so."""
+
+    route: Route
+    rule: str
+
+
+class RuleRouter(Rewriter):
+    """Routes a query by the first rule that matches it; STANDARD where none does. A route that it brings stays.
+
+    The rules read English and German: an assignment to analyse, evaluate or discuss is ANALYTICAL; a comparison,
+    several questions, a question about cause and effect, or a long one of several clauses is COMPLEX; a reference alone
+    ("Section 420 IPC") or a definition SIMPLE. `rules` of your own go before these. `explain` says which rule it was.
+    """
+
+    name = "route"
+
+    def __init__(self, routes: Routes | Mapping[str, Iterable[str]] | None = None, rules: Sequence[Rule] = ()) -> None:
+        super().__init__()
+        self.routes = routes_of(routes)
+        self.rules = (*rules, *RULES)
+
+    def explain(self, question: str) -> Routed:
+        """The route of a question that brings none, and why."""
+        found = (Routed(rule.route, rule.name) for rule in self.rules if rule.matches(question.strip()))
+        return next(found, Routed(Route.STANDARD, "no rule"))
+
+    def rewrite(self, query: Query) -> Query:
+        return self.routes.narrowed(replace(query, route=query.route or self.explain(query.text).route))
+
+    def over(self, channel: Channel) -> RuleRouter:
+        return _over(self, channel)
+
+    def __repr__(self) -> str:
+        own = self.rules[: len(self.rules) - len(RULES)]
+        return f"RuleRouter({self.routes!r}{f', {list(own)}' if own else ''})"
+
+
+class ModelRouter(ModelRewriter):
+    """Routes a query as a language model says: the one route that its answer names. A route that it brings stays.
+
+    A model that fails, or names no route or several, sends it to STANDARD, and the failure is noted. `prompt` and
+    `timeout` are as of `ModelRewriter`.
+    """
+
+    PROMPT = (
+        "Which kind of question is the one below?\n"
+        "simple: it names one thing to look up, such as a section of a law, a code or a definition\n"
+        "standard: it asks for a fact or an explanation that one passage can give\n"
+        "complex: it compares, asks several things, or asks for causes and effects\n"
+        "analytical: it asks to analyse, evaluate or discuss\n"
+        "Answer with that word alone.\n\nQuestion: {query}"
+    )
+
+    def __init__(
+        self,
+        model: TextModel,
+        routes: Routes | Mapping[str, Iterable[str]] | None = None,
+        *,
+        prompt: str | None = None,
+        timeout: float | None = TIMEOUT,
+        name: str = "route",
+    ) -> None:
+        super().__init__(model, prompt=prompt, timeout=timeout, name=name)
+        self.routes = routes_of(routes)
+
+    def asked(self, query: Query) -> str | None:
+        return filled(self.prompt, query=query.text) if query.route is None and query.text.strip() else None
+
+    def answered(self, query: Query, answer: str) -> Query:
+        named = {route for route in Route if re.search(rf"\b{route.value}\b", answer, re.IGNORECASE)}
+        if len(named) != 1:
+            raise RetrievalError(f"{self.name}: the model named {len(named)} routes, not one: {answer[:200]!r}")
+        return self.routes.narrowed(replace(query, route=named.pop()))
+
+    def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
+        routed, failures = yield from super().plan(query)
+        if routed.route is None:
+            standard = partial(replace, routed, route=Route.STANDARD)
+            # A call, so that a trace has the route.
+            (outcome,) = yield (Call(self.name, standard, inline=True, kind="rewriter", texts=(query.text,)),)
+            routed = value_of(outcome)
+        return self.routes.narrowed(routed), failures
+
+    def over(self, channel: Channel) -> ModelRouter:
+        return _over(self, channel)
+
+    def __repr__(self) -> str:
+        return f"ModelRouter({self.model!r}, {self.routes!r}, {self._recipe()})"
+
+
+def routes_of(given: Routes | Mapping[str, Iterable[str]] | None) -> Routes:
+    """Routes from a mapping of routes to channel names; None searches all channels on each."""
+    return given if isinstance(given, Routes) else Routes(given)
+
+
+def _over(router: R, channel: Channel) -> R:
+    """The router for the channels of the first fusion below a channel, where there is one."""
+    below: Any = channel
+    while not isinstance(below, Fused):
+        below = getattr(below, "below", None)
+        if below is None:
+            return router
+    twin: Any = copy.copy(router)
+    twin.routes = twin.routes.over(below.channels)
+    return twin  # type: ignore[no-any-return]
+
+
+def _route(name: str) -> Route:
+    if name not in {route.value for route in Route}:
+        raise unknown("route", name, [route.value for route in Route])
+    return Route(name)
+
+
+def _names(route: str, channels: Iterable[str]) -> tuple[str, ...]:
+    names = () if isinstance(channels, str) else tuple(channels)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"route {route!r} is a list of channel names, not {channels!r}")
+    return names
+
+
+def _pattern(*alternatives: str) -> Callable[[str], object]:
+    return re.compile("|".join(alternatives), re.IGNORECASE).search
+
+
+def _alone(*alternatives: str) -> Callable[[str], object]:
+    """A pattern for short questions: a long one is no reference, and would be tried in very many ways."""
+    search = _pattern(*alternatives)
+    return lambda question: len(question) <= 100 and search(question)
+
+
+def _several(question: str) -> bool:
+    return len(re.findall(r"[?？]+", question)) > 1
+
+
+def _clauses(question: str) -> bool:
+    """At least 25 words in at least three clauses."""
+    return len(question.split()) >= 25 and len(_CLAUSE.findall(question)) >= 2
+
+
+_CLAUSE = re.compile(
+    r"[,;:]|\b(?:and|but|while|whereas|although|because|if|when|unless|which|who"
+    r"|und|aber|während|obwohl|weil|wenn|falls|sofern|sondern|denn)\b",
+    re.IGNORECASE,
+)
+_LEAD = (
+    r"^(?:(?:what|where|show|see|find|tell\s+me)\s+(?:is|are|me|does)?\s*|was\s+(?:ist|steht\s+in|sagt|regelt)\s+"
+    r"|zeige?\s+(?:mir\s+)?|siehe\s+)?(?:the\s+|der\s+|die\s+|das\s+)?"
+)
+_KINDS = (
+    r"sections?|sec\.?|articles?|art\.?|rules?|clauses?|chapters?|regulations?|paragraphs?|para\.?|schedules?|orders?"
+    r"|directives?|artikel|paragra(?:f|ph)en?|absatz|abs\.|kapitel|abschnitt|ziffer|anhang|verordnung|richtlinie|§+"
+)
+_NUMBER = r"\(?(?:\d[\w./-]*|[ivxlcdm]+|[a-z])\)?(?:\s*\([\w.]+\))*"
+_REFERENCE = (
+    rf"{_LEAD}(?:{_KINDS})\s*{_NUMBER}(?:(?:\s+|,\s*)(?:(?:{_KINDS})\s*{_NUMBER}|(?-i:[A-Z][\w.-]*)|\d{{4}}"
+    r"|of|the|and|in|der|des|dem|im))*\s*(?:say|regulate|sagen|regeln)?\s*[?.]*$"
+)
+_CODE = r"^[\w.-]*\d[\w./-]*$|^(?-i:[A-Z]{2,})[ -]\d[\w./-]*$"
+_DEFINITION = (
+    r"^(?:the\s+|die\s+)?(?:definition|meaning|bedeutung)\s+(?:of|von|des|der)\s+(?:\S+\s+){0,5}\S+\s*$"
+    r"|^(?:define|definiere)\s+(?:\S+\s+){0,5}\S+\s*$"
+    r"|^what\s+(?:does\s+(?:\S+\s+){1,5}mean\s*\?*|is\s+meant\s+by\s+(?:\S+\s+){0,5}\S+\s*|is\s+the\s+(?:definition|meaning)\s+of\s+"
+    r"(?:\S+\s+){0,5}\S+\s*)$"
+    r"|^was\s+(?:bedeutet|heißt|versteht\s+man\s+unter)\s+(?:\S+\s+){0,5}\S+\s*$"
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        Route.ANALYTICAL,
+        "analyse, evaluate or discuss",
+        _pattern(
+            r"\b(?:analy[sz]e|evaluate|assess|critique|critically|discuss|appraise|argue|weigh\s+up)\b",
+            r"\b(?:implications?|pros\s+and\s+cons|strengths?\s+and\s+weaknesses)\b",
+            r"\b(?:analysiere|analysieren\s+sie|bewerte|bewerten\s+sie|beurteile|beurteilen\s+sie|erörter[en]|diskutier[en]"
+            r"|würdige|vor-?\s+und\s+nachteile|stärken\s+und\s+schwächen)\b",
+        ),
+    ),
+    Rule(
+        Route.COMPLEX,
+        "a comparison",
+        _pattern(
+            r"\b(?:compar(?:e[ds]?|ing|isons?)|versus|vs\.?|differences?\s+between|differ(?:s|\s+from)?|similarit(?:y|ies))\b",
+            r"\b(?:vergleich\w*|verglichen|unterschied\w*|unterscheide\w*|gegenüber|gemeinsamkeiten)\b",
+        ),
+    ),
+    Rule(Route.COMPLEX, "several questions", _several),
+    Rule(
+        Route.COMPLEX,
+        "cause and effect",
+        _pattern(
+            r"\bwhy\b|\b(?:causes?|caused|reasons?|effects?|impacts?|consequences?|influences?)\b(?:\s+\w+)?\s+"
+            r"(?:by|for|of|on|behind|does|did|do)\b|\b(?:affects?|leads?\s+to|led\s+to|results?\s+in|what\s+causes)\b",
+            r"\b(?:warum|weshalb|wieso|ursachen?|auswirkung(?:en)?|folgen\s+(?:von|der|des|hat)|führt\s+(?:\w+\s+)*zu"
+            r"|beeinflusst|wirkt\s+sich)\b",
+        ),
+    ),
+    Rule(Route.COMPLEX, "a long question of several clauses", _clauses),
+    Rule(Route.SIMPLE, "a reference alone", _alone(_REFERENCE, _CODE)),
+    Rule(Route.SIMPLE, "a definition", _alone(_DEFINITION)),
+)
+"""In order: the first that matches decides."""

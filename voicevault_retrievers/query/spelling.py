@@ -1,0 +1,115 @@
+"""Query expansion by the spellings of a corpus."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
+from voicevault_retrievers.query.learned import Corpus, Learned
+from voicevault_retrievers.query.nearest import Nearest
+from voicevault_retrievers.query.phrases import reworded
+from voicevault_retrievers.query.regional import american
+from voicevault_retrievers.query.vocabulary import piece_counts, word_counts
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.text.analyzed import tags_of
+from voicevault_retrievers.text.pieces import encoded
+from voicevault_retrievers.text.words import words
+from voicevault_retrievers.types import Query, Variant
+
+SHORTEST, LONGEST = 5, 40
+"""Letters of a word that is corrected."""
+TWO_EDITS_FROM = 8
+"""Letters from which on a word may be two edits away, not one."""
+
+_BATCH = 1024
+_STANDING_ALONE = re.compile(r"(?<![^\s(\[{\"'“‘«„])[^\W\d_]+(?=[.,;:!?)\]}\"'”’»]*(?:\s|$))")
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a corpus has: its words with their frequencies, its terms, and the languages that these are in."""
+
+    counts: Mapping[str, int]
+    terms: frozenset[str]
+    tags: str
+    nearest: Nearest
+    siblings: Mapping[str, Sequence[str]]
+    """Words of the corpus by their American spelling, where there are several or it is another."""
+
+
+class SpellingExpansion(Learned[Known]):
+    """Adds a wording with the corpus' own spellings: of words that it does not have, and of British or American ones.
+
+    A word that is unknown to the corpus, also under its stem, gives way to the nearest known one: at most one edit
+    away, from `TWO_EDITS_FROM` letters on two; of several the most frequent. Words of less than `SHORTEST` letters,
+    identifiers, numbers and what is in capitals are left alone. `analyzer` says what has the same stem.
+    """
+
+    name = "spelling"
+
+    def __init__(
+        self, corpus: Corpus | None = None, *, analyzer: AnyAnalyzer | None = None, timeout: float | None = None
+    ) -> None:
+        super().__init__(corpus, timeout=timeout)
+        self.analyzer = Analyzer() if analyzer is None else analyzer
+
+    def learn(self, texts: Iterable[str]) -> Known:
+        pieces: Counter[bytes] = Counter()
+        terms: set[str] = set()
+        languages = 0
+        for batch in _batches(texts):
+            pieces.update(piece_counts(batch))
+            analyzed = analyse(self.analyzer, batch)
+            terms.update(analyzed.vocabulary)
+            languages |= int(np.bitwise_or.reduce(analyzed.languages, initial=0))
+        counts = word_counts(pieces)
+        near = {word: count for word, count in counts.items() if SHORTEST <= len(word) <= LONGEST}
+        return Known(counts, frozenset(terms), tags_of(languages), Nearest(near), _siblings(near))
+
+    def variants(self, query: Query, known: Known) -> Iterable[Variant]:
+        found = [
+            (slice(*match.span()), other)
+            for match in _STANDING_ALONE.finditer(query.text)
+            if (other := self._other(match[0], known)) is not None
+        ]
+        if found:
+            yield reworded(query, found)
+
+    def _other(self, written: str, known: Known) -> str | None:
+        """Another spelling of a word; None where it is to stay."""
+        word = written.casefold()
+        plain = SHORTEST <= len(word) <= LONGEST and written[1:] == written[1:].lower()
+        if not plain or words(encoded(written)) != [word]:
+            return None
+        sibling = next((other for other in known.siblings.get(american(word), ()) if other != word), None)
+        if sibling is not None or self._has(word, known):
+            return sibling
+        return known.nearest.of(word, 2 if len(word) >= TWO_EDITS_FROM else 1)
+
+    def _has(self, word: str, known: Known) -> bool:
+        if word in known.counts:
+            return True
+        asked = query_terms(self.analyzer, word, known.tags)
+        return not asked or any(form in known.terms for term in asked for form in term.forms)
+
+    def __repr__(self) -> str:
+        return f"SpellingExpansion(analyzer={self.analyzer!r})"
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(texts)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
+
+
+def _siblings(counts: Mapping[str, int]) -> dict[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for word in counts:
+        found[american(word)].append(word)
+    return {key: sorted(own, key=lambda word: (-counts[word], word)) for key, own in found.items() if own != [key]}

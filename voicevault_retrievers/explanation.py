@@ -16,18 +16,20 @@ def provenance(hit: Hit) -> dict[str, Any]:
     """How a hit was found, as plain data that goes into JSON.
 
     `found_by`; `channels`: for each channel that found it its kind, rank (from 1), score, weight, contribution to the
-    fused score, the wording that found it and the words that matched; `fused`, the sum of the contributions; and for
-    each later stage, under its name, its rank and score, with the `parts` of a sum. A channel that did not find it has
-    no entry. `parent_id` and `kb` where there are, and where a model reads a wider context, the `text` that was found.
-    `votes_of` reads it again.
+    fused score, the wording that found it and the words that matched; `also_scored`: the same of channels that did not
+    find it among their best, and scored it for the fusion; `fused`, the sum of the contributions; and for each later
+    stage, under its name, its rank and score, with the `parts` of a sum. `parent_id` and `kb` where there are, and
+    where a model reads a wider context, the `text` that was found. `votes_of` reads it again.
     """
     votes = hit.votes
     fused = hit.fused
     channels = [vote for vote in votes if (fused is None and vote.kind is not None) or vote.contribution is not None]
     told: dict[str, Any] = {
         "found_by": hit.found_by,
-        "channels": {vote.stage: _channel(vote) for vote in channels},
+        "channels": {vote.stage: _channel(vote) for vote in channels if vote.rank is not None},
     }
+    if others := {vote.stage: _channel(vote) for vote in channels if vote.rank is None}:
+        told["also_scored"] = others
     if fused is not None:
         told["fused"] = fused
     for vote in votes:
@@ -76,8 +78,8 @@ def step(span: Span, outcome: Any) -> dict[str, Any]:
 
 def votes_of(told: Mapping[str, Any]) -> tuple[Vote, ...]:
     """The votes that a provenance tells of, channels first; what is not of its form is left out."""
-    stages = {name: entry for name, entry in told.items() if name != "channels"}
-    return (*_votes_in(told.get("channels")), *_votes_in(stages))
+    stages = {name: entry for name, entry in told.items() if name not in ("channels", "also_scored")}
+    return (*_votes_in(told.get("channels")), *_votes_in(told.get("also_scored")), *_votes_in(stages))
 
 
 def finite(value: Any) -> float | None:
@@ -104,14 +106,15 @@ def explain_result(result: Result) -> str:
 
 
 def _channel(vote: Vote) -> dict[str, Any]:
-    told: dict[str, Any] = {"rank": vote.rank}
+    told: dict[str, Any] = {} if vote.rank is None else {"rank": vote.rank}
     if vote.kind is not None:
         told["kind"] = vote.kind
     if vote.score is not None:
         told["score"] = vote.score
     if vote.contribution is not None:
         told |= {"weight": vote.weight, "contribution": vote.contribution}
-    told["query"] = vote.query
+    if vote.rank is not None:
+        told["query"] = vote.query
     if vote.terms:
         told["matched_terms"] = list(vote.terms)
     if vote.parts:
@@ -121,12 +124,14 @@ def _channel(vote: Vote) -> dict[str, Any]:
 
 def _votes_in(told: Any) -> Iterator[Vote]:
     for stage, entry in told.items() if isinstance(told, Mapping) else ():
-        rank = entry.get("rank") if isinstance(entry, Mapping) else None
-        if isinstance(stage, str) and isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1:
-            yield _vote(stage, rank, entry)
+        known = entry if isinstance(entry, Mapping) else {}
+        rank = known.get("rank")
+        ranked = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1
+        if isinstance(stage, str) and (ranked or (rank is None and finite(known.get("contribution")) is not None)):
+            yield _vote(stage, rank, known)
 
 
-def _vote(stage: str, rank: int, told: Mapping[str, Any]) -> Vote:
+def _vote(stage: str, rank: int | None, told: Mapping[str, Any]) -> Vote:
     query, terms, kind = (told.get(key) for key in ("query", "matched_terms", "kind"))
     weight = finite(told.get("weight"))
     return Vote(
@@ -157,7 +162,7 @@ def _lines(hit: Hit) -> Iterator[str]:
 
 
 def _vote_lines(vote: Vote, indent: str) -> Iterator[str]:
-    said = [f"rank {vote.rank}"]
+    said = ["not among its best" if vote.rank is None else f"rank {vote.rank}"]
     if vote.score is not None:
         said.append(f"score {vote.score:.6g}")
     if vote.contribution is not None:

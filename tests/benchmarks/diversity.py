@@ -1,6 +1,8 @@
 """What diversity costs: milliseconds of each stage on 200 hits of 500 characters, vectors of 384 numbers.
 
-    python -m tests.benchmarks.diversity
+    OPENBLAS_NUM_THREADS=1 python -m tests.benchmarks.diversity
+
+One thread: two wait for each other where the machine has more to do.
 
 Medians of `ROUNDS` runs, on made-up texts of which a tenth nearly repeat another. Vectors are those of an index in
 memory. Shingles are timed for texts that were seen before, and once more for such as were not. Writes
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -78,15 +81,17 @@ def main() -> None:
     stages: dict[str, Stage] = {
         "PageCap(2)": PageCap(2),
         "PageCap(2), 5 of a document": PageCap(2, max_chunks_per_document=5),
-        "MMR, stored vectors": MMR(by=dense, depth=HITS),
-        "MMR, shingles": MMR(depth=HITS),
+        "MMR of the first 100, stored vectors": MMR(by=dense),
+        "MMR of all, stored vectors": MMR(by=dense, depth=HITS),
+        "MMR of the first 100, shingles": MMR(),
+        "MMR of all, shingles": MMR(depth=HITS),
         "NearDuplicates, stored vectors": NearDuplicates(by=dense),
         "NearDuplicates, shingles": NearDuplicates(),
     }
     rows = []
     for name, stage in stages.items():
         stage.refine(query, ranking)
-        rows.append(Row(name, f"{HITS} hits", "ms", milliseconds(lambda stage=stage: stage.refine(query, ranking))))
+        rows.append(Row(name, f"{HITS} hits", "ms", milliseconds(partial(stage.refine, query, ranking))))
     unseen = milliseconds(lambda: NearDuplicates().refine(query, ranking))
     rows.append(Row("NearDuplicates, shingles of texts not seen before", f"{HITS} hits", "ms", unseen))
     for row in rows:

@@ -31,7 +31,8 @@ from voicevault_retrievers.protocols import Embedder
 DEFAULT: Mapping[str, Any] = {"version": 1, "fusion": {"method": "standardised"}}
 LABELLED = 40
 MEASURED = 300
-DRAWS = 5
+DRAWS = 3
+PACKAGES = ("voicevault-retrievers", "numpy", "PyStemmer", "sentence-transformers", "torch")
 
 
 class Ahead:
@@ -119,13 +120,11 @@ def said(name: str, seed: int, tuned: Tuned, chosen: Comparison) -> None:
 def main(data: Path, names: Sequence[str]) -> None:
     """Measure each collection and write the rows."""
     embedder = SentenceTransformerEmbedder("all-MiniLM-L6-v2")
-    rows: list[Row] = []
     for name in names:
         base = Base(data / name, embedder)
         searched = RememberedBase(base)
-        own = [row for seed in range(DRAWS) for row in drawn(name, searched, base.questions, seed)]
-        rows += [*own, *means(name, own)]
-    write("quality_tuning", rows, ["voicevault-retrievers", "numpy", "PyStemmer", "sentence-transformers", "torch"])
+        rows = [row for seed in range(DRAWS) for row in drawn(name, searched, base.questions, seed)]
+        write("quality_tuning", [*rows, *means(name, rows)], PACKAGES, merge=True)
 
 
 def means(name: str, rows: Sequence[Row]) -> list[Row]:

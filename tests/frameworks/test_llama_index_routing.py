@@ -11,7 +11,8 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index import HybridRetriever
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.query import FollowUp
-from voicevault_retrievers.types import Query, Route, Turn
+from voicevault_retrievers.turns import Turn
+from voicevault_retrievers.types import Query, Route
 
 
 def hybrid(**options: object) -> HybridRetriever:

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.helpers import FailingChannel, ListChannel
 from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.dense import CallableEmbedder, VectorChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError, SearchError
 from voicevault_retrievers.evaluation import (
@@ -242,3 +244,20 @@ def test_measuring_loads_its_engines_only_when_they_are_used() -> None:
     code = "import sys, voicevault_retrievers.evaluation as e; print({'ir_measures', 'matplotlib'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_every_row_embeds_the_questions_anew() -> None:
+    asked: list[str] = []
+
+    class Counting(CallableEmbedder):
+        def _asked(self, texts: Sequence[str]) -> Any:
+            asked.extend(texts)
+            return super()._asked(texts)
+
+    embedder = Counting(lambda texts: [[1.0, len(text)] for text in texts], name="counting", dimension=2)
+    dense = VectorChannel.from_chunks([Chunk("x", "x")], embedder)
+    ablation({"dense": dense, "again": dense}, [Judged("q", "one", {"x": 1})])
+    assert asked.count("one") == 2
+    dense.search("one")
+    dense.search("one")
+    assert asked.count("one") == 3

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from tests.helpers import FailingChannel, ListChannel
-from voicevault_retrievers import fuse
+from voicevault_retrievers import RRF, Channel, fuse
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.presets import Preset
@@ -71,6 +74,10 @@ def test_a_rule_of_ones_own_goes_first() -> None:
     assert RuleRouter(rules=[rule]).explain("part 7, and why?") == (Route.SIMPLE, "a part number")
 
 
+def composed(parts: Mapping[str, Channel], **options: Any) -> Pipeline:
+    return compose(parts, fusion=RRF(), **options)
+
+
 def channels() -> dict[str, ListChannel]:
     return {name: ListChannel([(f"of {name}", 1.0)], name=name) for name in ("bm25", "dense", "graph")}
 
@@ -89,7 +96,7 @@ ROUTES = {"simple": ["graph"], "standard": ["bm25", "dense"], "analytical": ["gr
 )
 async def test_a_route_searches_its_channels_alone(question: str, route: str, searched: tuple[str, ...]) -> None:
     parts = channels()
-    pipeline = compose(parts, route=ROUTES, expansion=True)
+    pipeline = composed(parts, route=ROUTES, expansion=True)
     for result in (pipeline.search(question), await pipeline.asearch(question)):
         assert (result.route, result.channels_used) == (Route(route), searched)
         assert {hit.id for hit in result.hits} == {f"of {name}" for name in searched}
@@ -97,7 +104,7 @@ async def test_a_route_searches_its_channels_alone(question: str, route: str, se
 
 
 def test_a_given_route_stays_and_weights_count_on_it() -> None:
-    pipeline = compose(channels(), route=ROUTES)
+    pipeline = composed(channels(), route=ROUTES)
     result = pipeline.search(Query("Section 420 IPC", route=Route.STANDARD, weights={"dense": 3.0, "graph": 9.0}))
     assert (result.route, result.channels_used) == (Route.STANDARD, ("bm25", "dense"))
     assert [(hit.id, hit.score) for hit in result.hits] == [("of dense", 3.0 * 1 / 61), ("of bm25", 1 / 61)]
@@ -105,13 +112,13 @@ def test_a_given_route_stays_and_weights_count_on_it() -> None:
 
 
 def test_without_routes_all_channels_are_searched() -> None:
-    result = compose(channels(), route=True).search("Section 420 IPC")
+    result = composed(channels(), route=True).search("Section 420 IPC")
     assert (result.route, result.channels_used) == (Route.SIMPLE, ("bm25", "dense", "graph"))
-    assert compose(channels()).search("Section 420 IPC").route is None
+    assert composed(channels()).search("Section 420 IPC").route is None
 
 
 def test_a_router_stands_before_any_channel() -> None:
-    channel = RuleRouter(ROUTES) >> (RuleExpansion() >> fuse(channels()))
+    channel = RuleRouter(ROUTES) >> (RuleExpansion() >> fuse(channels(), method=RRF()))
     assert Pipeline(channel).search("Section 420 IPC").channels_used == ("graph",)
     alone = Pipeline(RuleRouter() >> ListChannel([("x", 1.0)])).search("Section 420 IPC")
     assert (alone.route, [hit.id for hit in alone.hits]) == (Route.SIMPLE, ["x"])
@@ -140,14 +147,14 @@ def test_a_model_routes(answer: str, route: Route) -> None:
         prompts.append(prompt)
         return answer
 
-    result = compose(channels(), route=ModelRouter(CallableTextModel(model), ROUTES)).search("reset {query}")
+    result = composed(channels(), route=ModelRouter(CallableTextModel(model), ROUTES)).search("reset {query}")
     assert (result.route, result.errors) == (route, ())
     assert prompts[0].endswith("Question: reset {query}")
 
 
 @pytest.mark.parametrize("answer", ["", "simple or complex", "simplex", "I cannot say."])
 async def test_an_unsure_model_gives_standard(answer: str) -> None:
-    pipeline = compose(channels(), route=ModelRouter(CallableTextModel(lambda _: answer), ROUTES))
+    pipeline = composed(channels(), route=ModelRouter(CallableTextModel(lambda _: answer), ROUTES))
     for result in (pipeline.search("q"), await pipeline.asearch("q")):
         assert (result.route, result.channels_used) == (Route.STANDARD, ("bm25", "dense"))
         assert "route: RetrievalError: route: the model named" in str(result.errors[0])
@@ -159,9 +166,9 @@ def test_a_failing_model_gives_standard_and_a_given_route_asks_none() -> None:
         raise OSError("down")
 
     router = ModelRouter(CallableTextModel(model), ROUTES)
-    result = compose(channels(), route=router).search("Section 420 IPC")
+    result = composed(channels(), route=router).search("Section 420 IPC")
     assert (result.route, [str(error) for error in result.errors]) == (Route.STANDARD, ["route: OSError: down"])
-    given = compose(channels(), route=router).search(Query("q", route=Route.SIMPLE))
+    given = composed(channels(), route=router).search(Query("q", route=Route.SIMPLE))
     assert (given.route, given.channels_used, given.errors) == (Route.SIMPLE, ("graph",), ())
     with pytest.raises(RetrievalError, match="named 0 routes"):
         ModelRouter(CallableTextModel(lambda _: "?")).rewrite(Query("q"))
@@ -170,7 +177,7 @@ def test_a_failing_model_gives_standard_and_a_given_route_asks_none() -> None:
 def test_a_route_whose_channel_is_down_finds_nothing_else() -> None:
     failing = {**channels(), "graph": FailingChannel(OSError("down"))}
     with pytest.raises(OSError, match="down"):
-        compose(failing, route=ROUTES).search("Section 420 IPC")
+        composed(failing, route=ROUTES).search("Section 420 IPC")
 
 
 def test_a_preset_routes() -> None:
@@ -198,7 +205,7 @@ def test_routes_that_are_wrong(route: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Preset.of({"version": 1, "route": route}).build({"bm25": ListChannel([]), "dense": ListChannel([])})
     with pytest.raises(ConfigError, match="route is true, a mapping"):
-        compose(channels(), route="rules")  # type: ignore[arg-type]
+        composed(channels(), route="rules")
 
 
 def test_a_recipe_says_all() -> None:

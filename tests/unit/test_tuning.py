@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers import HashEmbedder
+from voicevault_retrievers import BM25, VectorChannel
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.evaluation import Judged, ndcg, paired
 from voicevault_retrievers.evaluation.bench import Bench
+from voicevault_retrievers.evaluation.remembered import RememberedBase
 from voicevault_retrievers.evaluation.settings import Settings
 from voicevault_retrievers.evaluation.tuning import (
     FOLDS,
@@ -96,7 +99,7 @@ def by_id(chunk: Chunk) -> str:
     return chunk.id
 
 
-def tuned(base: Base, questions: Sequence[Judged], make: Callable[[Any], Any] = Preset.of, **options: Any) -> Tuned:
+def tuned(base: Any, questions: Sequence[Judged], make: Callable[[Any], Any] = Preset.of, **options: Any) -> Tuned:
     return tune(options.pop("data", DATA), make, base, questions, place=by_id, **options)
 
 
@@ -143,9 +146,36 @@ def test_all_settings_are_measured_as_their_pipeline_ranks() -> None:
         assert bench.of(settings).tolist() == values(settings.data, base, questions)
 
 
+def test_real_channels_and_what_goes_by_their_type_are_measured_as_they_rank() -> None:
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice([f"word{at}" for at in range(40)], 12).tolist()) for _ in range(60)]
+    chunks = [Chunk(f"c{at}", text) for at, text in enumerate(texts)]
+
+    class Real:
+        def bm25(self, **options: Any) -> Channel:
+            return BM25.from_chunks(chunks, **options)
+
+        def dense(self, **options: Any) -> Channel:
+            return VectorChannel.from_chunks(chunks, HashEmbedder(), **options)
+
+    data = {
+        "version": 1,
+        "route": "rules",
+        "expansion": [{"method": "rm3"}, {"method": "spelling"}, {"method": "rules"}],
+        "fusion": {"method": "standardised"},
+        "stages": ["near_duplicates", "mmr"],
+    }
+    questions = [Judged(f"q{at}", text[:30], {f"c{at}": 1}) for at, text in enumerate(texts[:12])]
+    default = Settings(data, Preset.of)
+    bench = Bench(default, Real(), questions, by_id, 10, None)
+    for settings in (default, *default.weightings("bm25")[2:], *default.depths()):
+        assert bench.of(settings).tolist() == values(settings.data, Real(), questions)
+
+
 def test_every_search_is_made_once() -> None:
     base, questions = made(12, (1.0, 1.0), 3)
-    tuned(base, questions)
+    searched = RememberedBase(base)
+    assert tuned(searched, questions) == tuned(searched, questions)
     for channel in (base.keyword, base.semantic):
         assert sorted(channel.searched) == sorted((one.text, depth) for one in questions for depth in (50, 100, 200))
 
@@ -316,3 +346,21 @@ def test_settings_of_many_channels_keep_the_sum_of_weights() -> None:
     assert len(shares) == 10
     alone = Settings({"fusion": {"weights": {"a": 2, "b": 0, "c": 0}}}, make)
     assert alone.weightings("a") == []
+
+
+@pytest.mark.parametrize(
+    ("stages", "caps"),
+    [
+        ([], [3, 2, 1]),
+        (["page_cap"], [1, 3, None]),
+        ([{"page_cap": {"max_chunks_per_page": 3}}], [2, None, 1]),
+        ([{"page_cap": {"max_chunks_per_page": None, "max_chunks_per_document": 5}}], [3, 2, 1]),
+        ([{"page_cap": {"max_chunks_per_document": 5}}], [1, 3, None]),
+    ],
+)
+def test_caps_go_from_near_to_far_and_leave_other_options(stages: list[Any], caps: list[int | None]) -> None:
+    settings = Settings({**DATA, "stages": ["mmr", *stages]}, Preset.of)
+    assert [option.cap for option in settings.caps()] == caps
+    per_document = {"max_chunks_per_document=5" in repr(option.recipe.stages) for option in settings.caps()}
+    assert per_document == {"5" in str(stages)}
+    assert all(repr(option.recipe.stages[0]) == repr(settings.recipe.stages[0]) for option in settings.caps())

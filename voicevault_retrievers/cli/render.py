@@ -59,7 +59,7 @@ def show(console: Console, result: Result, *, explain: bool = False) -> None:
 def score_line(hit: Hit) -> str:
     """How a hit was found and what its score is made of, on one line."""
     parts = [
-        f"{vote.stage} #{vote.rank}" + (f" +{vote.contribution:.4f}" if vote.contribution is not None else "")
+        f"{vote.stage} #{vote.rank or '–'}" + (f" +{vote.contribution:.4f}" if vote.contribution is not None else "")
         for vote in hit.votes
         if vote.stage != "rerank"
     ]

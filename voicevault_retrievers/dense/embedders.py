@@ -47,7 +47,7 @@ class BaseEmbedder(ABC):
     """What the embedders share: checks, rows of length 1, and a memory of the last 256 queries."""
 
     def __init__(self) -> None:
-        self._queries: Recent[str, Vector] = Recent(QUERIES_KEPT)
+        self._queries: Recent[str, Vector] = Recent(QUERIES_KEPT, for_queries=True)
 
     @property
     @abstractmethod

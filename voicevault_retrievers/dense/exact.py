@@ -148,7 +148,7 @@ class VectorChannel(Leaf):
         super().__init__(name, "semantic", timeout=timeout)
         self.index = index
         self.embedder = embedder
-        self._embedded: Recent[str, Vector] = Recent(KEPT)
+        self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
         self._alike: Recent[Hashable, Alike] = Recent(KEPT_SAMPLES)
 
     @classmethod

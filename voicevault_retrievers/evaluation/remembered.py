@@ -82,6 +82,8 @@ class Remembering(Channel):
 
 def remembered(channel: Channel) -> Channel:
     """The same channel, and of the same type, since stages and rewriters go by that; it searches once."""
+    if isinstance(channel, Remembering):
+        return channel
     twin: Any = copy.copy(channel)
     twin.__class__ = type(f"Remembered{type(channel).__name__}", (Remembering, type(channel)), {})
     twin.below, twin._kept = channel, {}

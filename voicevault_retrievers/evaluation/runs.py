@@ -9,6 +9,7 @@ from time import perf_counter
 from voicevault_retrievers.calls import Span
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.evaluation.judged import Judged, Unit, names_of
+from voicevault_retrievers.recent import afresh
 from voicevault_retrievers.types import Failure
 
 
@@ -32,22 +33,24 @@ def run(
 ) -> Run:
     """Ask for `depth` hits for each question, one after the other.
 
-    A search beforehand, in which models and files are loaded, is not counted. A search that raises ends the run.
+    A search beforehand, in which models and files are loaded, is not counted, and queries embedded in earlier runs are
+    embedded anew. A search that raises ends the run.
     """
     found: list[tuple[str, ...]] = []
     seconds: list[float] = []
     spans: list[list[Span]] = []
     failures: list[tuple[Failure, ...]] = []
     try:
-        channel.search("warm up", 1)
-        for question in questions:
-            spans.append([])
-            begun = perf_counter()
-            ranking = channel.search(question.text, depth, spans=spans[-1])
-            seconds.append(perf_counter() - begun)
-            found.append(tuple(names_of(ranking, unit)))
-            failures.append(tuple(failure for failure in ranking.errors if failure.degrades))
-            tick()
+        with afresh():
+            channel.search("warm up", 1)
+            for question in questions:
+                spans.append([])
+                begun = perf_counter()
+                ranking = channel.search(question.text, depth, spans=spans[-1])
+                seconds.append(perf_counter() - begun)
+                found.append(tuple(names_of(ranking, unit)))
+                failures.append(tuple(failure for failure in ranking.errors if failure.degrades))
+                tick()
     except Exception as error:  # noqa: BLE001 - anybody's channel: it is told of beside what the others found
         return Run(error=error)
     names = {span.name for own in spans for span in own if span.kind in ("stage", "rewriter")}

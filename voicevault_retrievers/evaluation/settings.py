@@ -85,7 +85,7 @@ class Settings:
             "page_cap": "none" if self.cap is None else str(self.cap),
         }
 
-    def fused(self, **options: Any) -> Settings:
+    def _fused(self, **options: Any) -> Settings:
         """With other options of the fusion."""
         return self._with(fusion={**(self.data.get("fusion") or {}), **options})
 
@@ -103,13 +103,13 @@ class Settings:
         """Other methods of fusion, with their defaults and the same weights."""
         own = type(self.recipe.method)
         kept = {key: value for key, value in (self.data.get("fusion") or {}).items() if key in ("depth", "weights")}
-        others = [name for name in TRIED if name in METHODS and not isinstance(METHODS[name](), own)]
+        others = [name for name in TRIED if not isinstance(METHODS[name](), own)]
         return [self._with(fusion={**kept, "method": name}) for name in others]
 
     def ks(self) -> list[Settings]:
         """Other values of RRF's k."""
         method = self.recipe.method
-        return [self.fused(k=_plain(method.k * factor)) for factor in FACTORS_OF_K] if isinstance(method, RRF) else []
+        return [self._fused(k=_plain(method.k * factor)) for factor in FACTORS_OF_K] if isinstance(method, RRF) else []
 
     def weightings(self, name: str) -> list[Settings]:
         """Other shares of one channel in the same sum of weights; the others keep their proportions."""
@@ -120,7 +120,7 @@ class Settings:
             return []
         shares = sorted((step / STEPS for step in range(STEPS + 1)), key=lambda share: abs(share - now))
         return [
-            self.fused(weights={**_scaled(weights, total * (1 - share) / rest), name: _plain(total * share)})
+            self._fused(weights={**_scaled(weights, total * (1 - share) / rest), name: _plain(total * share)})
             for share in shares
             if abs(share - now) > 1e-9
         ]
@@ -138,12 +138,11 @@ class Settings:
 
     def caps(self) -> list[Settings]:
         """Other numbers of chunks of a page, or no limit; where there is no cap, one behind the other stages."""
-        stages = [*(self.data.get("stages") or ()), *(("page_cap",) if self.cap is None else ())]
+        stages = list(self.data.get("stages") or ())
+        stages += [] if "page_cap" in map(_name, stages) else ["page_cap"]
         others = sorted((cap for cap in CAPS if cap != self.cap), key=lambda cap: abs((cap or 4) - (self.cap or 4)))
-        return [
-            self._with(stages=[_capped(stage, cap) for stage in stages if cap or _name(stage) != "page_cap"])
-            for cap in others
-        ]
+        capped = [[_capped(stage, cap) for stage in stages] for cap in others]
+        return [self._with(stages=[stage for stage in each if stage is not None]) for each in capped]
 
 
 def _scaled(weights: Mapping[str, float], factor: float) -> dict[str, float]:
@@ -161,8 +160,9 @@ def _name(stage: Any) -> str:
 
 
 def _capped(stage: Any, cap: int | None) -> Any:
-    """A stage of a preset, with this cap where it is the page cap."""
+    """A stage of a preset, with this cap where it is the page cap; None where that would cap nothing."""
     if _name(stage) != "page_cap":
         return stage
     options = {} if isinstance(stage, str) else stage["page_cap"] or {}
-    return {"page_cap": {**options, "max_chunks_per_page": cap}}
+    kept = cap or options.get("max_chunks_per_document")
+    return {"page_cap": {**options, "max_chunks_per_page": cap}} if kept else None

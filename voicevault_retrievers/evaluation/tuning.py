@@ -188,5 +188,5 @@ def reason_to_keep(same: bool, gain: Comparison) -> str:
     if gain.difference <= 0:
         return "what some questions choose is no better than the default on the others"
     if gain.p >= LEVEL:
-        return f"the cross-validated gain may be chance: p is not below {LEVEL}"
+        return f"the cross-validated gain may be chance: p is not below {LEVEL}; more questions would tell"
     return ""

@@ -40,7 +40,7 @@ class QueryExpander(Checked[Together], RunnableSerializable[str, list[str]]):
     size: int = Field(default=3, ge=1)
     hyde: bool | str | InstanceOf[StringPromptTemplate] = False
     prompt: str | InstanceOf[StringPromptTemplate] | None = None
-    timeout: float | None = None
+    timeout: float | None = 10.0
     on_error: Literal["skip", "raise"] = "skip"
 
     @property

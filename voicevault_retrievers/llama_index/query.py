@@ -59,7 +59,7 @@ class QueryExpander(BaseQueryTransform):
         size: int = 3,
         hyde: bool | str | BasePromptTemplate = False,
         prompt: str | BasePromptTemplate | None = None,
-        timeout: float | None = None,
+        timeout: float | None = 10.0,
         on_error: Literal["skip", "raise"] = "skip",
     ) -> None:
         if llm is None and (hyde is not False or prompt is not None):

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from voicevault_retrievers.channel import Channel, Rewriter, Stage
     from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
     from voicevault_retrievers.dense import VectorChannel
-    from voicevault_retrievers.diversity import PageCap
+    from voicevault_retrievers.diversity import (
+        MMR,
+        NearDuplicates,
+        PageCap,
+    )
     from voicevault_retrievers.explanation import explain, provenance
     from voicevault_retrievers.fusion import (
         ISR,
@@ -29,7 +33,22 @@ if TYPE_CHECKING:
     from voicevault_retrievers.lexical import BM25, BM25F
     from voicevault_retrievers.pipeline import Pipeline, compose
     from voicevault_retrievers.presets import load_preset
-    from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
+    from voicevault_retrievers.query import (
+        RM3,
+        AcronymExpansion,
+        CompoundExpansion,
+        FollowUp,
+        HyDE,
+        ModelExpansion,
+        ModelFollowUp,
+        ModelRouter,
+        Routes,
+        RuleExpansion,
+        RuleRouter,
+        SpellingExpansion,
+        SynonymExpansion,
+        Together,
+    )
     from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
     from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex
     from voicevault_retrievers.structure import ParentExpansion
@@ -54,7 +73,10 @@ __all__ = [
     "BM25",
     "BM25F",
     "ISR",
+    "MMR",
+    "RM3",
     "RRF",
+    "AcronymExpansion",
     "Analyzer",
     "Bases",
     "Borda",
@@ -62,12 +84,14 @@ __all__ = [
     "Chunk",
     "Citation",
     "CombMNZ",
+    "CompoundExpansion",
     "Context",
     "ContextBuilder",
     "Convex",
     "CrossEncoderRerank",
     "DistributionBased",
     "Failure",
+    "FollowUp",
     "Hit",
     "HyDE",
     "KnowledgeBase",
@@ -75,6 +99,9 @@ __all__ = [
     "Leaf",
     "Match",
     "ModelExpansion",
+    "ModelFollowUp",
+    "ModelRouter",
+    "NearDuplicates",
     "PageCap",
     "ParentExpansion",
     "Pipeline",
@@ -84,10 +111,14 @@ __all__ = [
     "Result",
     "Rewriter",
     "Route",
+    "Routes",
     "RuleExpansion",
+    "RuleRouter",
     "Source",
+    "SpellingExpansion",
     "Stage",
     "Standardised",
+    "SynonymExpansion",
     "TenantIndex",
     "Together",
     "Turn",
@@ -105,6 +136,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AcronymExpansion": "query",
     "Analyzer": "text",
     "BM25": "lexical",
     "BM25F": "lexical",
@@ -114,34 +146,45 @@ _HOMES = {
     "Chunk": "types",
     "Citation": "types",
     "CombMNZ": "fusion",
+    "CompoundExpansion": "query",
     "Context": "types",
     "ContextBuilder": "context",
     "Convex": "fusion",
     "CrossEncoderRerank": "rerank",
     "DistributionBased": "fusion",
     "Failure": "types",
+    "FollowUp": "query",
     "Hit": "types",
     "HyDE": "query",
     "ISR": "fusion",
     "KnowledgeBase": "store",
     "LLMRerank": "rerank",
     "Leaf": "leaf",
+    "MMR": "diversity",
     "Match": "leaf",
     "ModelExpansion": "query",
+    "ModelFollowUp": "query",
+    "ModelRouter": "query",
+    "NearDuplicates": "diversity",
     "PageCap": "diversity",
     "ParentExpansion": "structure",
     "Pipeline": "pipeline",
     "Query": "types",
+    "RM3": "query",
     "RRF": "fusion",
     "Ranking": "types",
     "RecencyRerank": "rerank",
     "Result": "types",
     "Rewriter": "channel",
     "Route": "types",
+    "Routes": "query",
     "RuleExpansion": "query",
+    "RuleRouter": "query",
     "Source": "store",
+    "SpellingExpansion": "query",
     "Stage": "channel",
     "Standardised": "fusion",
+    "SynonymExpansion": "query",
     "TenantIndex": "store",
     "Together": "query",
     "Turn": "context",

@@ -106,6 +106,28 @@ class Channel(ABC):
         return Then(self, stage)
 
 
+class Through(Channel):
+    """A channel over one below, which tells of its scores; `asked` is the query that the one below is asked with."""
+
+    below: Channel
+
+    def asked(self, query: Query) -> Query:
+        """The query as the channel below gets it."""
+        return query
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        return self.below.scores(self.asked(query), ids)
+
+    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
+        return self.below.spread(self.asked(query), among)
+
+    def sample(self, query: Query) -> Sequence[str] | None:
+        return self.below.sample(self.asked(query))
+
+    def alike(self, query: Query) -> Alike | None:
+        return self.below.alike(self.asked(query))
+
+
 class Stage(ABC):
     """Refines a ranking: reranks, drops, expands. Pure: it never calls the channel below.
 

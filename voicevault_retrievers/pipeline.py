@@ -11,7 +11,7 @@ from typing import Any
 
 from voicevault_retrievers import telemetry
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span
-from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k, permitted
+from voicevault_retrievers.channel import Channel, Rewriter, Stage, Through, check_k, permitted
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.dense.exact import VectorChannel
@@ -155,7 +155,7 @@ class Pipeline:
         return f"Pipeline({self.channel!r}, k={self.k})"
 
 
-class Narrowed(Channel):
+class Narrowed(Through):
     """A pipeline's channel under filters of its own, with the pipeline's notes: for a fusion of pipelines."""
 
     def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
@@ -167,9 +167,13 @@ class Narrowed(Channel):
         self.kind = self.below.kind
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        asked = self.asked(query)
+        ranking = yield from self.below.plan(asked, k)
+        return permitted(ranking, asked.require).failing(*self.notes)
+
+    def asked(self, query: Query) -> Query:
         where, require = both(self.where, query.where), scope(self.require, query.require)
-        ranking = yield from self.below.plan(replace(query, where=where, require=require), k)
-        return permitted(ranking, require).failing(*self.notes)
+        return replace(query, where=where, require=require)
 
     def named(self, name: str) -> Narrowed:
         twin = super().named(name)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks.results import FOLDER
+from tests.benchmarks.results import FOLDER, Row
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("knowledge-bases", "langchain", "llama-index")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("knowledge-bases", "langchain", "llama-index", "fusion", "expansion", "evaluation")
+    ),
 )
 COLUMNS = {
     "lexical": [
@@ -39,19 +42,35 @@ COLUMNS = {
 }
 """Cases and metrics of the tables that do not show all that was measured."""
 
-ACROSS = ("store",)
+ACROSS = ("store", "quality", "quality_inside", "quality_strangers", "quality_expansion", "quality_tuning")
 """Tables that have the systems across, for they show more of each than there are systems."""
+
+SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
+    "quality": ("quality", lambda row: "," not in row.case and row.metric == "nDCG@10"),
+    "quality_inside": ("quality", lambda row: row.case.endswith("inside all") and row.metric == "nDCG@10"),
+    "quality_strangers": ("quality", lambda row: row.metric == "change in nDCG@10"),
+    "quality_expansion": ("quality_expansion", lambda row: row.system.startswith("hybrid +") and row.metric == "gain"),
+    "quality_tuning": (
+        "quality_tuning",
+        lambda row: "draw" not in row.case and row.metric in ("gain in nDCG@10", "significantly worse"),
+    ),
+    "quality_pages": ("quality_pages", lambda row: row.metric in ("nDCG@10 by page", "queries given 10 chunks")),
+    "fusion": ("fusion", lambda row: row.metric == "p50 us"),
+}
+"""The files of tables, and which of their rows they show."""
 
 
 def table(name: str) -> str | None:
     """Systems down, cases and metrics across, a dash for what was not measured; None where there are no results."""
-    path = FOLDER / f"{name}.json"
+    file, shown = SHOWN.get(name, (name, lambda row: True))
+    path = FOLDER / f"{file}.json"
     if not path.is_file():
         return None
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    columns = COLUMNS.get(name) or list(dict.fromkeys((row["case"], row["metric"]) for row in rows))
-    values = {(row["system"], row["case"], row["metric"]): row["value"] for row in rows}
-    systems = list(dict.fromkeys(row["system"] for row in rows if (row["case"], row["metric"]) in columns))
+    every = (Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"])
+    rows = [row for row in every if shown(row)]
+    columns = COLUMNS.get(name) or list(dict.fromkeys((row.case, row.metric) for row in rows))
+    values = {row[:3]: row.value for row in rows}
+    systems = list(dict.fromkeys(row.system for row in rows if (row.case, row.metric) in columns))
     lines = [(system, *(_cell(values.get((system, *column))) for column in columns)) for system in systems]
     lines.insert(0, ("system", *(f"{case}, {metric}" for case, metric in columns)))
     head, *body = zip(*lines, strict=True) if name in ACROSS else lines

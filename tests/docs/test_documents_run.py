@@ -95,7 +95,15 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
 @needs_weights
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path) -> None:
-    for module in ("nbformat", "nbclient", "ipykernel", "langchain_core", "llama_index.core"):
+    for module in (
+        "nbformat",
+        "nbclient",
+        "ipykernel",
+        "langchain_core",
+        "llama_index.core",
+        "ir_measures",
+        "matplotlib",
+    ):
         pytest.importorskip(module)
     command = [sys.executable, "-c", EXECUTE, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent)

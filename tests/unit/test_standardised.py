@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.fusion import DistributionBased, Standardised, fuse
 from voicevault_retrievers.fusion.trust import trust
-from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.lexical.matching import LEAST, spread_of
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.types import ChannelKind, Chunk, Query, Spread
 
@@ -246,3 +248,27 @@ def test_an_index_without_chunks_has_nothing_to_say() -> None:
     assert not empty.sample(Query("pump"))
     assert VectorChannel.from_chunks([], EMBEDDER).spread(Query("pump")) is None
     assert fuse(words=empty, sense=VectorChannel.from_chunks([], EMBEDDER)).search("pump").hits == ()
+
+
+def test_fields_tell_of_all_that_match_too() -> None:
+    given = [replace(chunk, metadata={"title": "pump", "open": at % 2 == 0}) for at, chunk in enumerate(chunks(120))]
+    fields, query = BM25F.from_chunks(given), Query("valve seal")
+    scores = np.array([hit.score for hit in fields.search(query, 1000)])
+    spread = fields.spread(query)
+    assert spread is not None
+    assert (spread.sd, spread.n) == (pytest.approx(scores.std(), rel=1e-3), len(scores))
+    assert set(fields.sample(query) or ()) == {hit.id for hit in fields.search(query, 1000)}
+    assert fields.spread(Query("xyzzy")) is None
+    ranking = fuse(words=fields, sense=VectorChannel.from_chunks(given, EMBEDDER)).search(query)
+    assert ranking.errors == ()
+
+
+def test_a_pipeline_as_a_channel_tells_under_its_own_filters() -> None:
+    given = chunks(120)
+    words, sense = BM25.from_chunks(given), VectorChannel.from_chunks(given, EMBEDDER)
+    narrowed = fuse(
+        words=Pipeline(words).narrowed(None, {"open": True}), sense=Pipeline(sense).narrowed(None, {"open": True})
+    ).search("pump valve")
+    directly = fuse(words=words, sense=sense).search(Query("pump valve", require={"open": True}))
+    assert [(hit.id, hit.score) for hit in narrowed] == [(hit.id, hit.score) for hit in directly]
+    assert narrowed.errors == ()

@@ -9,7 +9,7 @@ import numpy as np
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
 from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import check_k
+from voicevault_retrievers.channel import Through, check_k
 from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
 from voicevault_retrievers.filters import both
@@ -33,8 +33,10 @@ _CHANNEL = {
 }
 
 
-class Candidates(Leaf):
+class Candidates(Through, Leaf):
     """What a channel finds: among the chunks of some ids alone, where there are any, and no more than `most` of it."""
+
+    below: Leaf
 
     def __init__(self, below: Leaf, get: Get, ids: Sequence[str], most: int | None = None) -> None:
         super().__init__(below.name, below.kind)

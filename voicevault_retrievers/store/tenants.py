@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.channel import Channel, Through
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.lexical.bm25 import BM25
@@ -149,7 +149,7 @@ class TenantIndex:
         return f"TenantIndex({self.tenant!r}, root={str(self._folder.parent)!r})"
 
 
-class TenantChannel(Leaf):
+class TenantChannel(Through, Leaf):
     """Searches a tenant's index as it is at the time."""
 
     def __init__(self, tenant: TenantIndex) -> None:
@@ -159,8 +159,9 @@ class TenantChannel(Leaf):
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return self._index.bm25().find(query, wordings, k)
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        return self._index.bm25().scores(query, ids)
+    @property
+    def below(self) -> Channel:  # type: ignore[override]  # what there is now
+        return self._index.bm25()
 
     def __repr__(self) -> str:
         return f"{self._index!r}.channel"

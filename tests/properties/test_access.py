@@ -339,7 +339,7 @@ ALL = (OURS, THEIRS, NOBODYS)
 
 
 def _both() -> Channel:
-    return fuse(bm25=BM25.from_chunks(ALL), dense=VectorChannel.from_chunks(ALL, Embedder()))
+    return fuse(bm25=BM25.from_chunks(ALL), dense=VectorChannel.from_chunks(ALL, Embedder()), method="rrf")
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_a_querys_own_vectors_serve_each_group(make: Make) -> None:
     assert dense.search(Query("hot pump", vectors=vectors)).hits == plain.hits
     assert (wide.asked, narrow.asked) == ([], [])
     bare = Query("hot pump", vectors=vectors["hash/8"])  # type: ignore[arg-type]  # a bare one serves where it fits
-    assert dense.search(bare).hits == plain.hits
+    assert Bases([one, two]).dense().search(bare).hits == plain.hits
     assert (wide.asked, narrow.asked) == (["hot pump"], [])
     alone = dense.search(Query("", vectors={"hash/8": vectors["hash/8"]}))
     assert {hit.chunk.kb for hit in alone} == {"two"}
@@ -282,5 +282,5 @@ async def test_retrievers_search_bases_that_differ(make: Make, framework: str) -
     retriever = import_module(f"voicevault_retrievers.{framework}").HybridRetriever(kb_names=bases)
     found = retriever.search("pump")
     assert {hit.chunk.kb for hit in found.hits} == {"a", "b"}
-    assert (found.degraded, [note.kind for note in found.errors]) == (False, ["keywords only"])
+    assert (found.degraded, [note.kind for note in found.errors]) == (False, ["Standardised", "keywords only"])
     assert (await retriever.asearch("pump")).hits == found.hits

@@ -34,7 +34,7 @@ def hybrid() -> Channel:
     """`a` found by both, `b` by words alone, `c` by vectors alone."""
     words = ListChannel([("a", 8.0), ("b", 4.0)], name="words", kind="keyword", metadata=PLACES)
     vectors = ListChannel([("c", 0.9), ("a", 0.5)], name="vectors", metadata=PLACES)
-    return fuse({"words": words, "vectors": vectors})
+    return fuse({"words": words, "vectors": vectors}, method="rrf")
 
 
 def scores(ranking: Ranking) -> dict[str, float | None]:
@@ -153,7 +153,7 @@ def test_other_keys_name_the_place() -> None:
 def test_channels_inside_a_fusion_inside_a_fusion_count() -> None:
     words = ListChannel([("a", 8.0), ("b", 4.0)], name="words", kind="keyword")
     inner = fuse({"title": words, "body": ListChannel([("b", 2.0)], name="body", kind="keyword")})
-    nested = fuse({"inner": inner, "vectors": ListChannel([("a", 0.5)])})
+    nested = fuse({"inner": inner, "vectors": ListChannel([("a", 0.5)])}, method="rrf")
     found = (nested >> WeightedRerank({"fused": 0, "position": 0})).search("q")
     assert scores(found) == {"a": math.fsum([0.3 * 0.5, 0.2 * 1.0]), "b": 0.2 * 0.5}
 

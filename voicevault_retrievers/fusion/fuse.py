@@ -103,7 +103,8 @@ class Fused(Channel):
         return found, failures
 
     def _notes(self, found: Mapping[str, Evidence]) -> Sequence[str]:
-        return self.method.notes(found) if any(len(evidence.ranking) for evidence in found.values()) else ()
+        """What the method notes; nothing where one channel alone found something, whose order any method keeps."""
+        return self.method.notes(found) if sum(len(one.ranking) > 0 for one in found.values()) > 1 else ()
 
     def _weights(self, query: Query) -> Mapping[str, float]:
         """The query's weights for these channels over the fusion's own."""

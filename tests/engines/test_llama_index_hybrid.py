@@ -22,6 +22,7 @@ from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
 from tests.engines.llama_index_stores import PUSHED, Counted, Maker, kind, make, number, postgres
 from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding
 from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridVectorStore, provenance
 
 __all__ = ["kind", "make", "postgres"]
@@ -34,8 +35,8 @@ MODES = ("default", "sparse", "text_search", "hybrid")
 BASES = itertools.count()
 
 
-def over(make: Maker, folder: Path, nodes: Sequence[BaseNode] = ()) -> HybridVectorStore:
-    store = HybridVectorStore.open(folder / f"kb{next(BASES)}", dense=make(), language="en")
+def over(make: Maker, folder: Path, nodes: Sequence[BaseNode] = (), **options: Any) -> HybridVectorStore:
+    store = HybridVectorStore.open(folder / f"kb{next(BASES)}", dense=make(), language="en", **options)
     store.add(embedded(nodes))
     return store
 
@@ -82,7 +83,7 @@ def cosine(one: str, other: str) -> float:
 
 
 def test_each_mode_searches_what_it_says(kind: str, make: Maker, tmp_path: Path) -> None:
-    store = over(make, tmp_path, some())
+    store = over(make, tmp_path, some(), fusion=RRF())
     cosines = {name: cosine(QUESTION, text) for name, text in TEXTS.items()}
     nearest = sorted(cosines, key=lambda name: -cosines[name])
     scale = (lambda value: math.exp(value - 1)) if kind.startswith("chroma") else float
@@ -98,7 +99,7 @@ def test_each_mode_searches_what_it_says(kind: str, make: Maker, tmp_path: Path)
 
 
 def test_weights_and_counts(make: Maker, tmp_path: Path) -> None:
-    store = over(make, tmp_path, some())
+    store = over(make, tmp_path, some(), fusion=RRF())
     nearest = list(found(store, asked("default")))
     assert found(store, asked("hybrid", alpha=0.0)) == {
         name: 1 / (61 + at) for at, name in enumerate(found(store, asked("sparse")))
@@ -116,7 +117,7 @@ def test_candidates_are_not_limited_to_k(make: Maker, tmp_path: Path) -> None:
     vectors = {"a": (1.0, 0.0), "b": (0.9, 0.1), "both": (0.8, 0.3), "c": (0.0, 1.0), "d": (0.1, 1.0)}
     vectors |= {f"between {at}": (0.7, 0.4 + at / 100) for at in range(8)}
     texts = {"c": "zebra zebra", "d": "zebra zebra", "both": "a zebra among other animals"}
-    store = over(make, tmp_path)
+    store = over(make, tmp_path, fusion=RRF())
     store.add(
         [
             TextNode(
@@ -249,7 +250,7 @@ async def test_the_async_twins_change_alike(make: Maker, tmp_path: Path) -> None
 
 
 async def test_an_index_over_the_store(make: Maker, tmp_path: Path) -> None:
-    store = over(make, tmp_path)
+    store = over(make, tmp_path, fusion=RRF())
     context = StorageContext.from_defaults(vector_store=store)
     documents = [Document(id_=name, text=text, metadata={"page": at}) for at, (name, text) in enumerate(TEXTS.items())]
 

@@ -133,12 +133,13 @@ def test_a_changed_field_is_searched_with() -> None:
 def test_the_parts_add_up_to_the_score() -> None:
     for document in hybrid(expansion=True).invoke("what does the pump seal do?"):
         told = document.metadata["voicevault"]
-        parts = math.fsum(channel["contribution"] for channel in told["channels"].values())
+        channels = [*told["channels"].values(), *told.get("also_scored", {}).values()]
+        parts = math.fsum(channel["contribution"] for channel in channels)
         assert parts == told["fused"] == document.metadata["relevance_score"]
 
 
 def test_a_document_says_how_it_was_found() -> None:
-    first = hybrid().invoke("rated for hot water")[0]
+    first = hybrid(fusion="rrf").invoke("rated for hot water")[0]
     told = first.metadata["voicevault"]
     assert (first.id, told["found_by"]) == ("seal", "hybrid")
     assert told["channels"]["bm25"]["matched_terms"] == ["rated", "hot", "water"]
@@ -367,7 +368,7 @@ def test_a_knowledge_base_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_a_preset_says_how_to_search(tmp_path: Path) -> None:
     preset = tmp_path / "own.yaml"
-    preset.write_text("version: 1\nk: 1\nchannels: {bm25: {}, dense: {}}\nfusion: {k: 10}\n")
+    preset.write_text("version: 1\nk: 1\nchannels: {bm25: {}, dense: {}}\nfusion: {method: rrf, k: 10}\n")
     by_base = HybridRetriever(kb_names=["manual"], preset=preset, **base(tmp_path))
     by_channels = HybridRetriever(channels=hybrid().channels, preset=preset)
     for retriever in (by_base, by_channels):

@@ -175,7 +175,7 @@ async def test_a_call_says_how_many_and_where(tmp_path: Path) -> None:
 
 def test_a_preset_says_how_to_search(tmp_path: Path) -> None:
     preset = tmp_path / "own.yaml"
-    preset.write_text("version: 1\nk: 1\nchannels: {bm25: {}, dense: {}}\nfusion: {k: 10}\n")
+    preset.write_text("version: 1\nk: 1\nchannels: {bm25: {}, dense: {}}\nfusion: {method: rrf, k: 10}\n")
     (found,) = opened(tmp_path, *documents(), preset=preset).invoke("rated for hot water")
     assert found.metadata["voicevault"]["fused"] == 1 / 11 + 1 / 11
 

@@ -181,7 +181,9 @@ def test_a_document_that_tells_of_a_failure_forges_no_source_by_it() -> None:
 
 
 def test_a_model_narrows_a_search_by_the_keys_that_it_is_offered() -> None:
-    tool = retrieval_tool(hybrid(where={"source": "manual.pdf"}, require={"page": {"$lt": 2}}), filters=["page"])
+    tool = retrieval_tool(
+        hybrid(where={"source": "manual.pdf"}, require={"page": {"$lt": 2}}, fusion="rrf"), filters=["page"]
+    )
     schema = convert_to_openai_tool(tool)["function"]["parameters"]
     assert list(schema["properties"]["where"]["properties"]) == ["page"]
     assert schema["required"] == ["query"]

@@ -180,7 +180,7 @@ def test_options_are_checked_at_once(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scores", [(None, None), (0.9, None), (0.0, 0.0), (-1.0, -2.0)])
 async def test_scores_of_others_may_be_none(scores: tuple[float | None, float | None]) -> None:
     child = ListRetriever(scored(("pump", scores[0]), ("valve", scores[1])))
-    retriever = HybridRetriever(channels={"child": child})
+    retriever = HybridRetriever(channels={"child": child}, fusion="rrf")
     found = retriever.retrieve("pump")
     assert [(node.node_id, node.score) for node in found] == [("pump", 1 / 61), ("valve", 1 / 62)]
     assert found == await retriever.aretrieve("pump")
@@ -218,7 +218,8 @@ def test_options_of_one_call_leave_the_retriever_alone() -> None:
     assert len(retriever.search(QUESTION, k=1).hits) == 1
     assert len(retriever.with_options(k=2).retrieve(QUESTION)) == 2
     assert retriever.search("pump", weights={"dense": 0}).hits[0].found_by == "keyword"
-    assert retriever.with_options(weights={"dense": 0}).retrieve("pump")[0].score == 1 / 61
+    varied = retriever.with_options(weights={"dense": 0}, fusion=RRF())
+    assert varied.retrieve("pump")[0].score == 1 / 61
     assert len(retriever.retrieve(QUESTION)) == 3
     with pytest.raises(ConfigError, match="Did you mean 'dense'"):
         retriever.search(QUESTION, weights={"dence": 1})
@@ -226,7 +227,7 @@ def test_options_of_one_call_leave_the_retriever_alone() -> None:
 
 def test_parts_add_up_exactly_to_the_score() -> None:
     for found in hybrid(weights={"bm25": 0.3}).retrieve(QUESTION):
-        channels = told(found)["channels"].values()
+        channels = [*told(found)["channels"].values(), *told(found).get("also_scored", {}).values()]
         assert math.fsum(channel["contribution"] for channel in channels) == told(found)["fused"] == found.score
 
 
@@ -379,7 +380,7 @@ def test_a_preset_is_the_whole_pipeline() -> None:
 def _preset() -> Any:
     from voicevault_retrievers.presets import Preset
 
-    fusion = {"k": 7, "weights": {"dense": 0.5}}
+    fusion = {"method": "rrf", "k": 7, "weights": {"dense": 0.5}}
     return Preset.of({"version": 1, "k": 2, "channels": {"bm25": {"formula": "okapi"}, "dense": {}}, "fusion": fusion})
 
 

@@ -491,7 +491,9 @@ def test_a_bundles_embedding_stands_for_its_text() -> None:
 
 def preset(**more: Any) -> Preset:
     stages = [{"rerank": {"model": "not there"}}, {"page_cap": {"max_chunks_per_page": 1}}]
-    return Preset.of({"version": 1, "k": 3, "timeout": 30, "fusion": {"k": 7}, "stages": stages, **more})
+    return Preset.of(
+        {"version": 1, "k": 3, "timeout": 30, "fusion": {"method": "rrf", "k": 7}, "stages": stages, **more}
+    )
 
 
 def test_k_timeout_fusion_and_rerank_go_over_a_presets_own() -> None:

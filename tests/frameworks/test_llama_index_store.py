@@ -39,6 +39,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from tests.frameworks.llama_index_parts import HashEmbedding, nodes
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, HybridVectorStore, provenance
 from voicevault_retrievers.llama_index.convert import REF_DOC, chunk_of, node_of
 from voicevault_retrievers.store import KnowledgeBase, log
@@ -214,14 +215,14 @@ def test_each_mode_searches_what_it_says(tmp_path: Path) -> None:
     }
     assert list(keywords) == ["valve", "pump"]
     assert found(store, asked("sparse")) == found(store, asked("text_search")) == keywords
-    both = found(store, asked("hybrid"))
+    both = found(opened(tmp_path / "rrf", fusion=RRF()), asked("hybrid"))
     assert both["valve"] == 0.5 / 61 + 0.5 / 61
     assert set(both) == {"pump", *found(store, asked("default"))}
 
 
 def test_alpha_weighs_vectors_and_0_is_0(tmp_path: Path) -> None:
     vectors = {"near": [1.0, 0.0], "named": [0.5, 0.5]}
-    store = opened(tmp_path, vectored(vectors, {"named": "zebra"}))
+    store = opened(tmp_path, vectored(vectors, {"named": "zebra"}), fusion=RRF())
     query = [1.0] + [0.0] * 15
 
     def scores(alpha: float | None) -> dict[str, float]:
@@ -243,7 +244,7 @@ def test_candidates_are_not_limited_to_k(tmp_path: Path) -> None:
     """Neither side has `both` among its first two; together they put it first."""
     vectors = {"a": [1.0, 0.0], "b": [0.9, 0.1], "both": [0.8, 0.3], "c": [0.0, 1.0], "d": [0.0, 1.0]}
     texts = {"c": "zebra zebra", "d": "zebra zebra", "both": "a zebra among other animals"}
-    store = opened(tmp_path, vectored(vectors, texts))
+    store = opened(tmp_path, vectored(vectors, texts), fusion=RRF())
     query = VectorStoreQuery([1.0] + [0.0] * 15, 1, query_str="zebra", mode=VectorStoreQueryMode.HYBRID)
     assert found(store, query) == {"both": 0.5 / 63 + 0.5 / 63}
     assert list(store.query(VectorStoreQuery(query.query_embedding, 2)).ids or ()) == ["a", "b"]
@@ -549,7 +550,7 @@ def test_documents_that_are_not_split_are_replaced_and_deleted_too(tmp_path: Pat
 
 
 async def test_an_index_over_the_store(tmp_path: Path) -> None:
-    store, model = opened(tmp_path, []), Counting()
+    store, model = opened(tmp_path, [], fusion=RRF()), Counting()
     context = StorageContext.from_defaults(vector_store=store)
     index = VectorStoreIndex.from_documents(documents(), storage_context=context, embed_model=model)
     assert len(store.client) == 3

@@ -69,6 +69,7 @@ def merging(*found: NodeWithScore, k: int = 9) -> tuple[AutoMergingRetriever, Hy
     ours = HybridRetriever(
         channels={"child": ListRetriever(list(found))},
         k=k,
+        fusion="rrf",
         node_postprocessors=[ParentExpansionPostprocessor(docstore)],
     )
     return theirs, ours, docstore

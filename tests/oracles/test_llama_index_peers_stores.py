@@ -32,6 +32,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from tests.engines.servers import postgres_server
 from tests.oracles.llama_index_peers import peer, where
+from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import HybridVectorStore
 from voicevault_retrievers.llama_index.listing import nodes_of
 
@@ -102,7 +103,8 @@ def postgres(address: str) -> Iterator[Any]:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> HybridVectorStore:
-    store = HybridVectorStore.open(tmp_path / "kb", embed_model=MockEmbedding(embed_dim=2), language=None)
+    model = MockEmbedding(embed_dim=2)
+    store = HybridVectorStore.open(tmp_path / "kb", embed_model=model, language=None, fusion=RRF())
     store.add(nodes())
     return store
 

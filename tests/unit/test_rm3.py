@@ -99,7 +99,7 @@ async def test_more_is_found_and_sync_equals_async() -> None:
     pipeline = Pipeline(RM3() >> fuse(bm25=bm25(), dense=ListChannel([("z", 0.5)])))
     found = pipeline.search("pump", 9)
     assert set(found.ranking.ids) == {"a", "b", "c", "d", "z"}
-    assert not found.errors
+    assert not found.degraded
     assert (await pipeline.asearch("pump", 9)).ranking == found.ranking
 
 

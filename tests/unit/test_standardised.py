@@ -12,8 +12,8 @@ import pytest
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
-from voicevault_retrievers.fusion import DistributionBased, Standardised, fuse
-from voicevault_retrievers.fusion.trust import trust
+from voicevault_retrievers.fusion import DistributionBased, Evidence, Standardised, fuse
+from voicevault_retrievers.fusion.trust import confirmed, trust
 from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.lexical.matching import LEAST, spread_of
@@ -52,7 +52,7 @@ class Told(ListChannel):
 def test_a_hit_adds_its_exact_score_by_its_channels_deviation_whether_it_was_listed_or_not() -> None:
     words = Told({"x": 8.0, "y": 6.0, "z": 1.0}, 2, 2.0, "keyword")
     sense = Told({"z": 0.9, "x": 0.5, "y": 0.1}, 1, 0.1)
-    hits = {hit.id: hit for hit in fuse(words=words, sense=sense).search("q")}
+    hits = {hit.id: hit for hit in fuse(words=words, sense=sense, method=Standardised(trust=False)).search("q")}
     words_share, sense_share = 1.0 / 1.1, 1.2 / 1.1
     assert hits["x"].score == pytest.approx(words_share * 8.0 / 2.0 + sense_share * 0.5 / 0.1)
     assert hits["z"].score == pytest.approx(words_share * 1.0 / 2.0 + sense_share * 0.9 / 0.1)
@@ -90,7 +90,7 @@ def test_a_channel_that_cannot_score_others_hits_counts_its_last_and_says_so() -
             return None
 
     words, sense = Told({"x": 8.0, "y": 6.0}, 2, 2.0), Blind({"y": 0.9, "w": 0.3}, 2, 0.1)
-    ranking = fuse(words=words, sense=sense).search("q")
+    ranking = fuse(words=words, sense=sense, method=Standardised(semantic=1, trust=False)).search("q")
     assert {hit.id: hit.score for hit in ranking}["x"] == pytest.approx(8.0 / 2.0 + 0.3 / 0.1)
     assert ["no exact scores of sense" in note.message for note in ranking.errors] == [True]
 
@@ -272,3 +272,19 @@ def test_a_pipeline_as_a_channel_tells_under_its_own_filters() -> None:
     directly = fuse(words=words, sense=sense).search(Query("pump valve", require={"open": True}))
     assert [(hit.id, hit.score) for hit in narrowed] == [(hit.id, hit.score) for hit in directly]
     assert narrowed.errors == ()
+
+
+def test_a_channel_whose_best_hits_nobody_confirms_counts_less_for_this_query() -> None:
+    words = Told({"x": 10.0, "y": 5.0, "z": 0.0}, 2, 1.0, "keyword")
+    agrees, strays = Told({"x": 0.9, "y": 0.2, "z": 0.1}, 2, 0.1), Told({"z": 0.9, "y": 0.2, "x": 0.1}, 1, 0.1)
+    evidence = {
+        name: Evidence(one.search("q"), one.kind, one.known, Spread(0.0, one.sd or 0.0, 100))
+        for name, one in (("words", words), ("agrees", agrees), ("strays", strays))
+    }
+    assert confirmed({name: evidence[name] for name in ("words", "agrees")}) == {"words": 1.0, "agrees": 1.0}
+    assert confirmed({name: evidence[name] for name in ("words", "strays")}) == {
+        "words": 0.2 / 0.9,  # the best that z's channel thinks of x and y
+        "strays": 0.0,  # z has no word of the query
+    }
+    assert confirmed({"words": evidence["words"]}) == {"words": 1.0}
+    assert fuse(words=words, sense=strays).search("q").ids[0] == "x"

@@ -15,7 +15,7 @@ from voicevault_retrievers.checks import flag, number
 from voicevault_retrievers.fusion.distribution import DistributionBased
 from voicevault_retrievers.fusion.method import Contributions, Evidence, all_ids
 from voicevault_retrievers.fusion.scored import ScoreMethod
-from voicevault_retrievers.fusion.trust import trust
+from voicevault_retrievers.fusion.trust import confirmed, trust
 
 INSTEAD = DistributionBased()
 
@@ -24,10 +24,10 @@ INSTEAD = DistributionBased()
 class Standardised(ScoreMethod):
     """Each channel adds `weight * share * score / deviation`, scores exact for all hits of all channels.
 
-    The share is `semantic` for semantic channels and 1 for others, times the square of the channel's `trust` (see
-    `fusion.trust`; 1 for all with trust=False), so scaled that the shares' mean is 1. `semantic` did best at 1.2 over
-    all development collections: a cosine's deviation over chunks that share a word with the query is larger than that
-    over all.
+    The share is `semantic` for semantic channels and 1 for others, times the square of how far the channel is trusted
+    in this collection, times how far the others confirm what it found for this query (see `fusion.trust`; 1 for all
+    with trust=False), so scaled that the shares' mean is 1. `semantic` did best at 1.2 over all development
+    collections: a cosine's deviation over chunks that share a word with the query is larger than that over all.
 
     Where a channel has no deviation, all are fused by `DistributionBased()`; a chunk that a channel cannot score counts
     as its last hit. A note says so.
@@ -56,9 +56,11 @@ class Standardised(ScoreMethod):
     def shares(self, found: Mapping[str, Evidence]) -> dict[str, float]:
         """What each channel's standard scores are multiplied by, besides its weight."""
         own = {name: self.semantic if one.kind == "semantic" else 1.0 for name, one in found.items()}
-        alike = {name: one.alike for name, one in found.items() if one.alike is not None}
-        if self.trust and len(alike) == len(found):
-            own = {name: own[name] * trusted**2 for name, trusted in trust(alike).items()}
+        if self.trust:
+            alike = {name: one.alike for name, one in found.items() if one.alike is not None}
+            trusted = trust(alike) if len(alike) == len(found) else dict.fromkeys(found, 1.0)
+            shown = confirmed(found)
+            own = {name: share * trusted[name] ** 2 * shown[name] for name, share in own.items()}
         mean = sum(own.values()) / max(len(own), 1)
         return {name: share / mean for name, share in own.items()} if mean else dict.fromkeys(own, 1.0)
 

@@ -1,4 +1,6 @@
-"""How far each channel of a fusion is to be trusted, without labels: how far others confirm what it finds alike.
+"""How far each channel of a fusion is to be trusted, without labels: how far others confirm what it finds.
+
+`trust` is of the collection, and `confirmed` of one query.
 
 Chunks of a sample are searched for by each other (`Channel.alike`). Where a channel understands them, some of the
 nearest neighbours that it gives to a chunk are near in another channel too, though one goes by words and the other by
@@ -8,16 +10,20 @@ two independent views of co-training (Blum, Mitchell, 1998, COLT), asked about t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.alike import Alike
+from voicevault_retrievers.fusion.method import Evidence
 from voicevault_retrievers.recent import Recent
 
 NEIGHBOURS = 5
 """Of so many neighbours the best is looked at in the other channel: one has to be right."""
+BEST = 10
+"""Of so many hits for a query the best is looked at in the other channel."""
 LEAST_FOUND = 3
 """A chunk that fewer others match says nothing."""
 LEAST_CHUNKS = 32
@@ -49,6 +55,26 @@ def _trust(alike: Mapping[str, Alike]) -> dict[str, float]:
         name: float(np.mean([_confirmed(view, other)[telling].mean() for key, other in views.items() if key != name]))
         for name, view in views.items()
     }
+
+
+def confirmed(found: Mapping[str, Evidence]) -> dict[str, float]:
+    """For each channel, in [0, 1], how far others confirm the best hits that it found; 1 where none can say.
+
+    It is how far the best of them stands above the mean in another channel, as a share of the highest there, and the
+    mean of that over the other channels.
+    """
+    views = {name: one for name, one in sorted(found.items()) if one.listed and one.spread}
+    known = {name: [_share(one, other) for key, other in views.items() if key != name] for name, one in views.items()}
+    return {name: math.fsum(known[name]) / len(known[name]) if known.get(name) else 1.0 for name in found}
+
+
+def _share(one: Evidence, other: Evidence) -> float:
+    mean = other.spread.mean if other.spread else 0.0
+    exact, listed = other.scores or {}, other.listed
+    ids = [hit.chunk.id for hit in one.ranking.hits[:BEST]]
+    best = max(listed.get(chunk_id, exact.get(chunk_id, mean)) for chunk_id in ids)
+    highest = max(listed.values())
+    return min(max((best - mean) / (highest - mean), 0.0), 1.0) if highest > mean else 1.0
 
 
 class _View:

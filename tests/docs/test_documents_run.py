@@ -38,7 +38,8 @@ def test_a_script_of_the_readme_runs_and_prints_sources_with_scores(script: str)
     else:
         assert len([line for line in script.splitlines() if line.strip()]) <= 15
         source, score, found_by = first.split()[:3]
-        assert (source, float(score), found_by) == ("alarms.pdf", 1 / 61 + 1 / 61, "hybrid")
+        assert (source, found_by) == ("alarms.pdf", "hybrid")
+        assert float(score) > 1 / 61 + 1 / 61  # more than ranks alone could give
 
 
 def test_the_keyword_script_of_the_readme_finds_what_was_added_and_not_what_is_gone(tmp_path: Path) -> None:

@@ -431,3 +431,16 @@ def test_without_langchain_the_extra_is_named() -> None:
         "else:\n    raise SystemExit('imported')\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+async def test_what_the_default_fusion_falls_back_to_is_told_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    channels = {name: Child(found=documents(), seen=[]) for name in ("one", "other")}
+    retriever = ours.HybridRetriever(channels=channels)
+    told = retriever.search("pump")
+    assert [failure.kind for failure in told.errors] == ["Standardised"]
+    assert not told.degraded
+    assert [document.id for document in retriever.invoke("pump")] == list(TEXTS)
+    assert retriever.invoke("pump") == await retriever.ainvoke("pump")
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+    assert "have no score" in caplog.text

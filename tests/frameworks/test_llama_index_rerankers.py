@@ -153,7 +153,7 @@ def test_prompts_are_had_and_changed_as_the_library_has_it() -> None:
 
 
 def test_weighted_signals_are_read_from_the_nodes() -> None:
-    retriever = hybrid()
+    retriever = hybrid(fusion="rrf")
     expected = Then(retriever.pipeline.channel, WeightedStage()).search(Query(QUESTION), 4)
     found = WeightedRerank().postprocess_nodes(retriever.retrieve(QUESTION))
     assert [(node.node_id, node.score) for node in found] == [(hit.id, hit.score) for hit in expected]

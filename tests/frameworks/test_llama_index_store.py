@@ -215,6 +215,8 @@ def test_each_mode_searches_what_it_says(tmp_path: Path) -> None:
     }
     assert list(keywords) == ["valve", "pump"]
     assert found(store, asked("sparse")) == found(store, asked("text_search")) == keywords
+    by_default = found(store, asked("hybrid"))
+    assert (next(iter(by_default)), set(by_default)) == ("valve", {"pump", *found(store, asked("default"))})
     both = found(opened(tmp_path / "rrf", fusion=RRF()), asked("hybrid"))
     assert both["valve"] == 0.5 / 61 + 0.5 / 61
     assert set(both) == {"pump", *found(store, asked("default"))}

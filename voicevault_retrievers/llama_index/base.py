@@ -22,6 +22,7 @@ from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, val
 from voicevault_retrievers.channel import Channel, Stage, check_k
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.fusion import Standardised
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
@@ -208,11 +209,11 @@ class PipelineRetriever(BaseRetriever):
         return [node_of_hit(hit, result.skipped) for hit in result.hits]
 
     def _say(self, failures: Sequence[Failure]) -> None:
-        said = list(map(str, failures))
         skipped = [str(failure) for failure in failures if failure.degrades]
         verb = "gave a degraded result" if skipped else "notes"
-        if said:
-            _LOG.warning("%s %s: %s", type(self).__name__, verb, "; ".join(said))
+        if failures:  # what the default fusion falls back to, at every search, is nobody's mistake
+            level = logging.INFO if all(f.kind == Standardised.__name__ for f in failures) else logging.WARNING
+            _LOG.log(level, "%s %s: %s", type(self).__name__, verb, "; ".join(map(str, failures)))
         if skipped:
             events.degraded(skipped)
 

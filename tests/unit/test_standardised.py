@@ -192,21 +192,38 @@ def test_a_channel_whose_neighbours_nobody_confirms_is_trusted_less() -> None:
     related = (topics[:, None] == topics).astype(float)
     words, sense = _alike(related + 0.1 * rng.random((64, 64))), _alike(related + 0.1 * rng.random((64, 64)))
     noise = _alike(rng.random((64, 64)))
-    good, bad = trust({"words": words, "sense": sense}), trust({"words": words, "sense": noise})
+    good, bad = trust({"words": words, "sense": sense}, words.ids), trust({"words": words, "sense": noise}, words.ids)
     assert min(good.values()) > 0.9
     assert bad["sense"] < 0.7
-    assert (
-        trust({"a": words, "b": sense, "noise": noise})["noise"] < trust({"a": words, "b": sense, "noise": noise})["a"]
-    )
+    several = trust({"a": words, "b": sense, "noise": noise}, words.ids)
+    assert several["noise"] < several["a"]
 
 
 def test_trust_is_whole_where_it_cannot_be_said() -> None:
     rng = np.random.default_rng(0)
     few, many = _alike(rng.random((10, 10))), _alike(rng.random((64, 64)))
-    assert trust({"a": few, "b": few}) == {"a": 1.0, "b": 1.0}
-    assert trust({"a": many}) == {"a": 1.0}
-    assert trust({"a": many, "b": _alike(rng.random((64, 64)), np.eye(64, dtype=bool))}) == {"a": 1.0, "b": 1.0}
-    assert trust({}) == {}
+    assert trust({"a": few, "b": few}, few.ids) == {"a": 1.0, "b": 1.0}
+    assert trust({"a": many}, many.ids) == {"a": 1.0}
+    assert trust({"a": many, "b": _alike(rng.random((64, 64)), np.eye(64, dtype=bool))}, many.ids) == {
+        "a": 1.0,
+        "b": 1.0,
+    }
+    assert trust({}, ()) == {}
+
+
+def test_trust_is_asked_of_what_has_to_do_with_the_query() -> None:
+    """Half of the chunks are of another language, in which one channel is lost; the others say nothing of it."""
+    rng = np.random.default_rng(0)
+    topics = np.repeat(np.arange(16), 8)
+    related = (topics[:, None] == topics).astype(float)
+    known = np.arange(128) < 64
+    same = known[:, None] == known
+    words = _alike(np.where(same, related + 0.1 * rng.random((128, 128)), 0.0), same)
+    sense = _alike(np.where(known[:, None], related, 0.0) + 0.1 * rng.random((128, 128)))
+    spoken, foreign = (trust({"words": words, "sense": sense}, [words.ids[at]]) for at in (0, 127))
+    assert spoken["sense"] > 0.9
+    assert foreign["sense"] < 0.7
+    assert trust({"words": words, "sense": sense}, []) == {"words": 1.0, "sense": 1.0}
 
 
 def test_two_bases_sample_the_same_chunks_by_words_and_by_vectors() -> None:

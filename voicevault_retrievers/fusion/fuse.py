@@ -57,13 +57,13 @@ class Fused(Channel):
         asked = {name: channel for name, channel in self.channels.items() if weights[name] > 0}
         plans = tuple(channel.plan(query, max(k, self.depths[name])) for name, channel in asked.items())
         samplers = self._samplers(query, asked)
-        answers = yield (*plans, *samplers)
+        answers = yield (*plans, *samplers.values())
         outcomes = dict(zip(asked, answers, strict=False))
         rankings = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
         failures = [Failure.of(name, error) for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
-        found, unscored = yield from self._judged(query, rankings, _sample(answers[len(plans) :]))
+        found, unscored = yield from self._judged(query, rankings, _samples(samplers, answers[len(plans) :]))
         failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))
         (hits,) = yield (
@@ -72,18 +72,22 @@ class Fused(Channel):
         notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
         return Ranking(value_of(hits), (*failures, *notes, *_strangers(self.name, rankings)))
 
-    def _samplers(self, query: Query, asked: Mapping[str, Channel]) -> tuple[Call, ...]:
-        """The calls for a sample of what matches, where the method goes by it."""
+    def _samplers(self, query: Query, asked: Mapping[str, Channel]) -> dict[str, Call]:
+        """The calls for a sample of what matches in each channel, where the method goes by it."""
         able = {name: channel for name, channel in sorted(asked.items()) if type(channel).sample is not Channel.sample}
         if not self.method.exact:
-            return ()
-        return tuple(_call(name, "sample", channel, partial(channel.sample, query)) for name, channel in able.items())
+            return {}
+        return {name: _call(name, "sample", channel, partial(channel.sample, query)) for name, channel in able.items()}
 
     def _judged(
-        self, query: Query, rankings: Mapping[str, Ranking], sample: Sequence[str] | None
+        self, query: Query, rankings: Mapping[str, Ranking], samples: Mapping[str, tuple[str, ...]]
     ) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
         """What the channels say; where the method goes by it, with exact scores of all hits and their distribution."""
-        found = {name: Evidence(ranking, self.channels[name].kind) for name, ranking in rankings.items()}
+        found = {
+            name: Evidence(ranking, self.channels[name].kind, sample=samples.get(name))
+            for name, ranking in rankings.items()
+        }
+        sample = next((sample for sample in samples.values() if len(sample) >= LEAST_SAMPLE), None)
         ids = tuple(dict.fromkeys(chunk_id for ranking in rankings.values() for chunk_id in ranking.ids))
         able = [name for name in found if _able(self.channels[name])] if self.method.exact and ids else []
         if not able:
@@ -185,9 +189,9 @@ def _call(name: str, what: str, channel: Channel, function: Callable[[], Any]) -
     return Call(f"{name} {what}", function, timeout=getattr(channel, "timeout", None))
 
 
-def _sample(samples: Sequence[Any]) -> Sequence[str] | None:
-    """The first sample that is large enough; one that failed will fail again, and be noted, where scores are asked."""
-    return next((one for one in samples if isinstance(one, Sequence) and len(one) >= LEAST_SAMPLE), None)
+def _samples(names: Iterable[str], outcomes: Sequence[Any]) -> dict[str, tuple[str, ...]]:
+    """The samples of those channels that have one; what failed fails again, and is noted, where scores are asked."""
+    return {name: tuple(one) for name, one in zip(names, outcomes, strict=True) if isinstance(one, Sequence)}
 
 
 def _able(channel: Channel) -> bool:

@@ -21,7 +21,7 @@ class Evidence:
 
     `ranking` is what it found. The others are there where the method is `exact` and the channel can tell: the exact
     score of every hit of any channel (one that it lacks has none), how its scores are distributed over what matches,
-    and how alike it finds a sample of the chunks.
+    how alike it finds a sample of the chunks, and the ids of some of all chunks that match.
     """
 
     ranking: Ranking
@@ -29,6 +29,7 @@ class Evidence:
     scores: Mapping[str, float] | None = None
     spread: Spread | None = None
     alike: Alike | None = None
+    sample: tuple[str, ...] | None = None
 
     @property
     def listed(self) -> dict[str, float]:

@@ -58,7 +58,8 @@ class Standardised(ScoreMethod):
         own = {name: self.semantic if one.kind == "semantic" else 1.0 for name, one in found.items()}
         if self.trust:
             alike = {name: one.alike for name, one in found.items() if one.alike is not None}
-            trusted = trust(alike) if len(alike) == len(found) else dict.fromkeys(found, 1.0)
+            matching = {chunk_id for one in found.values() for chunk_id in one.sample or ()}
+            trusted = trust(alike, matching) if len(alike) == len(found) else dict.fromkeys(found, 1.0)
             shown = confirmed(found)
             own = {name: share * trusted[name] ** 2 * shown[name] for name, share in own.items()}
         mean = sum(own.values()) / max(len(own), 1)

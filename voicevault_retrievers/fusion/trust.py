@@ -11,7 +11,7 @@ two independent views of co-training (Blum, Mitchell, 1998, COLT), asked about t
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,32 +29,47 @@ LEAST_FOUND = 3
 LEAST_CHUNKS = 32
 """Fewer chunks do not tell channels apart."""
 
-_known: Recent[Hashable, dict[str, float]] = Recent(32)
 
+def trust(alike: Mapping[str, Alike], matching: Collection[str]) -> dict[str, float]:
+    """For each channel, in [0, 1], how far the others confirm its neighbours: 1 where all do, or it cannot be said.
 
-def trust(alike: Mapping[str, Alike]) -> dict[str, float]:
-    """For each channel, in [0, 1], how far the others confirm its neighbours: 1 where all do, or it cannot be said."""
+    It is asked of those chunks of the sample that share a word with one that matches the query, of which `matching` has
+    the ids: what has nothing to do with the query says nothing of how it is searched.
+    """
     key = tuple(sorted(alike.items()))
-    known = _known.get(key)
-    if known is None:
-        known = _trust(alike)
-        _known.put(key, known)
-    return known
+    shown = _known.get(key)
+    if shown is None:
+        shown = _Shown(alike)
+        _known.put(key, shown)
+    return shown.among(matching)
 
 
-def _trust(alike: Mapping[str, Alike]) -> dict[str, float]:
-    whole = dict.fromkeys(alike, 1.0)
-    if len(alike) < 2:
-        return whole
-    shared = sorted(set.intersection(*(set(one.ids) for one in alike.values())))
-    views = {name: _View(one.among(shared)) for name, one in alike.items()}
-    telling = np.logical_and.reduce([view.telling for view in views.values()])
-    if telling.sum() < LEAST_CHUNKS:
-        return whole
-    return {
-        name: float(np.mean([_confirmed(view, other)[telling].mean() for key, other in views.items() if key != name]))
-        for name, view in views.items()
-    }
+class _Shown:
+    """For each channel and each chunk of a sample, how far the others confirm the neighbours that it gives to it."""
+
+    def __init__(self, alike: Mapping[str, Alike]) -> None:
+        self.names = list(alike)
+        shared = sorted(set.intersection(*(set(one.ids) for one in alike.values()))) if alike else []
+        self.places = {chunk_id: at for at, chunk_id in enumerate(shared)}
+        views = {name: _View(one.among(shared)) for name, one in alike.items()}
+        self.telling = np.logical_and.reduce([np.ones(len(shared), np.bool_), *(v.telling for v in views.values())])
+        self.linked = np.logical_and.reduce([np.ones(2 * (len(shared),), np.bool_), *(v.found for v in views.values())])
+        self.values = {
+            name: np.mean([_confirmed(view, other) for key, other in views.items() if key != name], axis=0)
+            for name, view in views.items()
+            if len(views) > 1
+        }
+
+    def among(self, matching: Collection[str]) -> dict[str, float]:
+        """The means over the chunks that are linked to any of these."""
+        own = [self.places[chunk_id] for chunk_id in matching if chunk_id in self.places]
+        rows = self.telling & self.linked[own].any(axis=0)
+        if not self.values or rows.sum() < LEAST_CHUNKS:
+            return dict.fromkeys(self.names, 1.0)
+        return {name: float(values[rows].mean()) for name, values in self.values.items()}
+
+
+_known: Recent[Hashable, _Shown] = Recent(32)
 
 
 def confirmed(found: Mapping[str, Evidence]) -> dict[str, float]:
@@ -81,6 +96,7 @@ class _View:
     """What one channel says: standard scores among the chunks that match; that each matches itself is left out."""
 
     def __init__(self, alike: Alike) -> None:
+        self.found = alike.found
         found = alike.found & ~np.eye(len(alike.ids), dtype=np.bool_)
         counts = np.maximum(found.sum(axis=1), 1)
         scores = np.where(found, alike.scores, 0.0)

@@ -43,7 +43,7 @@ from voicevault_retrievers.dense.weights import BACKENDS
 from voicevault_retrievers.diversity import MMR, NearDuplicates, PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require
-from voicevault_retrievers.fusion import Method, fuse, method_named, options_of
+from voicevault_retrievers.fusion import METHODS, Method, fuse, method_named, options_of
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.pipeline import Pipeline
@@ -249,7 +249,14 @@ def _fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
     """The section, and the method that it describes: beside the keys of all methods it has its own options."""
     name = data.get("method", "standardised") if isinstance(data, Mapping) else "standardised"
     shared = ("method", "depth", "weights")
-    fusion = _section("fusion", data, *shared, *options_of(name))
+    known = (*shared, *options_of(name))
+    for key in data if isinstance(data, Mapping) else ():
+        owners = [method for method in METHODS if key in options_of(method)]
+        if key not in known and owners:
+            raise ConfigError(
+                f"fusion: {key!r} is not of {name!r}, but of {', '.join(owners)}: say `method: {owners[0]}`"
+            )
+    fusion = _section("fusion", data, *known)
     return fusion, method_named(name, {key: value for key, value in fusion.items() if key not in shared})
 
 

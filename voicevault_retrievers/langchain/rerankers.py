@@ -50,7 +50,7 @@ class WeightedReranker(Reranker):
 
     weights: dict[str, float] | None = None
     depth: int = 100
-    scale_fused: bool = False
+    scale_fused: bool | None = None
     dense: Channel | None = None
     timeout: float | None = None
     chunk_index_key: str = "chunk_index"

@@ -130,7 +130,9 @@ class WeightedRerank(Reranker):
 
     weights: dict[str, float] | None = Field(default=None, description="The weights that differ from the usual ones.")
     depth: int = Field(default=DEPTH, description="How many nodes are ordered; the others follow.")
-    scale_fused: bool = Field(default=False, description="Whether to divide fused scores by the highest.")
+    scale_fused: bool | None = Field(
+        default=None, description="Whether to divide fused scores by the highest; None where that is above 1."
+    )
     dense: Any = Field(default=None, exclude=True, description="What tells the cosines that are not known.")
     timeout: float | None = Field(default=None, description="Seconds that `dense` may take; None waits.")
     chunk_index_key: str = Field(default="chunk_index", description="Where metadata has a node's place in its file.")

@@ -20,11 +20,11 @@ class WeightedRerank(Stage):
     """Orders the first `depth` hits by a weighted sum of four signals; the others follow unscored, in their order.
 
     `fused` is the sum of the channels' contributions (`Hit.fused`), divided by the highest of the candidates where
-    `scale_fused`. `semantic` is the cosine, where one below 0 counts as 0. `keyword` is the BM25 score divided by the
-    highest of the candidates, and at least -1. `position` is `1 - chunk_index / max(1, chunks_in_file - 1)`, from the
-    metadata under these keys. Cosine and BM25 score are the best votes of the semantic and the keyword channels. A
-    cosine that no channel gave is asked of `dense`, where it is given: then the stage is blocking, under `timeout`
-    seconds.
+    `scale_fused`; None is where that is above 1, as it is not of RRF, so that it outweighs no other signal. `semantic`
+    is the cosine, where one below 0 counts as 0. `keyword` is the BM25 score divided by the highest of the candidates,
+    and at least -1. `position` is `1 - chunk_index / max(1, chunks_in_file - 1)`, from the metadata under these keys.
+    Cosine and BM25 score are the best votes of the semantic and the keyword channels. A cosine that no channel gave is
+    asked of `dense`, where it is given: then the stage is blocking, under `timeout` seconds.
 
     What is not known adds 0: a channel that did not find the hit or gave no score, a hit without a place, and the
     fused score where no fusion took part. `weights` are those that differ from `WEIGHTS`. The stage's vote has a part
@@ -36,7 +36,7 @@ class WeightedRerank(Stage):
         weights: Mapping[str, float] | None = None,
         *,
         depth: int = DEPTH,
-        scale_fused: bool = False,
+        scale_fused: bool | None = None,
         dense: Channel | None = None,
         timeout: float | None = None,
         chunk_index_key: str = "chunk_index",
@@ -48,7 +48,7 @@ class WeightedRerank(Stage):
             raise ConfigError(f"dense is a channel that tells exact scores, or None, not a {type(dense).__name__}")
         self.weights = _weights(weights or {})
         self.depth = whole("depth", depth)
-        self.scale_fused = flag("scale_fused", scale_fused)
+        self.scale_fused = scale_fused if scale_fused is None else flag("scale_fused", scale_fused)
         self.dense = dense
         self.blocking = dense is not None
         self.timeout = seconds_or_none("timeout", timeout)
@@ -82,8 +82,9 @@ class WeightedRerank(Stage):
     def _scaled(self, signal: str, values: Mapping[str, float]) -> Mapping[str, float]:
         if signal == "semantic":
             return {chunk_id: max(0.0, cosine) for chunk_id, cosine in values.items()}
-        if signal == "keyword" or (signal == "fused" and self.scale_fused):
-            top = max(values.values(), default=0.0)
+        top = max(values.values(), default=0.0)
+        scales = top > 1 if self.scale_fused is None else self.scale_fused
+        if signal == "keyword" or (signal == "fused" and scales):
             return {chunk_id: max(-1.0, value / top) if top > 0 else 0.0 for chunk_id, value in values.items()}
         return values
 

@@ -34,7 +34,8 @@ def documents() -> list[Document]:
 
 
 def hybrid(**options: Any) -> HybridRetriever:
-    return HybridRetriever.from_documents(documents(), HashEmbedder(), **options)
+    """By rank, for the vectors of a hash say nothing but their order."""
+    return HybridRetriever.from_documents(documents(), HashEmbedder(), **{"fusion": "rrf", **options})
 
 
 def ids(found: Sequence[Document]) -> list[str | None]:

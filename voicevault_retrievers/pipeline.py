@@ -68,8 +68,8 @@ class Pipeline:
         """Search, and put what is found in a context behind the conversation so far.
 
         `history` is that conversation, oldest turn first, unless the query brings it (`Query.history`); it is what
-        rewriters of follow-up questions read. `observe` is told of each channel, fusion and stage, with its outcome, as
-        soon as it has ended.
+        rewriters of follow-up questions read. `observe` is told of each call, with its outcome, as soon as it has
+        ended.
         """
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with telemetry.search(asked.text, k) as note:

@@ -284,3 +284,11 @@ async def test_retrievers_search_bases_that_differ(make: Make, framework: str) -
     assert {hit.chunk.kb for hit in found.hits} == {"a", "b"}
     assert (found.degraded, [note.kind for note in found.errors]) == (False, ["Standardised", "keywords only"])
     assert (await retriever.asearch("pump")).hits == found.hits
+
+
+def test_bases_that_agree_are_fused_by_the_default(make: Make) -> None:
+    """Several bases are one collection to it: nothing is to be noted, whatever there are."""
+    bases = Bases([make("one", 0, 1, 2, embedder=HashEmbedder(16)), make("two", 3, 4, embedder=HashEmbedder(16))])
+    ranking = fuse(bm25=bases.bm25(), dense=bases.dense()).search("hot pump")
+    assert ranking.hits
+    assert ranking.errors == ()

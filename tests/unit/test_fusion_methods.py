@@ -196,7 +196,7 @@ def test_methods_by_name_with_their_options() -> None:
         ({"method": ["convex"]}, "unknown fusion method"),
         ({"method": "convex", "alfa": 0.5}, "Did you mean 'alpha'"),
         ({"method": "convex", "dept": 7}, "Did you mean 'depth'"),
-        ({"method": "borda", "k": 60}, "unknown key in fusion 'k'"),
+        ({"method": "borda", "k": 60}, "'k' is not of 'borda', but of rrf"),
         ({"method": "convex", "alpha": 1.5}, "alpha is between 0 and 1"),
         ({"method": "convex", "alpha": "half"}, "alpha is a number"),
         ({"method": "convex", "exact": "yes"}, "exact is true or false"),

@@ -197,12 +197,13 @@ class VectorChannel(Leaf):
         (vector,) = self._vectors(query, wordings)
         if among is not None:
             known = self.index.similarities(vector, among, require=query.require)
-            cosines = None if known is None else np.array(sorted(known.values()))
+            cosines = None if known is None else np.array(list(known.values()))
         else:
             sample = self.index.sample(require=query.require) if isinstance(self.index, Sampled) else None
             cosines = None if sample is None else rescoring.cosines(sample.vectors, _all(sample.vectors), vector)
         if cosines is None or not len(cosines):
             return None
+        cosines.sort()  # summed in one order, wherever the chunks are kept
         return Spread(float(cosines.mean()), float(cosines.std()), len(cosines))
 
     def alike(self, query: Query) -> Alike | None:

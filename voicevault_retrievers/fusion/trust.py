@@ -26,6 +26,7 @@ BEST = 10
 """Of so many hits for a query the best is looked at in the other channel."""
 LEAST_FOUND = 3
 """A chunk that fewer others match says nothing."""
+DIGITS = 6
 LEAST_CHUNKS = 32
 """Fewer chunks do not tell channels apart."""
 
@@ -66,7 +67,8 @@ class _Shown:
         rows = self.telling & self.linked[own].any(axis=0)
         if not self.values or rows.sum() < LEAST_CHUNKS:
             return dict.fromkeys(self.names, 1.0)
-        return {name: float(values[rows].mean()) for name, values in self.values.items()}
+        # A product of matrices may differ in its last bits with the order of the chunks: they are not to tell.
+        return {name: round(float(values[rows].mean()), DIGITS) for name, values in self.values.items()}
 
 
 _known: Recent[Hashable, _Shown] = Recent(32)

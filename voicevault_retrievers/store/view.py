@@ -74,7 +74,7 @@ def vector_channel(views: Sequence[View], embedder: Embedder | None, kb: str, **
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Several:
     """Some vector indices as one; no id is in two of them."""
 

@@ -27,7 +27,7 @@ from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
-from voicevault_retrievers.fusion import Standardised
+from voicevault_retrievers.fusion.standardised import usual
 from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, observer
@@ -202,9 +202,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     def _degraded(self, result: Result) -> list[str]:
         if result.errors:
             said = "gave a degraded result" if result.degraded else "notes"
-            # What the default fusion falls back to is nobody's mistake, and it says so at every search.
-            usual = all(failure.kind == Standardised.__name__ for failure in result.errors)
-            level = logging.INFO if usual else logging.WARNING
+            level = logging.INFO if usual(result.errors) else logging.WARNING
             _LOG.log(level, "%s %s: %s", self.get_name(), said, "; ".join(map(str, result.errors)))
         return list(result.skipped)
 

@@ -38,7 +38,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.matching: Recent[Hashable, Matching] = Recent(16)
-        self.alike: Recent[Hashable, Alike] = Recent(8)
+        self.alike: Recent[Hashable, Alike] = Recent(16)
 
 
 @dataclass
@@ -171,11 +171,15 @@ class BM25(Leaf):
 
     def alike(self, query: Query) -> Alike | None:
         """How alike the first words of the chunks in a sample are."""
-        chunks = self.index.drawn(SIZE, require=query.require)
-        key = tuple((chunk.id, chunk.text[:COMPARED]) for chunk in chunks)
+        index = self.index
+        key = index, canonical(query.require)
         known = self._memory.alike.get(key)
         if known is None:
-            known = likeness([chunk.id for chunk in chunks], self._analyse([text for _, text in key]))
+            drawn = index.drawn(SIZE, require=query.require)
+            compared = tuple((chunk.id, chunk.text[:COMPARED]) for chunk in drawn)
+            known = self._memory.alike.get(compared)  # most changes of a large index leave the sample as it was
+            known = known or likeness([chunk.id for chunk in drawn], self._analyse([text for _, text in compared]))
+            self._memory.alike.put(compared, known)
             self._memory.alike.put(key, known)
         return known
 

@@ -22,7 +22,7 @@ from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, val
 from voicevault_retrievers.channel import Channel, Stage, check_k
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.fusion import Standardised
+from voicevault_retrievers.fusion.standardised import usual
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
@@ -211,8 +211,8 @@ class PipelineRetriever(BaseRetriever):
     def _say(self, failures: Sequence[Failure]) -> None:
         skipped = [str(failure) for failure in failures if failure.degrades]
         verb = "gave a degraded result" if skipped else "notes"
-        if failures:  # what the default fusion falls back to, at every search, is nobody's mistake
-            level = logging.INFO if all(f.kind == Standardised.__name__ for f in failures) else logging.WARNING
+        if failures:
+            level = logging.INFO if usual(failures) else logging.WARNING
             _LOG.log(level, "%s %s: %s", type(self).__name__, verb, "; ".join(map(str, failures)))
         if skipped:
             events.degraded(skipped)

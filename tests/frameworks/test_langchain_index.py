@@ -161,7 +161,7 @@ async def test_it_is_searched_as_a_retriever_over_its_documents_is(tmp_path: Pat
     assert found == await opened(tmp_path / "b", *documents(), **options).ainvoke(query)
     for document in found:
         assert document.metadata["voicevault"].pop("kb") == "manual"
-    assert found == hybrid(**options).invoke(query)
+    assert found == HybridRetriever.from_documents(documents(), HashEmbedder(), **options).invoke(query)
 
 
 async def test_a_call_says_how_many_and_where(tmp_path: Path) -> None:

@@ -82,8 +82,12 @@ class Channel(ABC):
         """The ids of some of all chunks that match, whatever they score; None where it cannot tell."""
         return None
 
-    def alike(self, query: Query) -> Alike | None:
-        """How alike it finds some of the chunks that may be searched; None where it cannot tell."""
+    def peers(self, query: Query) -> Sequence[str] | None:
+        """The ids of some chunks in the languages of those that match; None where it cannot tell."""
+        return None
+
+    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
+        """How alike it finds these chunks, or some that may be searched; None where it cannot tell."""
         return None
 
     def leaves(self) -> Iterator[Channel]:
@@ -124,8 +128,11 @@ class Through(Channel):
     def sample(self, query: Query) -> Sequence[str] | None:
         return self.below.sample(self.asked(query))
 
-    def alike(self, query: Query) -> Alike | None:
-        return self.below.alike(self.asked(query))
+    def peers(self, query: Query) -> Sequence[str] | None:
+        return self.below.peers(self.asked(query))
+
+    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
+        return self.below.alike(self.asked(query), among)
 
 
 class Stage(ABC):

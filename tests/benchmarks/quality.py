@@ -14,7 +14,7 @@ import csv
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -193,13 +193,18 @@ def main(data: Path, names: Sequence[str]) -> None:
     for row in quality_mixed.measure(data, names, embedder):
         sys.stdout.write(f"{row}\n")
         rows.append(row)
-    write("quality", rows, [*PACKAGES, "langchain-classic", "llama-index-core"], merge=True)
+    write("quality", rows, [*PACKAGES, "langchain-classic", "llama-index-core"], merge=len(names) < len(COLLECTIONS))
 
 
-if __name__ == "__main__":
+def run(main: Callable[[Path, Sequence[str]], None]) -> None:
+    """`main` with the collections named on the command line, or all that are there."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
     there = [name for name in sys.argv[2:] or COLLECTIONS if (folder / name).is_dir()]
     if there:
         main(folder, there)
     else:
         sys.stdout.write(f"skipped: no collections in BEIR layout in {folder or 'the folder given'}\n")
+
+
+if __name__ == "__main__":
+    run(main)

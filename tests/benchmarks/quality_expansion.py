@@ -19,7 +19,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.benchmarks.quality import load, vectors
+from tests.benchmarks.quality import load, run, vectors
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, Channel, VectorChannel, fuse
 from voicevault_retrievers.channel import Rewriter
@@ -118,9 +118,4 @@ def main(data: Path, names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
-    found = sorted(path.parent.name for path in folder.glob("*/corpus.jsonl"))
-    if not found:
-        sys.stdout.write(f"skipped: no collections in BEIR layout in {folder or 'the folder given'}\n")
-    else:
-        main(folder, sys.argv[2:] or found)
+    run(main)

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tests.benchmarks.quality import load, vectors
+from tests.benchmarks.quality import Ahead, load, run, vectors
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, VectorChannel
 from voicevault_retrievers.dense import SentenceTransformerEmbedder
@@ -33,19 +32,6 @@ LABELLED = 40
 MEASURED = 300
 DRAWS = 3
 PACKAGES = ("voicevault-retrievers", "numpy", "PyStemmer", "sentence-transformers", "torch")
-
-
-class Ahead:
-    """An embedder that has embedded the questions at once."""
-
-    def __init__(self, embedder: Embedder, texts: Sequence[str]) -> None:
-        self.fingerprint = embedder.fingerprint
-        self.dimension = embedder.dimension
-        self.embed_documents = embedder.embed_documents
-        self.rows = dict(zip(texts, embedder.embed_queries(texts), strict=True))
-
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return np.stack([self.rows[text] for text in texts])
 
 
 class Base:
@@ -138,9 +124,4 @@ def means(name: str, rows: Sequence[Row]) -> list[Row]:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
-    found = sorted(path.parent.name for path in folder.glob("*/queries.jsonl"))
-    if not found:
-        sys.stdout.write(f"skipped: no collections in BEIR layout in {folder or 'the folder given'}\n")
-    else:
-        main(folder, sys.argv[2:] or found)
+    run(main)

@@ -131,7 +131,7 @@ def test_spread_and_sample_are_those_of_the_live_chunks_however_they_came(seed: 
     assert len(grown.index.segments) > 1
     assert grown.spread(query) == fresh.spread(query)
     assert grown.sample(query) == fresh.sample(query)
-    assert [chunk.id for chunk in grown.index.drawn(50)] == [chunk.id for chunk in fresh.index.drawn(50)]
+    assert grown.index.drawn(50) == fresh.index.drawn(50)
 
 
 def test_the_spread_is_that_of_all_scores_of_what_matches() -> None:
@@ -237,6 +237,25 @@ def test_two_bases_sample_the_same_chunks_by_words_and_by_vectors() -> None:
         assert words.alike(query) is one  # kept: it is looked at for every query
         assert sense.alike(query) is other
         assert len(one.ids) == (256 if query.require is None else 200)
+
+
+def test_peers_are_of_the_languages_of_what_matches() -> None:
+    """However many of another language there are, channels are compared by the same chunks."""
+    german = [
+        Chunk(f"g{n}", f"Die Pumpe ist mit dem Ventil {n} und der Dichtung auf der Halle verbunden") for n in range(60)
+    ]
+    english = [Chunk(f"e{n}", f"The lamp is at the door {n} and on the wall of the hall") for n in range(600)]
+    query = Query("Dichtung")
+    alone, among = BM25.from_chunks(german), BM25.from_chunks([*english, *german])
+    assert set(among.peers(query)) == {chunk.id for chunk in german}
+    assert among.peers(query) == alone.peers(query)
+    assert len(among.peers(Query("zeppelin"))) == 256
+    sense = VectorChannel.from_chunks([*english, *german], EMBEDDER)
+    for channel in (among, sense):
+        found = channel.alike(query, among.peers(query))
+        assert found is not None
+        assert found.ids == alone.peers(query)
+    assert set(among.peers(replace(query, require={"open": True}))) == set()
 
 
 def test_chunks_that_are_not_permitted_weigh_nothing() -> None:

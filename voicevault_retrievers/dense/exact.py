@@ -206,18 +206,19 @@ class VectorChannel(Leaf):
         cosines.sort()  # summed in one order, wherever the chunks are kept
         return Spread(float(cosines.mean()), float(cosines.std()), len(cosines))
 
-    def alike(self, query: Query) -> Alike | None:
-        """The cosines of the vectors in a sample of the chunks."""
+    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
+        """The cosines of the vectors of these chunks with each other, or of those in a sample."""
         if not isinstance(self.index, Sampled):
             return None
-        sample = self.index.sample(ALIKE, require=query.require)
-        if sample is None:
-            return None
-        key = self.index, sample.ids
+        sample = None if among is not None else self.index.sample(ALIKE, require=query.require)
+        ids = tuple(among) if among is not None else sample.ids if sample else ()
+        key = self.index, ids
         known = self._alike.get(key)
-        if known is None:
-            rows = sample.vectors.astype(np.float64)
-            known = Alike(sample.ids, rows @ rows.T, np.ones(2 * (len(rows),), dtype=np.bool_))
+        if known is None and ids:
+            stored = dict(zip(ids, sample.vectors, strict=True)) if sample else self.vectors(ids)
+            held = [chunk_id for chunk_id in ids if chunk_id in stored]
+            rows = np.array([stored[chunk_id] for chunk_id in held], np.float64).reshape(len(held), -1)
+            known = Alike(tuple(held), rows @ rows.T, np.ones(2 * (len(rows),), dtype=np.bool_))
             self._alike.put(key, known)
         return known
 

@@ -10,6 +10,7 @@ from voicevault_retrievers.evaluation.plot import plot
 from voicevault_retrievers.evaluation.report import Report, Row, Worse
 from voicevault_retrievers.evaluation.significance import Comparison, interval, paired
 from voicevault_retrievers.evaluation.synthetic import model_questions, rule_questions
+from voicevault_retrievers.evaluation.tuning import Tuned, tune
 
 __all__ = [
     "MEASURES",
@@ -18,6 +19,7 @@ __all__ = [
     "Judgements",
     "Report",
     "Row",
+    "Tuned",
     "Worse",
     "ablation",
     "evaluate",
@@ -36,4 +38,5 @@ __all__ = [
     "rule_questions",
     "save_judged",
     "steps",
+    "tune",
 ]

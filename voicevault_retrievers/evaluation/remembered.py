@@ -65,8 +65,12 @@ class Remembering(Channel):
     def sample(self, query: Query) -> Sequence[str] | None:
         return self._once(("sample", query), lambda: self.below.sample(query))
 
-    def alike(self, query: Query) -> Alike | None:
-        return self._once(("alike", query), lambda: self.below.alike(query))
+    def peers(self, query: Query) -> Sequence[str] | None:
+        return self._once(("peers", query), lambda: self.below.peers(query))
+
+    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
+        given = None if among is None else tuple(among)
+        return self._once(("alike", query, given), lambda: self.below.alike(query, given))
 
     def named(self: R, name: str) -> R:
         twin = super().named(name)

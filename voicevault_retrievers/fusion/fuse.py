@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import Call, Plan, value_of
@@ -63,7 +63,8 @@ class Fused(Channel):
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
         failures = [Failure.of(name, error) for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
-        found, unscored = yield from self._judged(query, rankings, _samples(samplers, answers[len(plans) :]))
+        drawn = _samples(samplers, answers[len(plans) :])
+        found, unscored = yield from self._judged(query, rankings, drawn)
         failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))
         (hits,) = yield (
@@ -73,28 +74,31 @@ class Fused(Channel):
         return Ranking(value_of(hits), (*failures, *notes, *_strangers(self.name, rankings)))
 
     def _samplers(self, query: Query, asked: Mapping[str, Channel]) -> dict[str, Call]:
-        """The calls for a sample of what matches in each channel, where the method goes by it."""
+        """The calls for samples of what matches in each channel and of its like, where the method goes by them."""
         able = {name: channel for name, channel in sorted(asked.items()) if type(channel).sample is not Channel.sample}
         if not self.method.exact:
             return {}
-        return {name: _call(name, "sample", channel, partial(channel.sample, query)) for name, channel in able.items()}
+        return {
+            name: _call(name, "sample", channel, partial(_sampled, channel, query)) for name, channel in able.items()
+        }
 
     def _judged(
-        self, query: Query, rankings: Mapping[str, Ranking], samples: Mapping[str, tuple[str, ...]]
+        self, query: Query, rankings: Mapping[str, Ranking], drawn: Mapping[str, _Sampled]
     ) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
         """What the channels say; where the method goes by it, with exact scores of all hits and their distribution."""
         found = {
-            name: Evidence(ranking, self.channels[name].kind, sample=samples.get(name))
+            name: Evidence(ranking, self.channels[name].kind, sample=drawn[name].matching if name in drawn else None)
             for name, ranking in rankings.items()
         }
-        sample = next((sample for sample in samples.values() if len(sample) >= LEAST_SAMPLE), None)
+        sample = next((one.matching for one in drawn.values() if len(one.matching) >= LEAST_SAMPLE), None)
+        peers = next((one.peers for one in drawn.values() if one.peers), None)
         ids = tuple(dict.fromkeys(chunk_id for ranking in rankings.values() for chunk_id in ranking.ids))
         able = [name for name in found if _able(self.channels[name])] if self.method.exact and ids else []
         if not able:
             return found, []
 
         def told(channel: Channel) -> tuple[Mapping[str, float] | None, Spread | None, Alike | None]:
-            return channel.scores(query, ids), channel.spread(query, sample), channel.alike(query)
+            return channel.scores(query, ids), channel.spread(query, sample), channel.alike(query, peers)
 
         channels = {name: self.channels[name] for name in able}
         outcomes = yield tuple(_call(name, "scores", one, partial(told, one)) for name, one in channels.items())
@@ -189,9 +193,20 @@ def _call(name: str, what: str, channel: Channel, function: Callable[[], Any]) -
     return Call(f"{name} {what}", function, timeout=getattr(channel, "timeout", None))
 
 
-def _samples(names: Iterable[str], outcomes: Sequence[Any]) -> dict[str, tuple[str, ...]]:
-    """The samples of those channels that have one; what failed fails again, and is noted, where scores are asked."""
-    return {name: tuple(one) for name, one in zip(names, outcomes, strict=True) if isinstance(one, Sequence)}
+class _Sampled(NamedTuple):
+    """Ids: of some chunks that match in a channel, and of some in their languages."""
+
+    matching: tuple[str, ...]
+    peers: tuple[str, ...]
+
+
+def _sampled(channel: Channel, query: Query) -> _Sampled:
+    return _Sampled(tuple(channel.sample(query) or ()), tuple(channel.peers(query) or ()))
+
+
+def _samples(names: Iterable[str], outcomes: Sequence[Any]) -> dict[str, _Sampled]:
+    """The samples of the channels; what failed fails again, and is noted, where scores are asked."""
+    return {name: one for name, one in zip(names, outcomes, strict=True) if isinstance(one, _Sampled)}
 
 
 def _able(channel: Channel) -> bool:

@@ -21,7 +21,7 @@ class Evidence:
 
     `ranking` is what it found. The others are there where the method is `exact` and the channel can tell: the exact
     score of every hit of any channel (one that it lacks has none), how its scores are distributed over what matches,
-    how alike it finds a sample of the chunks, and the ids of some of all chunks that match.
+    how alike it finds a sample of the chunks in their languages, and the ids of some of all chunks that match.
     """
 
     ranking: Ranking

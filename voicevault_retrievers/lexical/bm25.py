@@ -38,6 +38,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.matching: Recent[Hashable, Matching] = Recent(16)
+        self.drawn: Recent[Hashable, tuple[str, ...]] = Recent(16)
         self.alike: Recent[Hashable, Alike] = Recent(16)
 
 
@@ -169,18 +170,31 @@ class BM25(Leaf):
         found = self._matching(query)
         return found and found.sample
 
-    def alike(self, query: Query) -> Alike | None:
-        """How alike the first words of the chunks in a sample are."""
+    def peers(self, query: Query) -> Sequence[str]:
+        found = self._matching(query)
+        return self._drawn(query, found.languages if found else 0)
+
+    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
+        """How alike the first words of these chunks are, or of those in a sample."""
         index = self.index
-        key = index, canonical(query.require)
-        known = self._memory.alike.get(key)
+        ids = self._drawn(query, 0) if among is None else tuple(among)
+        known = self._memory.alike.get((index, ids))
         if known is None:
-            drawn = index.drawn(SIZE, require=query.require)
-            compared = tuple((chunk.id, chunk.text[:COMPARED]) for chunk in drawn)
+            compared = tuple((chunk.id, chunk.text[:COMPARED]) for chunk in index.chunks(ids))
             known = self._memory.alike.get(compared)  # most changes of a large index leave the sample as it was
-            known = known or likeness([chunk.id for chunk in drawn], self._analyse([text for _, text in compared]))
+            known = known or likeness([one for one, _ in compared], self._analyse([text for _, text in compared]))
             self._memory.alike.put(compared, known)
-            self._memory.alike.put(key, known)
+            self._memory.alike.put((index, ids), known)
+        return known
+
+    def _drawn(self, query: Query, languages: int) -> tuple[str, ...]:
+        """A sample of the chunks that may be searched, in all of some languages."""
+        index = self.index
+        key = index, languages, canonical(query.require)
+        known = self._memory.drawn.get(key)
+        if known is None:
+            known = tuple(index.drawn(SIZE, languages=languages, require=query.require))
+            self._memory.drawn.put(key, known)
         return known
 
     def _matching(self, query: Query) -> Matching | None:

@@ -252,12 +252,18 @@ class LexicalIndex:
         chosen = self._population(counting).chosen if counting else self._everything.chosen
         return matching.matching(self.segments, asked, chosen)
 
-    def drawn(self, size: int, *, require: Filter | None = None) -> list[Chunk]:
-        """The chunks whose ids have the smallest hashes, of those that pass."""
-        drawn = [segment.order.first(size, segment.rows.selection(require)) for segment in self.segments]
-        every = [(s.rows, at) for s, one in zip(self.segments, drawn, strict=True) for at in one.ordinals.tolist()]
-        places = (every[at] for at in smallest([one.hashes for one in drawn], size).tolist())
-        return [rows.chunks[at] for rows, at in places]
+    def drawn(self, size: int, *, languages: int = 0, require: Filter | None = None) -> list[str]:
+        """The ids with the smallest hashes, of those chunks that pass and are in all of some languages."""
+        drawn = [segment.order.first(size, segment.spoken(languages, require)) for segment in self.segments]
+        ids = [s.rows.ids[at] for s, one in zip(self.segments, drawn, strict=True) for at in one.ordinals.tolist()]
+        return [ids[at] for at in smallest([one.hashes for one in drawn], size).tolist()]
+
+    def chunks(self, ids: Sequence[str]) -> list[Chunk]:
+        """Those of the given chunks that are here, in the order given."""
+        found: dict[str, Chunk] = {}
+        for segment in self.segments:
+            found |= {chunk_id: segment.rows.chunks[at] for chunk_id, at in segment.rows.places(ids).items()}
+        return [found[chunk_id] for chunk_id in ids if chunk_id in found]
 
     def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> Asked:
         population = self._population(counting) if counting else self._everything

@@ -26,10 +26,14 @@ _BITS = 16
 
 
 class Matching(NamedTuple):
-    """The spread of the scores of all chunks that match, and a sample of them; no spread where none does."""
+    """The spread of the scores of all chunks that match, and a sample of them; no spread where none does.
+
+    `languages` has a bit for each language that half of the sample or more is in, as of `Source.languages`.
+    """
 
     spread: Spread | None
     sample: tuple[str, ...]
+    languages: int
 
 
 def matching(segments: Sequence[Segment], asked: Asked, chosen: Sequence[Selection | None]) -> Matching:
@@ -42,7 +46,17 @@ def matching(segments: Sequence[Segment], asked: Asked, chosen: Sequence[Selecti
         drawn.append(segment.order.among(SAMPLE, ordinals))
     ids = [segment.rows.ids[at] for segment, one in zip(segments, drawn, strict=True) for at in one.ordinals.tolist()]
     order = smallest([one.hashes for one in drawn], SAMPLE)
-    return Matching(spread_of(np.concatenate([np.empty(0), *scores])), tuple(ids[at] for at in order.tolist()))
+    sample = tuple(ids[at] for at in order.tolist())
+    tags = [segment.postings.languages[one.ordinals] for segment, one in zip(segments, drawn, strict=True)]
+    spoken = _most(np.concatenate([np.empty(0, np.uint32), *tags])[order])
+    return Matching(spread_of(np.concatenate([np.empty(0), *scores])), sample, spoken)
+
+
+def _most(languages: NDArray[np.uint32]) -> int:
+    """The bits that half of these have, or more."""
+    every = int(np.bitwise_or.reduce(languages, initial=0))
+    bits = [1 << at for at in range(every.bit_length()) if every >> at & 1]
+    return sum(bit for bit in bits if 2 * np.count_nonzero(languages & np.uint32(bit)) >= len(languages))
 
 
 def totals(segment: Segment, asked: Asked, weighed: Weighed, chosen: Selection | None) -> tuple[Ordinals, Floats]:

@@ -323,8 +323,9 @@ def _outcome(function: Callable[[], Any]) -> Any:
 
 
 def _is_cancelled(outcome: Any) -> bool:
-    asyncio = sys.modules.get("asyncio")  # where it has not been imported nothing was cancelled
-    return asyncio is not None and isinstance(outcome, asyncio.CancelledError)
+    # Where asyncio has not been imported, or is being imported by another thread, nothing was cancelled.
+    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
+    return isinstance(outcome, cancelled)
 
 
 def _late(ticket: _Ticket) -> SearchTimeoutError:

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -179,6 +180,12 @@ def test_a_call_that_is_cancelled_by_its_own_doing_is_an_outcome(driver: Driver)
 
     (outcome,) = driver(_each(Call("a", cancelled)))
     assert isinstance(outcome, SearchNotAvailableError)
+
+
+def test_a_search_goes_on_while_another_thread_imports_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until that has ended the module is there, and lacks what it will have."""
+    monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
+    assert drive(_each(Call("a", lambda: 7))) == [7]
 
 
 @BOTH

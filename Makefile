@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INTERPRETERS ?= 3.10 3.11 3.12 3.13
 DATA ?= ../shared/data
+WORKERS ?= 2
 
 export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
@@ -32,8 +33,8 @@ install: $(VENV)/.dev  ## set up everything, the tools included
 demo: install-demo  ## index the sample documents, answer questions, measure
 	$(BIN)/voicevault demo
 
-test: install  ## run the tests
-	$(BIN)/python -m pytest
+test: install  ## run the tests, in two processes
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: install  ## lint, types, import floors
 	$(BIN)/ruff check .

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from voicevault_retrievers.leaf import Leaf, Match
     from voicevault_retrievers.lexical import BM25, BM25F
+    from voicevault_retrievers.models import OllamaModel, OpenAIModel
     from voicevault_retrievers.pipeline import Pipeline, compose
     from voicevault_retrievers.presets import load_preset
     from voicevault_retrievers.query import (
@@ -102,6 +103,8 @@ __all__ = [
     "ModelFollowUp",
     "ModelRouter",
     "NearDuplicates",
+    "OllamaModel",
+    "OpenAIModel",
     "PageCap",
     "ParentExpansion",
     "Pipeline",
@@ -166,6 +169,8 @@ _HOMES = {
     "ModelFollowUp": "query",
     "ModelRouter": "query",
     "NearDuplicates": "diversity",
+    "OllamaModel": "models",
+    "OpenAIModel": "models",
     "PageCap": "diversity",
     "ParentExpansion": "structure",
     "Pipeline": "pipeline",

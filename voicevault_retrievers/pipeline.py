@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from voicevault_retrievers.fusion.fuse import DEPTH, OnError
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion, RuleRouter, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.turns import Turn, as_turn
 from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, Route, as_query
 
@@ -32,7 +33,9 @@ class Pipeline:
 
     `k` is how many hits a search gives unless it says otherwise. `timeout` bounds a whole search in seconds.
     `on_error` "skip" leaves out a channel or stage that fails and marks the result degraded, "raise" raises its error.
-    `notes` are failures known beforehand, such as a knowledge base that does not exist; every result carries them.
+    `confidence` says whether anything relevant was found: "ok" where there is a hit, unless it is a `Threshold`, which
+    goes by a calibrated reranker. `notes` are failures known beforehand, such as a knowledge base that does not exist;
+    every result carries them.
     A hit that `Query.require` does not permit never leaves a pipeline, whatever a channel or stage of yours gives.
     """
 
@@ -44,6 +47,7 @@ class Pipeline:
         context: ContextBuilder | None = None,
         timeout: float | None = None,
         on_error: OnError = "skip",
+        confidence: Callable[[Ranking], Confidence] = any_hit,
         notes: Iterable[Failure] = (),
     ) -> None:
         if not isinstance(channel, Channel):
@@ -55,6 +59,7 @@ class Pipeline:
         self.context = context or ContextBuilder()
         self.timeout = seconds_or_none("timeout", timeout)
         self.on_error = on_error
+        self.confidence = confidence
         self.notes = tuple(notes)
 
     def search(
@@ -147,7 +152,7 @@ class Pipeline:
             channels_used=_answered(spans),
             build_context=partial(self.context.build, ranking.hits, query.history, max_tokens=query.max_context_tokens),
             timings=_timings(spans),
-            confidence="ok" if ranking.hits else "none",
+            confidence=self.confidence(ranking),
             trace=tuple(spans),
         )
 

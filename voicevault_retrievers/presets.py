@@ -312,7 +312,17 @@ _STAGE_OPTIONS = {
     "near_duplicates": ("threshold", "by", "timeout"),
     "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
     "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
-    "rerank": ("model", "backend", "depth", "max_chars", "timeout"),
+    "rerank": (
+        "model",
+        "backend",
+        "depth",
+        "max_chars",
+        "passages",
+        "max_candidates",
+        "top_k",
+        "certainty",
+        "timeout",
+    ),
     "weighted": ("weights", "depth", "scale_fused", "chunk_index_key", "chunks_in_file_key"),
 }
 _EXPANSIONS: dict[str, Callable[..., Rewriter]] = {

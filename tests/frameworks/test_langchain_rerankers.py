@@ -148,6 +148,17 @@ async def test_a_changed_top_n_is_what_the_model_is_asked_for() -> None:
     assert chat.ways == ["sync", "async"]
 
 
+async def test_windows_slide_from_the_last_documents_to_the_first() -> None:
+    for is_async in (False, True):
+        chat = Chat(answer="[3, 1]")
+        reranker = LLMReranker(llm=chat, window=3, stride=2)
+        asked = (documents(), QUESTION)
+        found = await reranker.acompress_documents(*asked) if is_async else reranker.compress_documents(*asked)
+        # flush seal (hose lamp door) -> (flush seal door) hose lamp -> door flush seal hose lamp
+        assert ids(found) == ["door", "flush", "seal", "hose", "lamp"]
+        assert chat.ways == [["sync", "async"][is_async]] * 2
+
+
 async def test_documents_of_another_reranker_have_no_score_left_after_a_model_has_ordered_them() -> None:
     foreign = [Document(text, metadata={"relevance_score": score}) for text, score in (("a", 0.1), ("b", 0.9))]
     found = LLMReranker(llm=lambda prompt: "[1]", depth=1).compress_documents(foreign, QUESTION)
@@ -290,6 +301,8 @@ def test_a_reference_date_is_kept_as_it_is(reference: Any) -> None:
         (LLMReranker, {"llm": "some:model", "depth": 0}, "depth"),
         (LLMReranker, {"llm": "some:model", "prompt": "{question}"}, "{query}"),
         (LLMReranker, {"llm": "some:model", "top_n": 0}, "top_n"),
+        (LLMReranker, {"llm": "some:model", "window": 1}, "window"),
+        (LLMReranker, {"llm": "some:model", "stride": 5}, "stride is less than window"),
         (LLMReranker, {}, "llm"),
         (WeightedReranker, {"weights": {"fussed": 1.0}}, "Did you mean 'fused'"),
         (WeightedReranker, {"dense": "dense"}, "dense"),

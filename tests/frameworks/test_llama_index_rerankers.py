@@ -89,6 +89,19 @@ async def test_a_model_is_awaited_or_asked_in_a_worker_thread() -> None:
         assert [thread is threading.main_thread() for thread in llm.threads] == [on_loop]
 
 
+async def test_windows_slide_from_the_last_nodes_to_the_first() -> None:
+    llm = Answers(answer="[2]")
+    rerank = LLMRerank(llm, window=2, stride=1)
+    found = rerank.postprocess_nodes(scored(*GIVEN), query_str=QUESTION)
+    # pump (valve filter) -> (pump filter) valve -> filter pump valve
+    assert ids(found) == ["filter", "pump", "valve"]
+    assert (
+        await LLMRerank.from_dict(rerank.to_dict(), llm=llm).apostprocess_nodes(scored(*GIVEN), query_str=QUESTION)
+        == found
+    )
+    assert len(llm.prompts) == 2 * 2
+
+
 def test_the_model_of_the_settings_is_taken_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "_llm", None)
     with pytest.raises(ConfigError, match="no language model is set"):
@@ -222,6 +235,8 @@ def test_a_reference_date_is_kept_as_it_is(reference: Any) -> None:
         (LLMRerank, {"llm": print, "prompt": "{question}"}, "places"),
         (LLMRerank, {"llm": print, "prompt": 3}, "prompt is a text or a prompt template, not a int"),
         (LLMRerank, {"llm": print, "top_n": 0}, "top_n is 0"),
+        (LLMRerank, {"llm": print, "window": 1}, "window is a whole number of at least 2"),
+        (LLMRerank, {"llm": print, "window": 2, "stride": 2}, "stride is less than window"),
         (WeightedRerank, {"weights": {"fussed": 1.0}}, "Did you mean 'fused'"),
         (WeightedRerank, {"dense": "dense"}, "a channel is"),
         (RecencyPostprocessor, {"half_life_days": 0}, "half_life_days"),

@@ -145,7 +145,7 @@ def refined(retriever: HybridRetriever, model: BaseChatModel, parents: BaseStore
     compressors: list[BaseDocumentCompressor] = [
         CrossEncoderReranker(scorer="ms-marco-MiniLM-L-12-v2", top_n=3, timeout=1.0, on_error="raise"),
         LLMReranker(llm=model, top_n=3),
-        LLMReranker(llm="openai:gpt-5", depth=20, timeout=None),
+        LLMReranker(llm="openai:gpt-5", depth=40, window=20, stride=10, timeout=None),
         WeightedReranker(weights={"fused": 0.7}, scale_fused=True),
         RecencyReranker(weight=0.2, half_life_days=7, date_key="published", reference_date="2026-01-01"),
         MMRFilter(lambda_mult=0.5, by="shingles", top_n=3),

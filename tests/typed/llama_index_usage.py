@@ -182,7 +182,7 @@ async def kept(nodes: list[BaseNode], embed_model: BaseEmbedding, dense: BasePyd
 def refined(retriever: HybridRetriever, model: LLM, docstore: BaseDocumentStore) -> HybridRetriever:
     postprocessors: list[BaseNodePostprocessor] = [
         CrossEncoderRerank("ms-marco-MiniLM-L-12-v2", top_n=3, timeout=1.0, on_error="raise"),
-        LLMRerank(model, top_n=3, prompt=PromptTemplate("{query_str} {context_str}")),
+        LLMRerank(model, top_n=3, window=20, prompt=PromptTemplate("{query_str} {context_str}")),
         LLMRerank(lambda prompt: "[1]", depth=20, timeout=None),
         WeightedRerank(weights={"fused": 0.7}, scale_fused=True, dense=retriever),
         RecencyPostprocessor(weight=0.2, half_life_days=7, date_key="published", reference_date="2026-01-01"),

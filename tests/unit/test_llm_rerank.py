@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tests.helpers import ListChannel
 from voicevault_retrievers.channel import Then
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.errors import ConfigError, RerankerError
+from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.rerank import LLMRerank
 from voicevault_retrievers.rerank.llm import numbers_in
@@ -77,6 +78,9 @@ def test_hits_beyond_the_depth_are_not_shown_and_follow() -> None:
         ("Sure! The best are:\n```json\n[3, 1]\n```\nHope this helps [4].", [3, 1]),
         ('{"ranking": [3, 1], "reason": "see [4]"}', [3, 1]),
         ("{ranking: [3, 1]}", [3, 1]),
+        ('```\n{"passages": ["3", "1"]}\n```', [3, 1]),
+        ('{"passages": [{"number": 3, "text": "see [4, 2]"}, {"number": 1, "text": ""}]}', [3, 1]),
+        ("\n<thinking>\n[4, 2]\n</thinking>\n\n[3, 1]\n", [3, 1]),
         ('[{"id": 3, "reason": "as [4, 2, 1] say"}, {"index": 1}, {"number": "2"}]', [3, 1, 2]),
         ('["3", "1"]', [3, 1]),
         ("[2, 3, 1]? No: [3, 1, 2]", [3, 1, 2]),
@@ -90,7 +94,11 @@ def test_json_counts_wherever_it_stands(answer: str, numbers: list[int]) -> None
     assert numbers_in(answer, 4) == numbers
 
 
-@pytest.mark.parametrize("answer", ["", "I cannot tell.", "[]", "[0, 5, -1]", "3, 1", '{"3": 1}', "[3, 1", None, 3])
+@pytest.mark.parametrize(
+    "answer",
+    ["", " \n", "I cannot tell.", "[]", "{}", "[0, 5, -1]", "3, 1", '{"3": 1}', "[3, 1", "<think>[3, 1]</think>",
+     "<think>[3, 1]", "```json\n```", None, 3],
+)  # fmt: skip
 def test_an_answer_without_json_is_an_error(answer: object) -> None:
     with pytest.raises(RerankerError, match="language model"):
         numbers_in(answer, 4)
@@ -168,8 +176,8 @@ def test_passages_are_cut_and_the_model_is_asked_for_as_many_as_are_wanted() -> 
 async def test_nothing_found_is_not_asked_about() -> None:
     stage = LLMRerank(AsyncSays("[1]"))
     empty = Ranking((), (Failure("below", "Down", "it is"),))
-    assert stage.refine(Query("q"), empty) is empty
-    assert await stage.arefine(Query("q"), empty) is empty
+    assert stage.refine(Query("q"), empty) == empty
+    assert await stage.arefine(Query("q"), empty) == empty
     assert isinstance(stage.model, Says)
     assert stage.model.asked == []
 
@@ -190,9 +198,9 @@ def test_an_answer_of_no_use_is_not_kept() -> None:
     assert again.search("q").ids[0] == "b"
 
 
-@given(st.text(alphabet='[]{}",: 0123456789idtrue'), st.integers(1, 4))
-def test_whatever_it_answers_no_hit_is_lost(answer: str, depth: int) -> None:
-    stage = LLMRerank(Says(answer), depth=depth)
+@given(st.text(alphabet='[]{}",: 0123456789idtrue'), st.integers(1, 4), st.none() | st.integers(2, 4))
+def test_whatever_it_answers_no_hit_is_lost(answer: str, depth: int, window: int | None) -> None:
+    stage = LLMRerank(Says(answer), depth=depth, window=window)
     try:
         found = stage.refine(Query("q"), RANKING)
     except RerankerError:
@@ -202,9 +210,110 @@ def test_whatever_it_answers_no_hit_is_lost(answer: str, depth: int) -> None:
     assert replace(found, hits=()) == replace(RANKING, hits=())
 
 
+# Windows
+
+
+class Judge:
+    """Knows what is right: the higher the number that a passage is, the better; keeps the passages of each prompt."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def complete(self, prompt: str) -> str:
+        passages = [int(json.loads(line)["text"]) for line in prompt.split("\n") if line.startswith("{")]
+        self.asked.append(passages)
+        return json.dumps(sorted(range(1, len(passages) + 1), key=lambda number: -passages[number - 1]))
+
+
+class AsyncJudge(Judge):
+    async def acomplete(self, prompt: str) -> str:
+        return self.complete(prompt)
+
+
+def of(numbers: Sequence[int]) -> Ranking:
+    return Ranking(tuple(Hit(Chunk(f"id-{number}", str(number))) for number in numbers))
+
+
+def test_windows_slide_from_the_last_hits_to_the_first() -> None:
+    judge = Judge()
+    found = LLMRerank(judge, window=4, depth=7).refine(Query("q"), of([1, 2, 3, 4, 5, 6, 7, 8]))
+    # 1 2 3 (4 5 6 7) 8 -> 1 (2 3 7 6) 5 4 8 -> (1 7 6 3) 2 5 4 8 -> 7 6 3 1 2 5 4 8
+    assert judge.asked == [[4, 5, 6, 7], [2, 3, 7, 6], [1, 7, 6, 3]]
+    assert [int(hit.text) for hit in found] == [7, 6, 3, 1, 2, 5, 4, 8]
+    assert [vote.rank for hit in found if (vote := hit.vote("llm_rerank"))] == [1, 2, 3, 4, 5, 6, 7]
+
+
+@given(st.permutations(range(12)), st.integers(2, 14), st.data())
+async def test_what_is_best_comes_to_the_front_from_anywhere(
+    numbers: Sequence[int], window: int, data: st.DataObject
+) -> None:
+    stride = data.draw(st.integers(1, window - 1))
+    judge = AsyncJudge()
+    found = LLMRerank(judge, window=window, stride=stride).refine(Query("q"), of(numbers))
+    best = window - stride if window < len(numbers) else len(numbers)
+    assert [int(hit.text) for hit in found][:best] == sorted(numbers, reverse=True)[:best]
+    assert sorted(int(hit.text) for hit in found) == sorted(numbers)
+    assert len(judge.asked) == 1 + max(0, math.ceil((len(numbers) - window) / stride))
+    assert await LLMRerank(judge, window=window, stride=stride).arefine(Query("q"), of(numbers)) == found
+
+
+async def test_one_window_that_fails_leaves_all_as_they_were_and_the_others_are_not_asked_again() -> None:
+    for model in (Says("[2]", "no", "[2]"), AsyncSays("[2]", "no", "[2]")):
+        below = ListChannel(FOUND)
+        windows = below >> LLMRerank(model, window=3, stride=2)
+        found = await windows.asearch("q")
+        assert found.hits == below.search("q").hits
+        assert [failure.kind for failure in found.errors] == ["RerankerError"]
+        assert windows.search("q").ids == ("c", "a", "b", "d")
+        assert ['"d"' in prompt for prompt in model.asked] == [True, False, False]
+
+
+class SecondHangs(AsyncHangs):
+    """Its first answer comes at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = 0
+
+    def complete(self, prompt: str) -> str:
+        self.answered += 1
+        return "[2]" if self.answered == 1 else super().complete(prompt)
+
+    async def acomplete(self, prompt: str) -> str:
+        self.answered += 1
+        return "[2]" if self.answered == 1 else await super().acomplete(prompt)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_the_timeout_is_for_all_windows_together(is_async: bool) -> None:
+    model = SecondHangs()
+    windows = ListChannel(FOUND) >> LLMRerank(model, window=2, timeout=0.05)
+    found = await windows.asearch("q") if is_async else windows.search("q")
+    assert found.ids == ("a", "b", "c", "d")
+    assert [failure.kind for failure in found.errors] == ["SearchTimeoutError"]
+    model.go.set()
+
+
+def test_a_model_is_not_asked_on_when_the_time_is_over() -> None:
+    class Slow(Says):
+        def complete(self, prompt: str) -> str:
+            threading.Event().wait(0.02)
+            return super().complete(prompt)
+
+    model = Slow("[2]")
+    with pytest.raises(SearchTimeoutError, match=r"within its 0\.01 s"):
+        LLMRerank(model, window=2, timeout=0.01).refine(Query("q"), RANKING)
+    assert len(model.asked) < 2
+
+
 @pytest.mark.parametrize(
     "options",
     [
+        {"window": 1},
+        {"window": True},
+        {"window": 4, "stride": 0},
+        {"window": 4, "stride": 4},
+        {"stride": 5},
         {"depth": 0},
         {"top_n": 0},
         {"max_chars": 0},
@@ -227,6 +336,8 @@ def test_what_cannot_complete_is_no_model() -> None:
     assert recipe.startswith("LLMRerank(")
     assert "top_n=3" in recipe
     assert "Which of these" not in recipe
+    assert "window" not in recipe
+    assert "window=4, stride=None" in repr(LLMRerank(model, window=4))
     texts: Sequence[str] = ("depth=50", "max_chars=1000", "timeout=3.0")
     assert all(text in recipe for text in texts)
 

@@ -15,8 +15,9 @@ from voicevault_retrievers import errors
 
 PACKAGE = Path(voicevault_retrievers.__file__).parent
 HEAVY = (
-    "torch", "transformers", "sentence_transformers", "numba", "chromadb", "onnxruntime", "tokenizers", "pydantic",
-    "langchain_core", "llama_index", "rank_bm25", "yaml", "click", "rich", "pypdf", "docx", "bs4",
+    "torch", "transformers", "sentence_transformers", "numba", "chromadb", "onnxruntime", "openvino", "onnx",
+    "tokenizers", "pydantic", "langchain_core", "llama_index", "rank_bm25", "yaml", "click", "rich", "pypdf", "docx",
+    "bs4",
 )  # fmt: skip
 MAX_LINES = 400
 

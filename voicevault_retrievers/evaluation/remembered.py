@@ -148,4 +148,14 @@ class RememberedScorer:
 def read_once(stage: CrossEncoderRerank) -> CrossEncoderRerank:
     """The same reranker, but that it reads each pair once, and takes what time it needs."""
     scorer = shared_scorer(stage.scorer) if isinstance(stage.scorer, str) else stage.scorer
-    return CrossEncoderRerank(RememberedScorer(scorer), depth=stage.depth, max_chars=stage.max_chars, name=stage.name)
+    return CrossEncoderRerank(
+        RememberedScorer(scorer),
+        depth=stage.depth,
+        max_chars=stage.max_chars,
+        passages=stage.passages,
+        max_candidates=stage.max_candidates,
+        top_k=stage.top_k,
+        certainty=stage.certainty,
+        timeout=None,
+        name=stage.name,
+    )

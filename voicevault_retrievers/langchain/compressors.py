@@ -24,6 +24,7 @@ from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, t
 from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.over import StagedRetriever, staged
 from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import in_order, place_id, place_of, settled
 from voicevault_retrievers.types import Failure, Hit, Query, Ranking
@@ -118,16 +119,23 @@ class Reranker(StageCompressor):
 class CrossEncoderReranker(Reranker):
     """Puts documents in the order of a cross-encoder's logits, ties as they came, and keeps the first `top_n`.
 
-    `scorer` is the name of a model, found on first use, a Scorer, or a cross-encoder of LangChain's. It reads the first
-    `max_chars` characters of a document. Behind a retriever (`>>`) it scores the first `depth`; of documents that it is
-    given, all. `timeout` is in seconds; None waits. `metadata["relevance_score"]` becomes the logit, unbounded, higher
-    is better, and `metadata["voicevault"]["rerank"]` has rank and score.
+    `scorer` is the name of a model or a profile, found on first use, a Scorer, or a cross-encoder of LangChain's. It
+    reads `max_chars` characters of a document: the window that matches the query best, or with `passages="start"` the
+    first. Behind a retriever (`>>`) it scores the first `depth`; of documents that it is given, all up to
+    `max_candidates`. After `timeout` seconds (None waits) what was scored comes first, and the documents say so under
+    `degraded`. `top_k` and `certainty` let it stop where the best are sure: see `rerank.CrossEncoderRerank`.
+    `metadata["relevance_score"]` becomes the logit, unbounded, higher is better, and `metadata["voicevault"]["rerank"]`
+    has rank and score.
     """
 
     scorer: Any = DEFAULT_MODEL
     depth: int = 20
     max_chars: int = 2000
-    timeout: float | None = None
+    passages: Literal["window", "start"] = "window"
+    max_candidates: int = MAX_CANDIDATES
+    top_k: int | None = None
+    certainty: float | None = None
+    timeout: float | None = 5.0
 
     @property
     def stage(self) -> Stage:
@@ -137,7 +145,16 @@ class CrossEncoderReranker(Reranker):
         return self._reranking(max(MAX_DEPTH, whole("depth", self.depth)))
 
     def _reranking(self, depth: int) -> Stage:
-        return CrossEncoderRerank(as_scorer(self.scorer), depth=depth, max_chars=self.max_chars, timeout=self.timeout)
+        return CrossEncoderRerank(
+            as_scorer(self.scorer),
+            depth=depth,
+            max_chars=self.max_chars,
+            passages=self.passages,
+            max_candidates=self.max_candidates,
+            top_k=self.top_k,
+            certainty=self.certainty,
+            timeout=self.timeout,
+        )
 
 
 class PageDiversityFilter(StageCompressor):

@@ -15,24 +15,26 @@ from voicevault_retrievers.stages import ByPlace
 
 
 class LLMReranker(Reranker):
-    """Asks a language model, in one prompt, which documents answer the question best, and keeps the first `top_n`.
+    """Asks a language model which documents answer the question best, and keeps the first `top_n`.
 
     `llm` is a chat model, an LLM, a runnable, a function, or the name of a chat model, which is looked up on first use.
-    It reads the first `max_chars` characters of the first `depth` documents; what it leaves out follows in the order
-    given. `timeout` is in seconds; None waits. Documents have no `metadata["relevance_score"]` afterwards: a model
-    gives an order; the rank is in `metadata["voicevault"]["llm_rerank"]`. See `LLMRerank`, also for `prompt`.
+    It reads the first `max_chars` characters of the first `depth` documents, all in one prompt, or `window` at a time;
+    what it leaves out follows in the order given. `timeout` is in seconds for all prompts together; None waits.
+    Documents have no `metadata["relevance_score"]` afterwards: a model gives an order; the rank is in
+    `metadata["voicevault"]["llm_rerank"]`. See `LLMRerank`, also for `window`, `stride` and `prompt`.
     """
 
     llm: Any
     top_n: int | None = 10
     depth: int = 50
     max_chars: int = 1000
+    window: int | None = None
+    stride: int | None = None
     prompt: str = PROMPT
     timeout: float | None = 3.0
 
     def _build(self) -> Stage:
-        options = {name: getattr(self, name) for name in ("depth", "top_n", "max_chars", "prompt", "timeout")}
-        return LLMRerank(as_text_model(self.llm), **options)
+        return LLMRerank(as_text_model(self.llm), **{name: getattr(self, name) for name in _LLM})
 
     def _options(self) -> list[Any]:
         return [*super()._options(), self.top_n]  # the model is told of it
@@ -85,5 +87,6 @@ class RecencyReranker(Reranker):
         return RecencyRerank(**{name: getattr(self, name) for name in _RECENCY})
 
 
+_LLM = ("depth", "top_n", "max_chars", "window", "stride", "prompt", "timeout")
 _WEIGHTED = ("weights", "depth", "scale_fused", "dense", "timeout", "chunk_index_key", "chunks_in_file_key")
 _RECENCY = ("weight", "half_life_days", "date_key", "reference_date", "depth")

@@ -28,6 +28,7 @@ from voicevault_retrievers.llama_index.reranking_events import reranking
 from voicevault_retrievers.made import Parts
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
+from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, Passages
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import in_order, place_id, place_of, settled
 from voicevault_retrievers.types import Hit, Query, Ranking
@@ -57,6 +58,10 @@ class CrossEncoderOptions(RerankerOptions, total=False):
 
     depth: int
     max_chars: int
+    passages: Passages
+    max_candidates: int
+    top_k: int | None
+    certainty: float | None
     timeout: float | None
 
 
@@ -179,8 +184,11 @@ class Reranker(StagePostprocessor):
 class CrossEncoderRerank(Reranker):
     """Puts nodes in the order of a cross-encoder's logits, which become their scores; ties as they came.
 
-    `model` is a name, found on first use, or a scorer, which reads the first `max_chars` characters of a node. In a
-    retriever it scores the first `depth`; of nodes that it is given, all. Raises ConfigError without a query.
+    `model` is the name of a model or a profile, found on first use, or a scorer. It reads `max_chars` characters of a
+    node: the window that matches the query best, or with `passages="start"` the first. In a retriever it scores the
+    first `depth`; of nodes that it is given, all up to `max_candidates`. After `timeout` seconds what was scored comes
+    first, and the nodes say so. `top_k` and `certainty` let it stop where the best are sure: see
+    `rerank.CrossEncoderRerank`. Raises ConfigError without a query.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -191,7 +199,11 @@ class CrossEncoderRerank(Reranker):
     model: Any = Field(default=DEFAULT_MODEL, description="Name of the cross-encoder, or a scorer.")
     depth: int = Field(default=20, ge=1, description="How many hits of a retriever are scored.")
     max_chars: int = Field(default=2000, ge=1, description="How many characters of a node are read.")
-    timeout: float | None = Field(default=None, gt=0, description="Seconds until reranking is given up; None waits.")
+    passages: Passages = Field(default="window", description="What is read: the window that matches, or the start.")
+    max_candidates: int = Field(default=MAX_CANDIDATES, ge=1, description="How many nodes are scored at most.")
+    top_k: int | None = Field(default=None, ge=1, description="How many of the best are to be sure, with `certainty`.")
+    certainty: float | None = Field(default=None, gt=0, lt=1, description="How sure, before scoring stops early.")
+    timeout: float | None = Field(default=5.0, gt=0, description="Seconds until scoring stops; None waits.")
 
     def __init__(self, model: str | Scorer = DEFAULT_MODEL, **options: Unpack[CrossEncoderOptions]) -> None:
         StagePostprocessor.__init__(self, model=model, **options)
@@ -215,7 +227,16 @@ class CrossEncoderRerank(Reranker):
         return self._reranking(max(MAX_DEPTH, self.depth))
 
     def _reranking(self, depth: int) -> Stage:
-        return CrossEncoderStage(self.model, depth=depth, max_chars=self.max_chars, timeout=self.timeout)
+        return CrossEncoderStage(
+            self.model,
+            depth=depth,
+            max_chars=self.max_chars,
+            passages=self.passages,
+            max_candidates=self.max_candidates,
+            top_k=self.top_k,
+            certainty=self.certainty,
+            timeout=self.timeout,
+        )
 
 
 class PageDiversityPostprocessor(StagePostprocessor):

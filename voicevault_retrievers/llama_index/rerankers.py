@@ -27,6 +27,7 @@ from voicevault_retrievers.rerank.llm import PROMPT
 from voicevault_retrievers.stages import ByPlace
 
 _PROMPT_KEY = "rerank_prompt"
+_LLM = ("depth", "top_n", "max_chars", "window", "stride", "timeout")
 _WEIGHTED = ("weights", "depth", "scale_fused", "dense", "timeout", "chunk_index_key", "chunks_in_file_key")
 _RECENCY = ("weight", "half_life_days", "date_key", "reference_date", "depth")
 
@@ -36,23 +37,26 @@ class LLMRerankOptions(RerankerOptions, total=False):
 
     depth: int
     max_chars: int
+    window: int | None
+    stride: int | None
     prompt: str | BasePromptTemplate
     timeout: float | None
 
 
 class LLMRerank(Reranker, PromptMixin):
-    """Asks a language model, in one prompt, which nodes answer the question best, and keeps the first `top_n`.
+    """Asks a language model which nodes answer the question best, and keeps the first `top_n`.
 
     `llm` is an LLM, a function from a prompt to a text, or None for the `Settings.llm` that was set. It reads the first
-    `max_chars` characters of the first `depth` nodes; what it leaves out follows in the order given. `timeout` is in
-    seconds; None waits. Nodes have no score afterwards: a model gives an order. `prompt` is a text or a template of
-    LlamaIndex's with the places {query} (or {query_str}) and {passages} (or {context_str}) and, where it likes,
-    {count}; it asks for a JSON list of numbers. It is the prompt `rerank_prompt` of `get_prompts` and `update_prompts`.
-    Raises ConfigError without a query. See `rerank.LLMRerank`.
+    `max_chars` characters of the first `depth` nodes, all in one prompt, or `window` at a time; what it leaves out
+    follows in the order given. `timeout` is in seconds for all prompts together; None waits. Nodes have no score
+    afterwards: a model gives an order. `prompt` is a text or a template of LlamaIndex's with the places {query} (or
+    {query_str}) and {passages} (or {context_str}) and, where it likes, {count}; it asks for a JSON list of numbers. It
+    is the prompt `rerank_prompt` of `get_prompts` and `update_prompts`. Raises ConfigError without a query. See
+    `rerank.LLMRerank`, also for `window` and `stride`.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "choice_batch_size": "all of the first `depth` nodes go into one prompt",
+        "choice_batch_size": "here it is `window`; without it the first `depth` nodes go into one prompt",
         "choice_select_prompt": "here it is `prompt`, which asks for a JSON list of numbers",
         "format_node_batch_fn": "the nodes are lines of JSON in `prompt`",
         "parse_choice_select_answer_fn": "the answer is a JSON list of numbers",
@@ -61,6 +65,8 @@ class LLMRerank(Reranker, PromptMixin):
     llm: Any = Field(default=None, validate_default=True, exclude=True, repr=False, description="The language model.")
     depth: int = Field(default=50, description="How many nodes the model reads.")
     max_chars: int = Field(default=1000, description="How many characters of a node the model reads.")
+    window: int | None = Field(default=None, description="How many nodes go into one prompt; None is all.")
+    stride: int | None = Field(default=None, description="How far apart windows begin; None is half a window.")
     prompt: SerializeAsAny[BasePromptTemplate] = Field(
         default=PROMPT, validate_default=True, description="What the model is asked."
     )
@@ -99,7 +105,7 @@ class LLMRerank(Reranker, PromptMixin):
         return True
 
     def _build(self) -> Stage:
-        options = {name: getattr(self, name) for name in ("depth", "top_n", "max_chars", "timeout")}
+        options = {name: getattr(self, name) for name in _LLM}
         return LLMStage(as_text_model(self.llm), prompt=self._text(self.prompt), **options)
 
     def _options(self) -> list[Any]:

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Literal, TypeAlias, cast
 
+from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import Stage, rescored
-from voicevault_retrievers.checks import seconds_or_none, whole
-from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
+from voicevault_retrievers.checks import seconds_or_none, whole, whole_or_none
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
+from voicevault_retrievers.rerank.adaptive import settled_at
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, shared_scorer
-from voicevault_retrievers.types import Query, Ranking
+from voicevault_retrievers.rerank.windows import WindowSelector
+from voicevault_retrievers.types import Failure, Query, Ranking
+
+Passages: TypeAlias = Literal["window", "start"]
 
 SCORES_KEPT = 4096
+AT_ONCE = 8
+"""Passages between two looks at the clock."""
+MAX_CANDIDATES = 100
 
 
 class CrossEncoderRerank(Stage):
     """Puts the first `depth` hits in the order of a scorer's logits; the others follow unscored, in their order.
 
-    Reads the query's own text, not its variants, and the first `max_chars` characters of a chunk. Scores are kept
-    between asks. `scorer` may be the name of a model, found on first use. `timeout` is in seconds; None waits.
-    Raises RerankerNotAvailableError or MissingExtraError where the model cannot be had, RerankerError for a number of
-    scores that is not that of the passages, InvalidScoreError for one that is NaN or infinite.
+    Reads the query's own text, not its variants, and of a chunk `max_chars` characters: the window that has most of
+    the query's words (`passages` "window"), or the first ("start"). Scores are kept between asks. `scorer` may be a
+    model's or a profile's name (`PROFILES`), found on first use. Of more than `max_candidates` hits to score the first
+    are, with a note.
+
+    Passages are scored in their order, some at a time. After `timeout` seconds (None waits; loading the model does not
+    count), or where the scorer fails, those that were scored come first, in its order, the others follow in theirs, and
+    the failure is noted. With a `certainty` in (0, 1), scoring stops where the best `top_k` stay the best with it: see
+    `rerank.adaptive`.
+
+    Failures, which `refine` raises: RerankerNotAvailableError or MissingExtraError where the model cannot be had,
+    RerankerError for a number of scores that is not that of the passages, InvalidScoreError for one that is NaN or
+    infinite, SearchTimeoutError.
     """
 
     blocking = True
@@ -35,33 +53,111 @@ class CrossEncoderRerank(Stage):
         *,
         depth: int = 20,
         max_chars: int = 2000,
-        timeout: float | None = None,
+        passages: Passages = "window",
+        max_candidates: int = MAX_CANDIDATES,
+        top_k: int | None = None,
+        certainty: float | None = None,
+        timeout: float | None = 5.0,
         name: str = "rerank",
     ) -> None:
         super().__init__()
         if not isinstance(scorer, str | Scorer):
             raise ConfigError(f"a scorer is a cross-encoder's name, or has a name and score(), not {scorer!r}")
+        if passages not in ("window", "start"):
+            raise unknown("passages", passages, ("window", "start"))
+        if (top_k is None) != (certainty is None):
+            raise ConfigError("top_k and certainty go together: the first says whose order is to be sure, and how sure")
+        if certainty is not None and not 0.0 < certainty < 1.0:
+            raise ConfigError(f"certainty is between 0 and 1, not {certainty!r}")
         self.scorer = scorer
         self.depth = whole("depth", depth)
         self.max_chars = whole("max_chars", max_chars)
+        self.passages = passages
+        self.max_candidates = whole("max_candidates", max_candidates)
+        self.top_k = whole_or_none("top_k", top_k)
+        self.certainty = certainty
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
         self._loaded: Scorer | None = None
+        self._ready = not isinstance(scorer, str) and not callable(getattr(scorer, "load", None))
         self._lock = Mutex()
         self._kept: Recent[tuple[str, str], float] = Recent(SCORES_KEPT)
 
     def needs(self, k: int) -> int:
-        return max(k, self.depth)
+        return max(k, min(self.depth, self.max_candidates))
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        """All at once, however long it takes."""
+        scores: list[float] = []
+        for group in self._groups(query, ranking, scores):
+            scores += self._scores(query.text, group)
+        return self._ordered(ranking, scores)
+
+    def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
         if not ranking.hits:
             return ranking
-        passages = [hit.chunk.text[: self.max_chars] for hit in ranking.hits[: self.depth]]
-        return rescored(ranking, self.name, self._scores(query.text, passages))
+        if not self._ready:
+            (loaded,) = yield (Call(f"{self.name} model", self._load, kind="stage"),)
+            if isinstance(loaded, Exception):
+                return ranking.failing(Failure.of(self.name, loaded))
+        scores: list[float] = []
+        for group in self._groups(query, ranking, scores):
+            (outcome,) = yield (
+                Call(
+                    self.name,
+                    partial(self._scores, query.text, group),
+                    timeout=self.timeout,
+                    lane=self._lane,
+                    kind="stage",
+                    texts=(query.text,),
+                ),
+            )
+            if isinstance(outcome, Exception):
+                return self._ordered(ranking, scores).failing(self._cut_short(outcome, len(scores), ranking))
+            scores += outcome
+        return self._ordered(ranking, scores)
 
     def warm_up(self) -> None:
         """Load the model and score one pair, so that the first search does not wait for it."""
         _scored(self._found(), "warm up", ["warm up"])
+
+    def _load(self) -> None:
+        load = getattr(self._found(), "load", None)
+        if callable(load):
+            load()
+        self._ready = True
+
+    def _count(self, ranking: Ranking) -> int:
+        return min(len(ranking.hits), self.depth, self.max_candidates)
+
+    def _groups(self, query: Query, ranking: Ranking, scores: Sequence[float]) -> Iterator[list[str]]:
+        """The passages in their order, until `scores`, which grows meanwhile, are enough."""
+        passages = self._read(query.text, [hit.chunk.text for hit in ranking.hits[: self._count(ranking)]])
+        for start in range(0, len(passages), AT_ONCE):
+            if self.top_k and self.certainty and settled_at(scores, len(passages), self.top_k, self.certainty):
+                return
+            yield passages[start : start + AT_ONCE]
+
+    def _read(self, query: str, texts: Sequence[str]) -> list[str]:
+        """What is read of each text."""
+        if self.passages == "start":
+            return [text[: self.max_chars] for text in texts]
+        windows = WindowSelector(query, self.max_chars).windows(texts)
+        return [text[start:end] for text, (start, end) in zip(texts, windows, strict=True)]
+
+    def _ordered(self, ranking: Ranking, scores: Sequence[float]) -> Ranking:
+        wanted = min(len(ranking.hits), self.depth)
+        found = rescored(ranking, self.name, scores) if scores else ranking
+        if wanted <= self.max_candidates:
+            return found
+        said = f"{wanted} candidates: the first {self.max_candidates} were scored (max_candidates)"
+        return found.failing(Failure(self.name, "TooManyCandidates", said, degrades=False))
+
+    def _cut_short(self, error: Exception, scored: int, ranking: Ranking) -> Failure:
+        if not scored:
+            return Failure.of(self.name, error)
+        said = f"{scored} of {self._count(ranking)} passages were scored; the others follow in their order."
+        return Failure(self.name, type(error).__name__, f"{str(error).rstrip('.')}. {said}", error=error)
 
     def _scores(self, query: str, passages: Sequence[str]) -> list[float]:
         scores = {passage: self._kept.get((query, passage)) for passage in passages}
@@ -79,9 +175,10 @@ class CrossEncoderRerank(Stage):
             return self._loaded
 
     def __repr__(self) -> str:
+        sure = f", top_k={self.top_k}, certainty={self.certainty}" if self.top_k else ""
         return (
             f"CrossEncoderRerank({self.scorer!r}, depth={self.depth}, max_chars={self.max_chars}, "
-            f"timeout={self.timeout}, name={self.name!r})"
+            f"passages={self.passages!r}{sure}, timeout={self.timeout}, name={self.name!r})"
         )
 
 

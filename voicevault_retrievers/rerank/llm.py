@@ -1,23 +1,25 @@
 """Reranking with a language model, which sees all passages at once.
 
-Listwise, after Sun et al. (2023), EMNLP, "Is ChatGPT good at search?", in one window, with JSON as the answer.
+Listwise, after Sun et al. (2023), EMNLP, "Is ChatGPT good at search?", section 3, with JSON as the answer.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.checks import seconds_or_none, whole, whole_or_none
-from voicevault_retrievers.errors import ConfigError, RerankerError
+from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
 from voicevault_retrievers.prompts import aloud, filled
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.types import Query, Ranking, Vote
+from voicevault_retrievers.types import Hit, Query, Ranking, Vote
 
 PROMPT = """\
 Which of these passages answer the question best?
@@ -38,16 +40,21 @@ _OPENING = re.compile(r"\[(?!\s*\[)|\{")
 
 
 class LLMRerank(Stage):
-    """Puts the first `depth` hits in the order of a language model's answer to one prompt; the others follow.
+    """Puts the first `depth` hits in the order of a language model's answers; the others follow.
 
     Reads the query's own text, not its variants, and the first `max_chars` characters of a chunk. The model is asked
     for the numbers of the best `top_n` (None: of all) as JSON. Numbers that it invents or repeats are ignored; hits
     that it leaves out follow in the order they came. No hit is dropped, and none has a score: a model gives an order.
     Answers are kept between asks. A model with an async `acomplete` is awaited by async searches.
 
+    One prompt holds all of them, or with `window` so many: the first prompt the last hits, each further one those that
+    begin `stride` (None: half a window) before, until one holds the first. So a hit can rise from anywhere to the
+    front, with at most `window - stride` others. Where one prompt fails, all hits stay as they came.
+
     `prompt` has the fields `{query}`, `{passages}` and, where it likes, `{count}`; other braces stay. The query
     is a JSON string and each passage a JSON object on its own line, so no text can end its passage or begin another.
-    `timeout` is in seconds; None waits. Raises RerankerError for an answer without JSON that names a passage.
+    `timeout` is in seconds, for all prompts together; None waits. Raises RerankerError for an answer without JSON that
+    names a passage.
     """
 
     blocking = True
@@ -59,6 +66,8 @@ class LLMRerank(Stage):
         depth: int = 50,
         top_n: int | None = None,
         max_chars: int = 1000,
+        window: int | None = None,
+        stride: int | None = None,
         prompt: str = PROMPT,
         timeout: float | None = 3.0,
         name: str = "llm_rerank",
@@ -71,6 +80,10 @@ class LLMRerank(Stage):
         self.depth = whole("depth", depth)
         self.top_n = whole_or_none("top_n", top_n)
         self.max_chars = whole("max_chars", max_chars)
+        self.window = whole_or_none("window", window, least=2)
+        self.stride = whole_or_none("stride", stride)
+        if self.stride is not None and (self.window is None or self.stride >= self.window):
+            raise ConfigError(f"stride is less than window, so that windows overlap, not {stride} with window={window}")
         self.prompt = _prompt(prompt)
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
@@ -80,23 +93,38 @@ class LLMRerank(Stage):
         return max(k, self.depth)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        if not ranking.hits:
-            return ranking
-        asked = self._asked(query, ranking)
-        answer = self._kept.get(asked)
-        return self._ordered(ranking, asked, self.model.complete(asked) if answer is None else answer)
+        hits, end = list(ranking.hits), time.monotonic() + (self.timeout or math.inf)
+        for window in self._windows(len(hits)):
+            if time.monotonic() > end:  # nobody waits any more: what the model would say is lost
+                raise SearchTimeoutError(f"{self.name} did not come to its last prompt within its {self.timeout:g} s")
+            asked = self._asked(query, hits[window])
+            answer = self._kept.get(asked)
+            if answer is None:
+                answer = self.model.complete(asked)
+            hits[window] = self._ordered(hits[window], asked, answer)
+        return self._voted(ranking, hits)
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         """`refine` on the running event loop."""
-        if not ranking.hits:
-            return ranking
-        asked = self._asked(query, ranking)
-        answer = self._kept.get(asked)
+        hits = list(ranking.hits)
         model: Any = self.model  # an `acomplete` is no part of the protocol
-        return self._ordered(ranking, asked, await model.acomplete(asked) if answer is None else answer)
+        for window in self._windows(len(hits)):
+            asked = self._asked(query, hits[window])
+            answer = self._kept.get(asked)
+            if answer is None:
+                answer = await model.acomplete(asked)
+            hits[window] = self._ordered(hits[window], asked, answer)
+        return self._voted(ranking, hits)
 
-    def _asked(self, query: Query, ranking: Ranking) -> str:
-        passages = [hit.chunk.text[: self.max_chars] for hit in ranking.hits[: self.depth]]
+    def _windows(self, found: int) -> list[slice]:
+        """The places that each prompt holds, those of the first prompt first."""
+        read = min(found, self.depth)
+        size = min(self.window or read, read)
+        starts = (*range(read - size, 0, -(self.stride or size // 2 or 1)), 0) if read else ()
+        return [slice(start, start + size) for start in starts]
+
+    def _asked(self, query: Query, hits: Sequence[Hit]) -> str:
+        passages = [hit.chunk.text[: self.max_chars] for hit in hits]
         return filled(
             self.prompt,
             query=_json(query.text),
@@ -104,21 +132,22 @@ class LLMRerank(Stage):
             count=min(self.top_n or len(passages), len(passages)),
         )
 
-    def _ordered(self, ranking: Ranking, asked: str, answer: Any) -> Ranking:
-        head, rest = ranking.hits[: self.depth], ranking.hits[self.depth :]
-        best = numbers_in(answer, len(head), wanted=self.top_n)
+    def _ordered(self, hits: Sequence[Hit], asked: str, answer: Any) -> list[Hit]:
+        """The hits of a prompt as its answer orders them; the answer is kept."""
+        best = numbers_in(answer, len(hits), wanted=self.top_n)
         self._kept.put(asked, answer)
-        order = dict.fromkeys((*best, *range(1, len(head) + 1)))
-        voted = [
-            replace(head[number - 1].voted(Vote(self.name, rank)), score=None) for rank, number in enumerate(order, 1)
-        ]
-        return replace(ranking, hits=(*voted, *(replace(hit, score=None) for hit in rest)))
+        return [hits[number - 1] for number in dict.fromkeys((*best, *range(1, len(hits) + 1)))]
+
+    def _voted(self, ranking: Ranking, hits: Sequence[Hit]) -> Ranking:
+        voted = [hit.voted(Vote(self.name, rank)) for rank, hit in enumerate(hits[: self.depth], 1)]
+        return replace(ranking, hits=tuple(replace(hit, score=None) for hit in (*voted, *hits[self.depth :])))
 
     def __repr__(self) -> str:
+        windows = "" if self.window is None else f", window={self.window}, stride={self.stride}"
         prompt = "" if self.prompt == PROMPT else f", prompt={self.prompt!r}"
         return (
-            f"LLMRerank({self.model!r}, depth={self.depth}, top_n={self.top_n}, max_chars={self.max_chars}{prompt}, "
-            f"timeout={self.timeout}, name={self.name!r})"
+            f"LLMRerank({self.model!r}, depth={self.depth}, top_n={self.top_n}, max_chars={self.max_chars}{windows}"
+            f"{prompt}, timeout={self.timeout}, name={self.name!r})"
         )
 
 

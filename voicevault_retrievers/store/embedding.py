@@ -23,14 +23,17 @@ BATCH = 64
 
 def describe(embedder: Embedder) -> EmbedderEntry:
     """How an embedder is known on disk; with what `load_embedder` takes, where it is one of its kinds."""
-    from voicevault_retrievers.dense.embedders import OnnxEmbedder, SentenceTransformerEmbedder
+    from voicevault_retrievers.dense.embedders import OnnxEmbedder, OpenVinoEmbedder, SentenceTransformerEmbedder
 
-    entry = EmbedderEntry(embedder.fingerprint, embedder.dimension)
-    if isinstance(embedder, OnnxEmbedder):
-        return EmbedderEntry(entry.fingerprint, entry.dimension, embedder.model, "onnx")
-    if isinstance(embedder, SentenceTransformerEmbedder):
-        return EmbedderEntry(entry.fingerprint, entry.dimension, embedder.model, "sentence-transformers")
-    return entry
+    kinds = {
+        "onnx": OnnxEmbedder,
+        "openvino": OpenVinoEmbedder,
+        "sentence-transformers": SentenceTransformerEmbedder,
+    }
+    for backend, kind in kinds.items():
+        if isinstance(embedder, kind):
+            return EmbedderEntry(embedder.fingerprint, embedder.dimension, embedder.model, backend)
+    return EmbedderEntry(embedder.fingerprint, embedder.dimension)
 
 
 def make(entry: EmbedderEntry, kb: str) -> Embedder:

@@ -1,0 +1,23 @@
+"""The blocks of the pages on the core run, one after the other, and print what stands below them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import blocks, printed
+from tests.docs.test_documents_run import needs_weights
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("fusion", "expansion", "reranking")}
+
+
+@needs_weights
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_print_what_stands_below_them(page: str) -> None:
+    given = blocks(PAGES[page])
+    assert len(given) == len(re.findall("```python", PAGES[page])) > 0
+    (outcomes,) = printed((tuple(block.code for block in given),), ("-W", "error"))
+    assert outcomes == [block.prints for block in given]

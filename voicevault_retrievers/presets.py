@@ -321,6 +321,7 @@ _STAGE_OPTIONS = {
         "max_candidates",
         "top_k",
         "certainty",
+        "blend",
         "timeout",
     ),
     "weighted": ("weights", "depth", "scale_fused", "chunk_index_key", "chunks_in_file_key"),

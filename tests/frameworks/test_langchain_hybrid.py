@@ -78,11 +78,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_a_call_says_how_it_is_fused_and_reranked() -> None:
-    retriever = hybrid(rerank=LONG_FIRST)
-    long, short = retriever.invoke("pump"), retriever.invoke("pump", rerank=SHORT_FIRST)
+    by_short = CrossEncoderReranker(scorer=SHORT_FIRST, blend=1)
+    retriever = hybrid(rerank=CrossEncoderReranker(scorer=LONG_FIRST, blend=1))
+    long, short = retriever.invoke("pump"), retriever.invoke("pump", rerank=by_short)
     assert lengths(long) == sorted(lengths(long), reverse=True)
     assert lengths(short) == sorted(lengths(long))
-    assert short == await retriever.ainvoke("pump", rerank=SHORT_FIRST)
+    assert short == await retriever.ainvoke("pump", rerank=by_short)
     bare = retriever.invoke("pump", rerank=False, fusion=RRF(k=1))
     assert "rerank" not in bare[0].metadata["voicevault"]
     assert bare[0].metadata["relevance_score"] == reciprocal(bare[0], 1)
@@ -90,8 +91,8 @@ async def test_a_call_says_how_it_is_fused_and_reranked() -> None:
     named = retriever.invoke("pump", rerank=False, fusion="rrf")[0]
     assert named.metadata["relevance_score"] == reciprocal(named, 60)
     assert retriever.invoke("pump") == long
-    assert retriever.search("pump", rerank=SHORT_FIRST).hits[0].chunk.id == short[0].id
-    assert (await retriever.asearch("pump", rerank=SHORT_FIRST)).hits[0].chunk.id == short[0].id
+    assert retriever.search("pump", rerank=by_short).hits[0].chunk.id == short[0].id
+    assert (await retriever.asearch("pump", rerank=by_short)).hits[0].chunk.id == short[0].id
 
 
 @pytest.mark.parametrize(("option", "value"), [("fusion", "rff"), ("fusion", 60), ("rerank", 3), ("kk", 3)])
@@ -254,7 +255,7 @@ def test_a_reranker_behind_a_retriever_scores_as_many_as_it_is_told() -> None:
 
 async def test_any_retriever_takes_a_stage() -> None:
     child = AsyncChild(found=documents(), seen=[])
-    retriever = child >> CrossEncoderReranker(scorer=LONG_FIRST)
+    retriever = child >> CrossEncoderReranker(scorer=LONG_FIRST, blend=1)
     found = retriever.invoke("pump")
     assert lengths(found) == sorted(lengths(found), reverse=True)
     assert "fused" not in found[0].metadata["voicevault"]

@@ -300,7 +300,7 @@ def test_a_rank_bm25_object_is_searched_with_its_own_scores() -> None:
 
 
 def reranker(**options: Any) -> CrossEncoderReranker:
-    return CrossEncoderReranker(scorer=CallableScorer(by_length, name="length"), **options)
+    return CrossEncoderReranker(scorer=CallableScorer(by_length, name="length"), **{"blend": 1.0, **options})
 
 
 async def test_a_reranker_orders_anew_and_leaves_its_input_as_it_was() -> None:

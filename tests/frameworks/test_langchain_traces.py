@@ -133,7 +133,7 @@ async def test_an_event_comes_as_soon_as_its_part_has_ended(is_async: bool) -> N
         channels={"bm25": BM25Retriever.from_documents(documents())}, rerank=CallableScorer(waiting, name="waiting")
     )
     found = await run(retriever, {"callbacks": [Waited()]}, is_async)
-    assert {document.metadata["relevance_score"] for document in found} == {1.0}
+    assert {document.metadata["voicevault"]["rerank"]["score"] for document in found} == {1.0}
 
 
 @pytest.mark.parametrize("is_async", [False, True])

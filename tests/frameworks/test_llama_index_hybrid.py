@@ -227,12 +227,13 @@ def test_nodes_of_two_bases_with_one_id_are_two_nodes(manual: Path) -> None:
 
 
 async def test_a_call_says_how_it_is_fused_and_reranked() -> None:
-    retriever = hybrid(rerank=LONG_FIRST)
+    by_short = CrossEncoderRerank(SHORT_FIRST, blend=1)
+    retriever = hybrid(rerank=CrossEncoderRerank(LONG_FIRST, blend=1))
     long = retriever.retrieve("pump")
-    short = retriever.with_options(rerank=SHORT_FIRST).retrieve("pump")
+    short = retriever.with_options(rerank=by_short).retrieve("pump")
     assert lengths(long) == sorted(lengths(long), reverse=True)
     assert lengths(short) == sorted(lengths(long))
-    assert short == await retriever.with_options(rerank=SHORT_FIRST).aretrieve("pump")
+    assert short == await retriever.with_options(rerank=by_short).aretrieve("pump")
     bare = retriever.with_options(rerank=False, fusion=RRF(k=1)).retrieve("pump")
     assert "rerank" not in told(bare[0])
     assert bare[0].score == sum(1 / (1 + vote["rank"]) for vote in told(bare[0])["channels"].values())

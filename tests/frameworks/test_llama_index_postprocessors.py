@@ -234,7 +234,7 @@ def test_a_wrong_option_is_refused(kind: type[StagePostprocessor], options: dict
 
 async def test_reranking_gives_new_nodes_with_scores_and_reasons() -> None:
     given = [*scored(("pump", 0.5), ("valve", None)), *scored(("pump", 0.5))]
-    rerank = CrossEncoderRerank(Lengths())
+    rerank = CrossEncoderRerank(Lengths(), blend=1)
     after = rerank.postprocess_nodes(given, query_str="pump")
     assert [(node.node_id, node.score) for node in after] == [("pump", 56.0), ("pump", 56.0), ("valve", 49.0)]
     assert told(after[0]) == {"retrieved": {"score": 0.5}, "rerank": {"rank": 1, "score": 56.0}}
@@ -246,7 +246,7 @@ async def test_reranking_gives_new_nodes_with_scores_and_reasons() -> None:
 def test_reranking_adds_to_what_is_known() -> None:
     retrieved = HybridRetriever.from_nodes(nodes(), HashEmbedder(16)).retrieve("pump")
     before = {node.node_id: told(node) for node in retrieved}
-    for node in CrossEncoderRerank(Lengths()).postprocess_nodes(retrieved, query_str="pump"):
+    for node in CrossEncoderRerank(Lengths(), blend=1).postprocess_nodes(retrieved, query_str="pump"):
         assert told(node).items() > before[node.node_id].items()
         assert told(node)["rerank"]["score"] == node.score == len(node.text)
 
@@ -292,13 +292,13 @@ async def test_reranking_leaves_the_event_loop_free() -> None:
             await asyncio.sleep(0)
         freed.set()
 
-    rerank = CrossEncoderRerank(Waiting(), on_error="raise")
+    rerank = CrossEncoderRerank(Waiting(), on_error="raise", blend=1)
     after, _ = await asyncio.gather(rerank.apostprocess_nodes(scored(("pump", 0.5)), query_str="pump"), free())
     assert after[0].score == 56.0
 
 
 def test_a_stage_is_made_once_for_its_options() -> None:
-    rerank = CrossEncoderRerank(Lengths(), depth=3)
+    rerank = CrossEncoderRerank(Lengths(), depth=3, blend=1)
     stage = rerank.stage
     rerank.top_n = 1
     assert rerank.stage is stage

@@ -169,7 +169,7 @@ async def test_an_event_comes_as_soon_as_its_part_has_ended(is_async: bool) -> N
     dispatcher.add_event_handler(waited)
     try:
         retriever = BM25Retriever.from_nodes(nodes()) >> CrossEncoderRerank(CallableScorer(waiting, name="waiting"))
-        assert {node.score for node in await run(retriever, is_async)} == {1.0}
+        assert {(provenance(node) or {})["rerank"]["score"] for node in await run(retriever, is_async)} == {1.0}
     finally:
         dispatcher.event_handlers.remove(waited)
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from voicevault_retrievers.dense.weights import Packed, find
@@ -28,6 +29,7 @@ from voicevault_retrievers.rerank import (
     load_scorer,
     rank_passages,
 )
+from voicevault_retrievers.rerank.blending import blended
 from voicevault_retrievers.rerank.cross_encoder import AT_ONCE
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 
@@ -91,7 +93,7 @@ def test_a_score_does_not_depend_on_the_passages_beside_it(reranker: OnnxScorer)
 
 
 def test_the_first_hits_are_rescored_and_none_is_lost() -> None:
-    stage = CrossEncoderRerank(Counting(), depth=2)
+    stage = CrossEncoderRerank(Counting(), depth=2, blend=1)
     given = ranking("a", "bbb", "cc", "dddd")
     found = stage.refine(Query("q"), given)
     assert [(hit.id, hit.score) for hit in found] == [("1", 3.0), ("0", 1.0), ("2", None), ("3", None)]
@@ -103,9 +105,32 @@ def test_the_first_hits_are_rescored_and_none_is_lost() -> None:
     assert (stage.needs(1), stage.needs(5), stage.blocking) == (2, 5, True)
 
 
+def test_the_order_given_counts_beside_the_logits() -> None:
+    logits = {"a": 1.0, "b": 9.0, "c": 5.0}
+    scorer = CallableScorer(lambda query, passages: [logits[passage] for passage in passages], name="known")
+    found = CrossEncoderRerank(scorer, blend=0.4).refine(Query("q"), ranking("a", "b", "c"))
+    sd = math.sqrt((4.0**2 + 4.0**2) / 3)
+    place = 1 / math.sqrt((20**2 - 1) / 12)  # so many deviations of twenty places is one above the next
+    expected = {"0": 0.6 * place - 0.4 * 4 / sd, "1": 0.4 * 4 / sd, "2": -0.6 * place}
+    assert {hit.id: hit.score for hit in found} == pytest.approx(expected)
+    assert {hit.id: vote.score for hit in found if (vote := hit.vote("rerank"))} == {"0": 1.0, "1": 9.0, "2": 5.0}
+    assert [(hit.id, vote.rank) for hit in found if (vote := hit.vote("rerank"))] == [("1", 1), ("2", 2), ("0", 3)]
+
+
+def test_logits_that_tell_nothing_apart_change_nothing() -> None:
+    texts = [f"{at:02d}" for at in range(20)]
+    logits = dict(zip(texts, np.random.default_rng(0).normal(7.0, 0.1, 20).tolist(), strict=True))
+    scorer = CallableScorer(lambda query, passages: [logits[passage] for passage in passages], name="flat")
+    given = ranking(*texts)
+    assert CrossEncoderRerank(scorer).refine(Query("q"), given).ids == given.ids
+    assert CrossEncoderRerank(scorer, blend=1).refine(Query("q"), given).ids != given.ids
+    assert blended([3.0], 0.4) == [0.0]
+    assert blended([], 0.4) == []
+
+
 def test_scores_are_kept_between_asks_and_equal_passages_scored_once() -> None:
     scorer = Counting()
-    stage = CrossEncoderRerank(scorer, max_chars=2)
+    stage = CrossEncoderRerank(scorer, max_chars=2, blend=1)
     query = Query("q", variants=(Variant("other words"),))
     first = stage.refine(query, ranking("aax", "b", "aay"))
     assert scorer.asked == [("q", "aa"), ("q", "b")]
@@ -156,13 +181,14 @@ class Failing(Counting):
 @pytest.mark.parametrize("error", [RuntimeError("a broken batch"), MemoryError("out of memory")])
 async def test_what_was_scored_before_a_failure_is_used_and_nothing_is_lost(error: Exception) -> None:
     texts = ["x" * length for length in (1, 5, 3, 2, 8, 4, 7, 6, 11, 12, 10, 9)]
-    channel = Words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12)
+    channel = Words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1)
     found = channel.search("q", 12)
     assert [len(hit.chunk.text) for hit in found] == [8, 7, 6, 5, 4, 3, 2, 1, 11, 12, 10, 9]
     (failure,) = found.errors
     assert (failure.stage, failure.kind, failure.degrades) == ("rerank", type(error).__name__, True)
     assert failure.message == f"{error}. 8 of 12 passages were scored; the others follow in their order."
-    assert await (Words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12)).asearch("q", 12) == found
+    again = CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1)
+    assert await (Words(texts) >> again).asearch("q", 12) == found
 
 
 class Holding(Counting):
@@ -182,7 +208,7 @@ async def test_after_its_time_what_was_scored_comes_first() -> None:
     texts = ["x" * length for length in (1, 5, 3, 2, 8, 4, 7, 6, 11, 12, 10, 9)]
     for asynchronous in (False, True):
         scorer = Holding()
-        channel = Words(texts) >> CrossEncoderRerank(scorer, depth=12, timeout=0.2)
+        channel = Words(texts) >> CrossEncoderRerank(scorer, depth=12, blend=1, timeout=0.2)
         found = await channel.asearch("q", 12) if asynchronous else channel.search("q", 12)
         scorer.let_go.set()
         assert [len(hit.chunk.text) for hit in found] == [8, 7, 6, 5, 4, 3, 2, 1, 11, 12, 10, 9]
@@ -201,7 +227,7 @@ def test_loading_does_not_count_as_the_time_of_reranking() -> None:
             threading.Event().wait(0.3)
 
     scorer = Slow()
-    channel = Words(["a", "bb"]) >> CrossEncoderRerank(scorer, timeout=0.2)
+    channel = Words(["a", "bb"]) >> CrossEncoderRerank(scorer, blend=1, timeout=0.2)
     assert (channel.search("q").ids, channel.search("q", 2).errors) == (("1", "0"), ())
     assert scorer.loads == 1
 
@@ -232,7 +258,7 @@ def test_of_many_candidates_the_first_are_scored_and_a_note_says_so() -> None:
 
 async def test_async_gives_the_same_ranking() -> None:
     channel = Words(["a", "bbb", "cc"]) >> CrossEncoderRerank(
-        CallableScorer(lambda query, passages: [len(passage) for passage in passages], name="lengths")
+        CallableScorer(lambda query, passages: [len(passage) for passage in passages], name="lengths"), blend=1
     )
     found = channel.search("q", 2)
     assert found.ids == ("1", "2")
@@ -272,7 +298,7 @@ def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
     stage = CrossEncoderRerank(scorer)
     stage.warm_up()
     assert len(scorer.asked) == 1
-    shown = "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', timeout=5.0, name='rerank')"
+    shown = "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', blend=0.4, timeout=5.0, name='rerank')"
     assert repr(CrossEncoderRerank("m", depth=5)) == shown
     for wrong in (
         {"depth": 0},
@@ -283,6 +309,8 @@ def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
         {"certainty": 0.9},
         {"top_k": 5},
         {"top_k": 5, "certainty": 1.0},
+        {"blend": 0.0},
+        {"blend": 1.1},
     ):
         with pytest.raises(ConfigError):
             CrossEncoderRerank("m", **wrong)

@@ -64,7 +64,7 @@ def test_ranks_stand_in_where_no_hit_has_a_score() -> None:
 def test_hits_below_a_rerankers_depth_and_beyond_this_ones_follow_unscored() -> None:
     channel = found_by(("a", 3.0, None), ("b", 2.0, ago(0)), ("c", 1.0, ago(0)))
     model = CallableScorer(lambda query, passages: [float(len(passage)) for passage in passages], name="length")
-    assert scores(channel >> CrossEncoderRerank(model, depth=2)) == {"b": 1.1, "a": 1.0, "c": None}
+    assert scores(channel >> CrossEncoderRerank(model, depth=2, blend=1)) == {"b": 1.1, "a": 1.0, "c": None}
     assert scores(channel, depth=1) == {"a": 1.0, "b": None, "c": None}
     assert (RecencyRerank(depth=5).needs(2), RecencyRerank(depth=5).needs(9)) == (5, 9)
 

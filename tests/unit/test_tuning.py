@@ -271,7 +271,7 @@ def reranking_by(score: Callable[[str, Sequence[str]], list[float]]) -> Callable
 
     def make(data: Mapping[str, Any]) -> Preset:
         preset = Preset.of(data)
-        mine = CrossEncoderRerank(CallableScorer(score, name="mine"), depth=5)
+        mine = CrossEncoderRerank(CallableScorer(score, name="mine"), depth=5, blend=1)
         return replace(preset, stages=tuple(mine if stage.name == "rerank" else stage for stage in preset.stages))
 
     return make

@@ -156,6 +156,7 @@ def read_once(stage: CrossEncoderRerank) -> CrossEncoderRerank:
         max_candidates=stage.max_candidates,
         top_k=stage.top_k,
         certainty=stage.certainty,
+        blend=stage.blend,
         timeout=None,
         name=stage.name,
     )

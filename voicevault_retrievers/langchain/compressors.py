@@ -24,6 +24,7 @@ from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, t
 from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.over import StagedRetriever, staged
 from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank.blending import BLEND
 from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import in_order, place_id, place_of, settled
@@ -117,15 +118,16 @@ class Reranker(StageCompressor):
 
 
 class CrossEncoderReranker(Reranker):
-    """Puts documents in the order of a cross-encoder's logits, ties as they came, and keeps the first `top_n`.
+    """Reads documents with a cross-encoder, orders them anew, ties as they came, and keeps the first `top_n`.
 
     `scorer` is the name of a model or a profile, found on first use, a Scorer, or a cross-encoder of LangChain's. It
     reads `max_chars` characters of a document: the window that matches the query best, or with `passages="start"` the
     first. Behind a retriever (`>>`) it scores the first `depth`; of documents that it is given, all up to
     `max_candidates`. After `timeout` seconds (None waits) what was scored comes first, and the documents say so under
     `degraded`. `top_k` and `certainty` let it stop where the best are sure: see `rerank.CrossEncoderRerank`.
-    `metadata["relevance_score"]` becomes the logit, unbounded, higher is better, and `metadata["voicevault"]["rerank"]`
-    has rank and score.
+    `metadata["relevance_score"]` becomes what a document is ordered by: its place and its logit, of which `blend` says
+    how much the logit counts. With `blend=1` it is the logit itself, unbounded, and the order that documents came in
+    does not count. `metadata["voicevault"]["rerank"]` has the rank and, as score, the logit.
     """
 
     scorer: Any = DEFAULT_MODEL
@@ -135,6 +137,7 @@ class CrossEncoderReranker(Reranker):
     max_candidates: int = MAX_CANDIDATES
     top_k: int | None = None
     certainty: float | None = None
+    blend: float = BLEND
     timeout: float | None = 5.0
 
     @property
@@ -153,6 +156,7 @@ class CrossEncoderReranker(Reranker):
             max_candidates=self.max_candidates,
             top_k=self.top_k,
             certainty=self.certainty,
+            blend=self.blend,
             timeout=self.timeout,
         )
 

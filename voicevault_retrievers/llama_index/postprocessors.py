@@ -28,6 +28,7 @@ from voicevault_retrievers.llama_index.reranking_events import reranking
 from voicevault_retrievers.made import Parts
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
+from voicevault_retrievers.rerank.blending import BLEND
 from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, Passages
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import in_order, place_id, place_of, settled
@@ -62,6 +63,7 @@ class CrossEncoderOptions(RerankerOptions, total=False):
     max_candidates: int
     top_k: int | None
     certainty: float | None
+    blend: float
     timeout: float | None
 
 
@@ -182,7 +184,11 @@ class Reranker(StagePostprocessor):
 
 
 class CrossEncoderRerank(Reranker):
-    """Puts nodes in the order of a cross-encoder's logits, which become their scores; ties as they came.
+    """Reads nodes with a cross-encoder and orders them anew; ties as they came.
+
+    A node's score becomes what it is ordered by: its place and its logit, of which `blend` says how much the logit
+    counts. With `blend=1` it is the logit itself, unbounded, and the order that nodes came in does not count. Its
+    provenance has the rank and, as score, the logit.
 
     `model` is the name of a model or a profile, found on first use, or a scorer. It reads `max_chars` characters of a
     node: the window that matches the query best, or with `passages="start"` the first. In a retriever it scores the
@@ -203,6 +209,7 @@ class CrossEncoderRerank(Reranker):
     max_candidates: int = Field(default=MAX_CANDIDATES, ge=1, description="How many nodes are scored at most.")
     top_k: int | None = Field(default=None, ge=1, description="How many of the best are to be sure, with `certainty`.")
     certainty: float | None = Field(default=None, gt=0, lt=1, description="How sure, before scoring stops early.")
+    blend: float = Field(default=BLEND, gt=0, le=1, description="How much the logit counts; the rest is the place.")
     timeout: float | None = Field(default=5.0, gt=0, description="Seconds until scoring stops; None waits.")
 
     def __init__(self, model: str | Scorer = DEFAULT_MODEL, **options: Unpack[CrossEncoderOptions]) -> None:
@@ -235,6 +242,7 @@ class CrossEncoderRerank(Reranker):
             max_candidates=self.max_candidates,
             top_k=self.top_k,
             certainty=self.certainty,
+            blend=self.blend,
             timeout=self.timeout,
         )
 

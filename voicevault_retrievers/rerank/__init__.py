@@ -1,7 +1,6 @@
 """Reranking: a closer look at the first hits."""
 
 from voicevault_retrievers.rerank.calibration import (
-    CALIBRATIONS,
     Calibration,
     Threshold,
     brier_score,
@@ -25,7 +24,6 @@ from voicevault_retrievers.rerank.weighted import WeightedRerank
 from voicevault_retrievers.rerank.windows import WindowSelector, best_window
 
 __all__ = [
-    "CALIBRATIONS",
     "PROFILES",
     "Calibration",
     "CallableScorer",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -51,10 +50,6 @@ class Calibration:
         logit = self.slope * score + self.intercept
         small = math.exp(-abs(logit))
         return min(max((1.0 if logit >= 0 else small) / (1.0 + small), _LOWEST), _HIGHEST)
-
-
-CALIBRATIONS: Mapping[str, Calibration] = {}
-"""Fitted calibrations by the names of models."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from typing import Literal, TypeAlias, cast
 
 from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import Stage, rescored
-from voicevault_retrievers.checks import seconds_or_none, whole, whole_or_none
+from voicevault_retrievers.checks import number, seconds_or_none, whole, whole_or_none
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rerank.adaptive import settled_at
+from voicevault_retrievers.rerank.blending import BLEND, blended
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, shared_scorer
 from voicevault_retrievers.rerank.windows import WindowSelector
 from voicevault_retrievers.types import Failure, Query, Ranking
@@ -28,7 +29,12 @@ MAX_CANDIDATES = 100
 
 
 class CrossEncoderRerank(Stage):
-    """Puts the first `depth` hits in the order of a scorer's logits; the others follow unscored, in their order.
+    """Reads the first `depth` hits with a cross-encoder and orders them anew; the others follow unscored, as they were.
+
+    A hit's score becomes `(1 - blend) * place + blend * logit / deviation`: the standard score of its place in the
+    order given (of fewer than 20 less), and of its logit, whose deviation is taken as 3 at least: a scorer that tells
+    nothing apart changes little. `blend` is in (0, 1]; with 1 the score is the logit itself, and the order given does
+    not count. Its vote has the logit: unbounded, higher is more relevant. See `rerank.blending`.
 
     Reads the query's own text, not its variants, and of a chunk `max_chars` characters: the window that has most of
     the query's words (`passages` "window"), or the first ("start"). Scores are kept between asks. `scorer` may be a
@@ -57,6 +63,7 @@ class CrossEncoderRerank(Stage):
         max_candidates: int = MAX_CANDIDATES,
         top_k: int | None = None,
         certainty: float | None = None,
+        blend: float = BLEND,
         timeout: float | None = 5.0,
         name: str = "rerank",
     ) -> None:
@@ -76,6 +83,9 @@ class CrossEncoderRerank(Stage):
         self.max_candidates = whole("max_candidates", max_candidates)
         self.top_k = whole_or_none("top_k", top_k)
         self.certainty = certainty
+        self.blend = number("blend", blend)
+        if not 0.0 < self.blend <= 1.0:
+            raise ConfigError(f"blend is above 0 and at most 1, not {blend!r}")
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
         self._loaded: Scorer | None = None
@@ -134,8 +144,10 @@ class CrossEncoderRerank(Stage):
         """The passages in their order, until `scores`, which grows meanwhile, are enough."""
         passages = self._read(query.text, [hit.chunk.text for hit in ranking.hits[: self._count(ranking)]])
         for start in range(0, len(passages), AT_ONCE):
-            if self.top_k and self.certainty and settled_at(scores, len(passages), self.top_k, self.certainty):
-                return
+            if self.top_k and self.certainty:
+                worth = blended(scores, self.blend, len(passages))
+                if settled_at(worth, len(passages), self.top_k, self.certainty):
+                    return
             yield passages[start : start + AT_ONCE]
 
     def _read(self, query: str, texts: Sequence[str]) -> list[str]:
@@ -147,7 +159,7 @@ class CrossEncoderRerank(Stage):
 
     def _ordered(self, ranking: Ranking, scores: Sequence[float]) -> Ranking:
         wanted = min(len(ranking.hits), self.depth)
-        found = rescored(ranking, self.name, scores) if scores else ranking
+        found = rescored(ranking, self.name, blended(scores, self.blend), scores) if scores else ranking
         if wanted <= self.max_candidates:
             return found
         said = f"{wanted} candidates: the first {self.max_candidates} were scored (max_candidates)"
@@ -178,7 +190,7 @@ class CrossEncoderRerank(Stage):
         sure = f", top_k={self.top_k}, certainty={self.certainty}" if self.top_k else ""
         return (
             f"CrossEncoderRerank({self.scorer!r}, depth={self.depth}, max_chars={self.max_chars}, "
-            f"passages={self.passages!r}{sure}, timeout={self.timeout}, name={self.name!r})"
+            f"passages={self.passages!r}{sure}, blend={self.blend}, timeout={self.timeout}, name={self.name!r})"
         )
 
 

@@ -21,14 +21,14 @@ from voicevault_retrievers.rerank import CallableScorer
 
 
 def rerankers(score: Callable[[str, Sequence[str]], Sequence[float]]) -> tuple[Any, CrossEncoderReranker]:
-    """Theirs and ours over the same model."""
+    """Theirs and ours by the same model alone."""
 
     class Model(BaseCrossEncoder):
         def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
             return list(score(text_pairs[0][0], [text for _, text in text_pairs]))
 
     theirs = peer("langchain_classic.retrievers.document_compressors.CrossEncoderReranker")
-    return theirs(model=Model(), top_n=9), CrossEncoderReranker(scorer=CallableScorer(score, name="model"))
+    return theirs(model=Model(), top_n=9), CrossEncoderReranker(scorer=CallableScorer(score, name="model"), blend=1)
 
 
 def test_a_rerankers_score_is_kept() -> None:

@@ -46,7 +46,7 @@ LOADED: list[str] = []
 
 @pytest.fixture
 def rerankers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Theirs and ours over a model that gives these scores, or raises; theirs loads it from sentence_transformers."""
+    """Theirs and ours by a model that gives these scores, or raises; theirs loads it from sentence_transformers."""
     LOADED.clear()
 
     def made(*scores: float, error: Exception | None = None, **options: Any) -> tuple[Any, CrossEncoderRerank]:
@@ -61,7 +61,8 @@ def rerankers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(CrossEncoder=loaded))
         theirs = SentenceTransformerRerank(model="no/model", top_n=9, device="cpu", **options)
-        return theirs, CrossEncoderRerank(CallableScorer(lambda query, passages: predict(passages), name="model"))
+        scorer = CallableScorer(lambda query, passages: predict(passages), name="model")
+        return theirs, CrossEncoderRerank(scorer, blend=1)
 
     return made
 

@@ -58,6 +58,7 @@ from voicevault_retrievers.query import (
     Together,
 )
 from voicevault_retrievers.rerank import CrossEncoderRerank, RecencyRerank, WeightedRerank, load_scorer
+from voicevault_retrievers.rerank.cross_encoder import OPTIONS as RERANK_OPTIONS
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.types import Failure, Route
 
@@ -312,18 +313,7 @@ _STAGE_OPTIONS = {
     "near_duplicates": ("threshold", "by", "timeout"),
     "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
     "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
-    "rerank": (
-        "model",
-        "backend",
-        "depth",
-        "max_chars",
-        "passages",
-        "max_candidates",
-        "top_k",
-        "certainty",
-        "blend",
-        "timeout",
-    ),
+    "rerank": ("model", "backend", "depth", *RERANK_OPTIONS),
     "weighted": ("weights", "depth", "scale_fused", "chunk_index_key", "chunks_in_file_key"),
 }
 _EXPANSIONS: dict[str, Callable[..., Rewriter]] = {

@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,16 @@ def load(folder: Path, split: str = "test") -> tuple[list[Chunk], list[Judged]]:
             grades.setdefault(query, {})[document] = int(float(grade))
     asked = [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
     return chunks, [Judged(one["_id"], one["text"], grades[one["_id"]]) for one in asked if one["_id"] in grades]
+
+
+def drawn(questions: Sequence[Judged], most: int) -> list[Judged]:
+    """At most so many questions, the same each time."""
+    return Random(0).sample(list(questions), most) if len(questions) > most else list(questions)
+
+
+def ndcgs(channel: Channel, questions: Sequence[Judged]) -> list[float]:
+    """nDCG@10 of each question."""
+    return [ndcg(channel.search(question.text, DEPTH).ids, question.grades, DEPTH) for question in questions]
 
 
 def vectors(chunks: Sequence[Chunk], embedder: Embedder) -> ExactVectors:

@@ -14,12 +14,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.benchmarks.quality import load, run, vectors
+from tests.benchmarks.quality import drawn, load, ndcgs, run, vectors
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, Channel, VectorChannel, fuse
 from voicevault_retrievers.channel import Rewriter
@@ -74,11 +73,6 @@ class Remembering:
         return np.array([self.known[text] for text in texts])
 
 
-def scores(channel: Channel, questions: Sequence[Judged]) -> list[float]:
-    """nDCG@10 of each question as it is."""
-    return [ndcg(channel.search(question.text, 10).ids, question.grades, 10) for question in questions]
-
-
 def expanded(
     channel: Channel, questions: Sequence[Judged], queries: Sequence[Query], plain: Sequence[float]
 ) -> list[float]:
@@ -92,10 +86,10 @@ def expanded(
 def measure(name: str, folder: Path, embedder: Embedder) -> list[Row]:
     """The rows of one collection."""
     chunks, judged = load(folder)
-    questions = Random(0).sample(judged, QUESTIONS) if len(judged) > QUESTIONS else judged
+    questions = drawn(judged, QUESTIONS)
     bm25 = BM25.from_chunks(chunks)
     hybrid = fuse(bm25=bm25, dense=VectorChannel(vectors(chunks, embedder), embedder))
-    plain = {"BM25": scores(bm25, questions), "hybrid": scores(hybrid, questions)}
+    plain = {"BM25": ndcgs(bm25, questions), "hybrid": ndcgs(hybrid, questions)}
     rows = [Row(system, name, "nDCG@10", sum(found) / len(found)) for system, found in plain.items()]
     for expansion, rewriter in EXPANSIONS.items():
         bound = rewriter.over(bm25)

@@ -15,15 +15,13 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from random import Random
 
 import numpy as np
 
-from tests.benchmarks.quality import Ahead, load, run, vectors
+from tests.benchmarks.quality import Ahead, drawn, load, ndcgs, run, vectors
 from tests.benchmarks.results import Row, write
-from voicevault_retrievers import BM25, Channel, VectorChannel, fuse
+from voicevault_retrievers import BM25, VectorChannel, fuse
 from voicevault_retrievers.dense import SentenceTransformerEmbedder
-from voicevault_retrievers.evaluation import Judged, ndcg
 from voicevault_retrievers.evaluation.remembered import remembered
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.protocols import Embedder, Scorer
@@ -70,30 +68,20 @@ class KeptScorer:
         return repr(self.below)
 
 
-def drawn(questions: Sequence[Judged]) -> list[Judged]:
-    """At most 200, the same each time."""
-    return Random(0).sample(list(questions), QUESTIONS) if len(questions) > QUESTIONS else list(questions)
-
-
-def gains(channel: Channel, questions: Sequence[Judged]) -> list[float]:
-    """nDCG@10 of each question."""
-    return [ndcg(channel.search(question.text, 10).ids, question.grades, 10) for question in questions]
-
-
 def measure(name: str, folder: Path, embedder: Embedder, scorer: Scorer) -> Iterator[Row]:
     """The rows of one collection."""
     chunks, judged = load(folder)
-    questions = drawn(judged)
+    questions = drawn(judged, QUESTIONS)
     ahead = Ahead(embedder, [question.text for question in judged])
     fused = remembered(fuse(bm25=BM25.from_chunks(chunks), dense=VectorChannel(vectors(chunks, embedder), ahead)))
-    plain = gains(fused, questions)
+    plain = ndcgs(fused, questions)
     systems = {
-        READ: fused >> CrossEncoderRerank(scorer, depth=DEPTH, passages="start", timeout=None),
+        READ: fused >> CrossEncoderRerank(scorer, depth=DEPTH, passages="start", blend=1, timeout=None),
         DEFAULT: fused >> CrossEncoderRerank(scorer, timeout=None),
     }
     yield Row(WITHOUT, name, "nDCG@10", float(np.mean(plain)))
     for system, channel in systems.items():
-        found = gains(channel, questions)
+        found = ndcgs(channel, questions)
         compared = paired(plain, found)
         yield Row(system, name, "nDCG@10", float(np.mean(found)))
         yield Row(system, name, "gain", compared.difference)

@@ -11,6 +11,7 @@ from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Rewriter
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank.cross_encoder import OPTIONS
 from voicevault_retrievers.rerank.scorers import shared_scorer
 from voicevault_retrievers.types import Failure, Query, Ranking, Spread
 
@@ -148,15 +149,5 @@ class RememberedScorer:
 def read_once(stage: CrossEncoderRerank) -> CrossEncoderRerank:
     """The same reranker, but that it reads each pair once, and takes what time it needs."""
     scorer = shared_scorer(stage.scorer) if isinstance(stage.scorer, str) else stage.scorer
-    return CrossEncoderRerank(
-        RememberedScorer(scorer),
-        depth=stage.depth,
-        max_chars=stage.max_chars,
-        passages=stage.passages,
-        max_candidates=stage.max_candidates,
-        top_k=stage.top_k,
-        certainty=stage.certainty,
-        blend=stage.blend,
-        timeout=None,
-        name=stage.name,
-    )
+    options = {**{name: getattr(stage, name) for name in OPTIONS}, "timeout": None}
+    return CrossEncoderRerank(RememberedScorer(scorer), depth=stage.depth, name=stage.name, **options)

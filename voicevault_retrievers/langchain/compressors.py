@@ -25,7 +25,7 @@ from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.over import StagedRetriever, staged
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.blending import BLEND
-from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES
+from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import in_order, place_id, place_of, settled
 from voicevault_retrievers.types import Failure, Hit, Query, Ranking
@@ -148,17 +148,8 @@ class CrossEncoderReranker(Reranker):
         return self._reranking(max(MAX_DEPTH, whole("depth", self.depth)))
 
     def _reranking(self, depth: int) -> Stage:
-        return CrossEncoderRerank(
-            as_scorer(self.scorer),
-            depth=depth,
-            max_chars=self.max_chars,
-            passages=self.passages,
-            max_candidates=self.max_candidates,
-            top_k=self.top_k,
-            certainty=self.certainty,
-            blend=self.blend,
-            timeout=self.timeout,
-        )
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return CrossEncoderRerank(as_scorer(self.scorer), depth=depth, **options)
 
 
 class PageDiversityFilter(StageCompressor):

@@ -29,7 +29,7 @@ from voicevault_retrievers.made import Parts
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.blending import BLEND
-from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, Passages
+from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS, Passages
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import in_order, place_id, place_of, settled
 from voicevault_retrievers.types import Hit, Query, Ranking
@@ -234,17 +234,7 @@ class CrossEncoderRerank(Reranker):
         return self._reranking(max(MAX_DEPTH, self.depth))
 
     def _reranking(self, depth: int) -> Stage:
-        return CrossEncoderStage(
-            self.model,
-            depth=depth,
-            max_chars=self.max_chars,
-            passages=self.passages,
-            max_candidates=self.max_candidates,
-            top_k=self.top_k,
-            certainty=self.certainty,
-            blend=self.blend,
-            timeout=self.timeout,
-        )
+        return CrossEncoderStage(self.model, depth=depth, **{name: getattr(self, name) for name in OPTIONS})
 
 
 class PageDiversityPostprocessor(StagePostprocessor):

@@ -19,7 +19,7 @@ TINY = 1e-9
 """Of the highest score: what rounding leaves of a line is no deviation."""
 
 
-def settled_at(scores: Sequence[float], total: int, top_k: int, confidence: float) -> bool:
+def settled_at(scores: Sequence[float], total: int, top_k: int, certainty: float) -> bool:
     """Whether, with this probability or more, none of the passages after these comes among the best `top_k`.
 
     `scores` are those of the first of `total` passages, in the order of the search; higher is better.
@@ -36,4 +36,4 @@ def settled_at(scores: Sequence[float], total: int, top_k: int, confidence: floa
     bar = float(np.sort(values)[-top_k])
     deviation = max(deviation, TINY * float(np.abs(values).max(initial=1.0)))
     below = [0.5 * math.erfc((level + slope * x - bar) / (deviation * math.sqrt(2))) for x in depth[seen:].tolist()]
-    return math.prod(below) >= confidence
+    return math.prod(below) >= certainty

@@ -26,6 +26,8 @@ SCORES_KEPT = 4096
 AT_ONCE = 8
 """Passages between two looks at the clock."""
 MAX_CANDIDATES = 100
+OPTIONS = ("max_chars", "passages", "max_candidates", "top_k", "certainty", "blend", "timeout")
+"""What the frameworks and presets pass on as it is."""
 
 
 class CrossEncoderRerank(Stage):
@@ -48,7 +50,7 @@ class CrossEncoderRerank(Stage):
 
     Failures, which `refine` raises: RerankerNotAvailableError or MissingExtraError where the model cannot be had,
     RerankerError for a number of scores that is not that of the passages, InvalidScoreError for one that is NaN or
-    infinite, SearchTimeoutError.
+    infinite. `refine` takes what time it needs; in a search there is SearchTimeoutError too.
     """
 
     blocking = True

@@ -45,6 +45,10 @@ def provenance(hit: Hit) -> dict[str, Any]:
 def stage_entry(vote: Vote) -> dict[str, Any]:
     """What the provenance says of a stage's vote."""
     told: dict[str, Any] = {"rank": vote.rank, "score": vote.score}
+    if vote.probability is not None:
+        told["probability"] = vote.probability
+    if vote.via:
+        told["via"] = list(vote.via)
     if vote.parts:
         told["parts"] = {
             part.stage: {key: value for key, value in _channel(part).items() if key != "query"} for part in vote.parts
@@ -117,6 +121,8 @@ def _channel(vote: Vote) -> dict[str, Any]:
         told["query"] = vote.query
     if vote.terms:
         told["matched_terms"] = list(vote.terms)
+    if vote.via:
+        told["via"] = list(vote.via)
     if vote.parts:
         told["parts"] = {part.stage: _channel(part) for part in vote.parts}
     return told
@@ -141,10 +147,16 @@ def _vote(stage: str, rank: int | None, told: Mapping[str, Any]) -> Vote:
         1.0 if weight is None else weight,
         finite(told.get("contribution")),
         query=query if isinstance(query, str) else "",
-        terms=tuple(term for term in terms if isinstance(term, str)) if isinstance(terms, list | tuple) else (),
+        terms=_texts(terms),
         parts=tuple(_votes_in(told.get("parts"))),
         kind=kind if kind in get_args(ChannelKind) else None,
+        via=_texts(told.get("via")),
+        probability=finite(told.get("probability")),
     )
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(text for text in values if isinstance(text, str)) if isinstance(values, list | tuple) else ()
 
 
 def _headline(hit: Hit) -> str:
@@ -165,10 +177,14 @@ def _vote_lines(vote: Vote, indent: str) -> Iterator[str]:
     said = ["not among its best" if vote.rank is None else f"rank {vote.rank}"]
     if vote.score is not None:
         said.append(f"score {vote.score:.6g}")
+    if vote.probability is not None:
+        said.append(f"probability {vote.probability:.3f}")
     if vote.contribution is not None:
         said.append(f"adds {vote.contribution:.6g}" + (f" (weight {vote.weight:g})" if vote.weight != 1 else ""))
     if vote.terms:
         said.append(f"words {', '.join(vote.terms)}")
+    if vote.via:
+        said.append(f"via {' -> '.join(vote.via)}")
     if vote.query and vote.kind is not None:
         said.append(f"for {vote.query!r}")
     yield f"{indent}{vote.stage}: {', '.join(said)}"

@@ -17,11 +17,15 @@ from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Hit, Query,
 
 
 class Match(NamedTuple):
-    """What a leaf channel found: a chunk, its score (higher is better, None for rank only), the matched words."""
+    """What a leaf channel found: a chunk, its score (higher is better, None for rank only), the matched words.
+
+    `via` is what led to it, see `Vote`.
+    """
 
     chunk: Chunk
     score: float | None
     terms: tuple[str, ...] = ()
+    via: tuple[str, ...] = ()
 
 
 def in_given_order(matches: Iterable[Match]) -> list[Match]:
@@ -121,9 +125,12 @@ class Leaf(Channel):
                     best[match.chunk.id] = -(score or 0.0), rank, match, score, wording.text
         order = sorted(best, key=lambda key: (*best[key][1:2], support[key], key) if bare else (best[key][0], key))
         return tuple(
-            Hit(match.chunk, score, (Vote(self.name, rank, score, query=text, terms=match.terms, kind=self.kind),))
+            Hit(match.chunk, score, (self._vote(match, rank, score, text),))
             for rank, (_, _, match, score, text) in enumerate((best[key] for key in order[:k]), 1)
         )
+
+    def _vote(self, match: Match, rank: int, score: float | None, text: str) -> Vote:
+        return Vote(self.name, rank, score, query=text, terms=match.terms, kind=self.kind, via=match.via)
 
 
 class _Permitted(list[Sequence[Match]]):

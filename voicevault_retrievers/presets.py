@@ -57,7 +57,7 @@ from voicevault_retrievers.query import (
     SynonymExpansion,
     Together,
 )
-from voicevault_retrievers.rerank import CrossEncoderRerank, RecencyRerank, WeightedRerank, load_scorer
+from voicevault_retrievers.rerank import Calibration, CrossEncoderRerank, RecencyRerank, WeightedRerank, load_scorer
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS as RERANK_OPTIONS
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.types import Failure, Route
@@ -271,6 +271,8 @@ def _stage(data: Any) -> Stage:
 
 def _rerank(options: dict[str, Any]) -> Stage:
     model, backend = options.pop("model", DEFAULT_RERANKER), _known_backend(options.pop("backend", "auto"))
+    if isinstance(options.get("calibration"), Mapping):
+        options["calibration"] = _made(Calibration, options["calibration"])
     # By name it is looked for at the first search, where a missing model degrades the result and no more.
     return CrossEncoderRerank(model if backend == "auto" else load_scorer(model, backend), **options)
 

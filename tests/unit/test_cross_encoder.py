@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -19,9 +21,11 @@ from voicevault_retrievers.errors import (
     RerankerError,
     RerankerNotAvailableError,
 )
+from voicevault_retrievers.explanation import explain, provenance, votes_of
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import (
+    Calibration,
     CallableScorer,
     CrossEncoderRerank,
     OnnxScorer,
@@ -232,6 +236,47 @@ def test_loading_does_not_count_as_the_time_of_reranking() -> None:
     assert scorer.loads == 1
 
 
+@pytest.mark.parametrize("overtime", ["stop", "warn"])
+async def test_overtime_stops_or_warns(overtime: Literal["stop", "warn"], caplog: pytest.LogCaptureFixture) -> None:
+    free = threading.Event()
+
+    def slow(query: str, passages: Sequence[str]) -> list[float]:
+        free.wait(0.3)
+        return [float(passage) for passage in passages]
+
+    scorer = CallableScorer(slow, name="slow")
+    texts = [str(at) for at in range(3)]
+    reranked = Words(texts) >> CrossEncoderRerank(scorer, blend=1, timeout=0.05, overtime=overtime)
+    with caplog.at_level(logging.INFO):
+        found = reranked.search("q")
+        again = await reranked.asearch("q")
+    free.set()
+    assert any(failure.degrades for failure in found.errors) == (overtime == "stop")
+    assert {*found.ids} == {*again.ids} == {*texts}
+    if overtime == "warn":
+        assert found.ids == again.ids == ("2", "1", "0")
+        assert [failure.kind for failure in found.errors] == ["Overtime"]
+        assert "more than 0.05 were not expected" in caplog.text
+        assert "3 passages in" in caplog.text
+
+
+def test_probabilities_stand_beside_the_scores() -> None:
+    known = Calibration(slope=0.5, intercept=-1.0)
+    stage = CrossEncoderRerank(CallableScorer(lambda q, p: [2.0, 4.0][: len(p)], name="n"), depth=2, calibration=known)
+    found = stage.refine(Query("q"), ranking("a", "b", "c"))
+    votes = {hit.id: hit.vote("rerank") for hit in found}
+    assert {key: vote and vote.probability for key, vote in votes.items()} == {
+        "0": 0.5,
+        "1": 1 / (1 + math.exp(-1)),
+        "2": None,
+    }
+    first = found.hits[0]
+    told = provenance(first)
+    assert told["rerank"]["probability"] == votes[first.id].probability  # type: ignore[union-attr]
+    assert votes_of(told)[-1] == votes[first.id]
+    assert "probability 0." in explain(first)
+
+
 def test_scoring_stops_where_the_best_are_sure_to_stay() -> None:
     texts = ["x" * round(1000 - 250 * math.log(at)) for at in range(1, 41)]
     scorer = Counting()
@@ -298,7 +343,10 @@ def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
     stage = CrossEncoderRerank(scorer)
     stage.warm_up()
     assert len(scorer.asked) == 1
-    shown = "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', blend=0.4, timeout=5.0, name='rerank')"
+    shown = (
+        "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', blend=0.4, timeout=5.0, "
+        "overtime='stop', name='rerank')"
+    )
     assert repr(CrossEncoderRerank("m", depth=5)) == shown
     for wrong in (
         {"depth": 0},

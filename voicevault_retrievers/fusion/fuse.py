@@ -266,7 +266,7 @@ def _vote(name: str, rank: int, hit: Hit, weight: float, contribution: float) ->
     """A vote of the channel's own is carried on; the votes of a composition become the parts of one."""
     own = hit.votes[0] if len(hit.votes) == 1 else None
     if own is not None and own.stage == name and (not own.parts or own.contribution is None):
-        return Vote(name, rank, own.score, weight, contribution, own.query, own.terms, own.parts, own.kind)
+        return replace(own, rank=rank, weight=weight, contribution=contribution)
     leaf = next((part for vote in hit.votes for part in vote.leaves()), None)
     return Vote(
         name,

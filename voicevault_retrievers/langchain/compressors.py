@@ -23,9 +23,9 @@ from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, told_of
 from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.over import StagedRetriever, staged
-from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank import Calibration, CrossEncoderRerank
 from voicevault_retrievers.rerank.blending import BLEND
-from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS
+from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS, Overtime
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import in_order, place_id, place_of, settled
 from voicevault_retrievers.types import Failure, Hit, Query, Ranking
@@ -124,7 +124,8 @@ class CrossEncoderReranker(Reranker):
     reads `max_chars` characters of a document: the window that matches the query best, or with `passages="start"` the
     first. Behind a retriever (`>>`) it scores the first `depth`; of documents that it is given, all up to
     `max_candidates`. After `timeout` seconds (None waits) what was scored comes first, and the documents say so under
-    `degraded`. `top_k` and `certainty` let it stop where the best are sure: see `rerank.CrossEncoderRerank`.
+    `degraded`. `top_k` and `certainty` let it stop where the best are sure; `overtime` and `calibration`: see
+    `rerank.CrossEncoderRerank`.
     `metadata["relevance_score"]` becomes what a document is ordered by: its place and its logit, of which `blend` says
     how much the logit counts. With `blend=1` it is the logit itself, unbounded, and the order that documents came in
     does not count. `metadata["voicevault"]["rerank"]` has the rank and, as score, the logit.
@@ -139,6 +140,8 @@ class CrossEncoderReranker(Reranker):
     certainty: float | None = None
     blend: float = BLEND
     timeout: float | None = 5.0
+    overtime: Overtime = "stop"
+    calibration: Calibration | None = None
 
     @property
     def stage(self) -> Stage:

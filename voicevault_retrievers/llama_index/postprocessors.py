@@ -27,9 +27,10 @@ from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.llama_index.reranking_events import reranking
 from voicevault_retrievers.made import Parts
 from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.rerank import Calibration
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.blending import BLEND
-from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS, Passages
+from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS, Overtime, Passages
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import in_order, place_id, place_of, settled
 from voicevault_retrievers.types import Hit, Query, Ranking
@@ -65,6 +66,8 @@ class CrossEncoderOptions(RerankerOptions, total=False):
     certainty: float | None
     blend: float
     timeout: float | None
+    overtime: Overtime
+    calibration: Calibration | None
 
 
 class StagePostprocessor(BaseNodePostprocessor):
@@ -193,8 +196,8 @@ class CrossEncoderRerank(Reranker):
     `model` is the name of a model or a profile, found on first use, or a scorer. It reads `max_chars` characters of a
     node: the window that matches the query best, or with `passages="start"` the first. In a retriever it scores the
     first `depth`; of nodes that it is given, all up to `max_candidates`. After `timeout` seconds what was scored comes
-    first, and the nodes say so. `top_k` and `certainty` let it stop where the best are sure: see
-    `rerank.CrossEncoderRerank`. Raises ConfigError without a query.
+    first, and the nodes say so. `top_k` and `certainty` let it stop where the best are sure; `overtime` and
+    `calibration`: see `rerank.CrossEncoderRerank`. Raises ConfigError without a query.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -211,6 +214,8 @@ class CrossEncoderRerank(Reranker):
     certainty: float | None = Field(default=None, gt=0, lt=1, description="How sure, before scoring stops early.")
     blend: float = Field(default=BLEND, gt=0, le=1, description="How much the logit counts; the rest is the place.")
     timeout: float | None = Field(default=5.0, gt=0, description="Seconds until scoring stops; None waits.")
+    overtime: Overtime = Field(default="stop", description='After `timeout`: "stop", or go on and "warn".')
+    calibration: Calibration | None = Field(default=None, description="Makes probabilities of scores.")
 
     def __init__(self, model: str | Scorer = DEFAULT_MODEL, **options: Unpack[CrossEncoderOptions]) -> None:
         StagePostprocessor.__init__(self, model=model, **options)

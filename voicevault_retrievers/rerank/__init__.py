@@ -1,6 +1,7 @@
 """Reranking: a closer look at the first hits."""
 
 from voicevault_retrievers.rerank.calibration import (
+    CALIBRATIONS,
     Calibration,
     Threshold,
     brier_score,
@@ -24,6 +25,7 @@ from voicevault_retrievers.rerank.weighted import WeightedRerank
 from voicevault_retrievers.rerank.windows import WindowSelector, best_window
 
 __all__ = [
+    "CALIBRATIONS",
     "PROFILES",
     "Calibration",
     "CallableScorer",

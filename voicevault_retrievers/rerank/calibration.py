@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -78,6 +79,10 @@ class Threshold:
         if failed or not scores:
             return any_hit(ranking)
         return "ok" if self.calibration.probability(max(scores)) >= self.least else "none"
+
+
+CALIBRATIONS: Mapping[str, Calibration] = {}
+"""Of models by name."""
 
 
 def any_hit(ranking: Ranking) -> Confidence:

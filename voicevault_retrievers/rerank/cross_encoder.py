@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from time import monotonic
 from typing import Literal, TypeAlias, cast
 
 from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import Stage, rescored
 from voicevault_retrievers.checks import number, seconds_or_none, whole, whole_or_none
+from voicevault_retrievers.dense.weights import canonical
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rerank.adaptive import settled_at
 from voicevault_retrievers.rerank.blending import BLEND, blended
-from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, shared_scorer
+from voicevault_retrievers.rerank.calibration import CALIBRATIONS, Calibration
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, PROFILES, shared_scorer
 from voicevault_retrievers.rerank.windows import WindowSelector
-from voicevault_retrievers.types import Failure, Query, Ranking
+from voicevault_retrievers.types import Failure, Hit, Query, Ranking
 
 Passages: TypeAlias = Literal["window", "start"]
+Overtime: TypeAlias = Literal["stop", "warn"]
 
 SCORES_KEPT = 4096
 AT_ONCE = 8
 """Passages between two looks at the clock."""
 MAX_CANDIDATES = 100
-OPTIONS = ("max_chars", "passages", "max_candidates", "top_k", "certainty", "blend", "timeout")
+OPTIONS = (
+    "max_chars",
+    "passages",
+    "max_candidates",
+    "top_k",
+    "certainty",
+    "blend",
+    "timeout",
+    "overtime",
+    "calibration",
+)
 """What the frameworks and presets pass on as it is."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class CrossEncoderRerank(Stage):
@@ -36,7 +54,8 @@ class CrossEncoderRerank(Stage):
     A hit's score becomes `(1 - blend) * place + blend * logit / deviation`: the standard score of its place in the
     order given (of fewer than 20 less), and of its logit, whose deviation is taken as 3 at least: a scorer that tells
     nothing apart changes little. `blend` is in (0, 1]; with 1 the score is the logit itself, and the order given does
-    not count. Its vote has the logit: unbounded, higher is more relevant. See `rerank.blending`.
+    not count. Its vote has the logit: unbounded, higher is more relevant. See `rerank.blending`. Beside it stands the
+    probability of relevance by the `calibration`, or without one by that of the model where `CALIBRATIONS` has it.
 
     Reads the query's own text, not its variants, and of a chunk `max_chars` characters: the window that has most of
     the query's words (`passages` "window"), or the first ("start"). Scores are kept between asks. `scorer` may be a
@@ -45,8 +64,8 @@ class CrossEncoderRerank(Stage):
 
     Passages are scored in their order, some at a time. After `timeout` seconds (None waits; loading the model does not
     count), or where the scorer fails, those that were scored come first, in its order, the others follow in theirs, and
-    the failure is noted. With a `certainty` in (0, 1), scoring stops where the best `top_k` stay the best with it: see
-    `rerank.adaptive`.
+    the failure is noted. With `overtime` "warn" scoring goes on, and a note says how long it took. With a `certainty`
+    in (0, 1), scoring stops where the best `top_k` stay the best with it: see `rerank.adaptive`.
 
     Failures, which `refine` raises: RerankerNotAvailableError or MissingExtraError where the model cannot be had,
     RerankerError for a number of scores that is not that of the passages, InvalidScoreError for one that is NaN or
@@ -67,6 +86,8 @@ class CrossEncoderRerank(Stage):
         certainty: float | None = None,
         blend: float = BLEND,
         timeout: float | None = 5.0,
+        overtime: Overtime = "stop",
+        calibration: Calibration | None = None,
         name: str = "rerank",
     ) -> None:
         super().__init__()
@@ -74,6 +95,8 @@ class CrossEncoderRerank(Stage):
             raise ConfigError(f"a scorer is a cross-encoder's name, or has a name and score(), not {scorer!r}")
         if passages not in ("window", "start"):
             raise unknown("passages", passages, ("window", "start"))
+        if overtime not in ("stop", "warn"):
+            raise unknown("overtime", overtime, ("stop", "warn"))
         if (top_k is None) != (certainty is None):
             raise ConfigError("top_k and certainty go together: the first says whose order is to be sure, and how sure")
         if certainty is not None and not 0.0 < certainty < 1.0:
@@ -89,11 +112,20 @@ class CrossEncoderRerank(Stage):
         if not 0.0 < self.blend <= 1.0:
             raise ConfigError(f"blend is above 0 and at most 1, not {blend!r}")
         self.timeout = seconds_or_none("timeout", timeout)
+        self.overtime = overtime
+        self.calibration = calibration
         self.name = name
         self._loaded: Scorer | None = None
         self._ready = not isinstance(scorer, str) and not callable(getattr(scorer, "load", None))
         self._lock = Mutex()
         self._kept: Recent[tuple[str, str], float] = Recent(SCORES_KEPT)
+
+    @property
+    def scorer_name(self) -> str:
+        """The name of the scorer, or that of the model which a profile's name stands for."""
+        if isinstance(self.scorer, str):
+            return canonical(PROFILES.get(self.scorer, self.scorer))
+        return self.scorer.name
 
     def needs(self, k: int) -> int:
         return max(k, min(self.depth, self.max_candidates))
@@ -113,12 +145,13 @@ class CrossEncoderRerank(Stage):
             if isinstance(loaded, Exception):
                 return ranking.failing(Failure.of(self.name, loaded))
         scores: list[float] = []
+        began = monotonic()
         for group in self._groups(query, ranking, scores):
             (outcome,) = yield (
                 Call(
                     self.name,
                     partial(self._scores, query.text, group),
-                    timeout=self.timeout,
+                    timeout=self.timeout if self.overtime == "stop" else None,
                     lane=self._lane,
                     kind="stage",
                     texts=(query.text,),
@@ -127,7 +160,7 @@ class CrossEncoderRerank(Stage):
             if isinstance(outcome, Exception):
                 return self._ordered(ranking, scores).failing(self._cut_short(outcome, len(scores), ranking))
             scores += outcome
-        return self._ordered(ranking, scores)
+        return self._ordered(ranking, scores).failing(*self._told(len(scores), monotonic() - began))
 
     def warm_up(self) -> None:
         """Load the model and score one pair, so that the first search does not wait for it."""
@@ -162,10 +195,26 @@ class CrossEncoderRerank(Stage):
     def _ordered(self, ranking: Ranking, scores: Sequence[float]) -> Ranking:
         wanted = min(len(ranking.hits), self.depth)
         found = rescored(ranking, self.name, blended(scores, self.blend), scores) if scores else ranking
+        found = self._calibrated(found, len(scores))
         if wanted <= self.max_candidates:
             return found
         said = f"{wanted} candidates: the first {self.max_candidates} were scored (max_candidates)"
         return found.failing(Failure(self.name, "TooManyCandidates", said, degrades=False))
+
+    def _calibrated(self, ranking: Ranking, scored: int) -> Ranking:
+        """The probabilities beside the scores of the first hits."""
+        calibration = self.calibration or CALIBRATIONS.get(self.scorer_name)
+        if calibration is None:
+            return ranking
+        probable = [_probable(hit, self.name, calibration) for hit in ranking.hits[:scored]]
+        return replace(ranking, hits=(*probable, *ranking.hits[scored:]))
+
+    def _told(self, scored: int, seconds: float) -> Iterator[Failure]:
+        _LOG.info("%s: %d passages in %.0f ms, %.1f a second", self.name, scored, seconds * 1e3, scored / seconds)
+        if self.timeout is not None and seconds > self.timeout:
+            said = f"{scored} passages took {seconds:.1f} seconds; more than {self.timeout:g} were not expected"
+            _LOG.warning("%s: %s", self.name, said)
+            yield Failure(self.name, "Overtime", said, degrades=False)
 
     def _cut_short(self, error: Exception, scored: int, ranking: Ranking) -> Failure:
         if not scored:
@@ -190,9 +239,11 @@ class CrossEncoderRerank(Stage):
 
     def __repr__(self) -> str:
         sure = f", top_k={self.top_k}, certainty={self.certainty}" if self.top_k else ""
+        more = f", calibration={self.calibration!r}" if self.calibration else ""
         return (
             f"CrossEncoderRerank({self.scorer!r}, depth={self.depth}, max_chars={self.max_chars}, "
-            f"passages={self.passages!r}{sure}, blend={self.blend}, timeout={self.timeout}, name={self.name!r})"
+            f"passages={self.passages!r}{sure}, blend={self.blend}, timeout={self.timeout}, "
+            f"overtime={self.overtime!r}{more}, name={self.name!r})"
         )
 
 
@@ -204,6 +255,14 @@ def rank_passages(
         return []
     found = shared_scorer(scorer) if isinstance(scorer, str) else scorer
     return sorted(enumerate(_scored(found, query, passages)), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _probable(hit: Hit, stage: str, calibration: Calibration) -> Hit:
+    vote = hit.vote(stage)
+    if vote is None or vote.score is None:
+        return hit
+    told = replace(vote, probability=calibration.probability(vote.score))
+    return replace(hit, votes=tuple(told if one is vote else one for one in hit.votes))
 
 
 def _scored(scorer: Scorer, query: str, passages: Sequence[str]) -> list[float]:

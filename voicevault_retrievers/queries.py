@@ -1,0 +1,136 @@
+"""What is asked: Query, its Variants, its Route. All are values: a change makes a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, canonical, compile_filter, scope
+from voicevault_retrievers.frozen import FrozenDict, positive
+from voicevault_retrievers.turns import Turn, as_turn
+
+Vector: TypeAlias = NDArray[np.float32]
+
+ANY_EMBEDDER = ""
+"""The key of a bare vector: it serves the channels whose dimension fits."""
+
+
+class Route(str, Enum):
+    """Which channels a query needs."""
+
+    SIMPLE = "simple"
+    STANDARD = "standard"
+    COMPLEX = "complex"
+    ANALYTICAL = "analytical"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Another wording of a query.
+
+    `weight` is in (0, 1]: it scales what the variant's hits score. `channels` names the channels, or kinds of channels,
+    that it is for (None: all). BM25 searches for `terms`, if given, not for `text`: texts whose words count so often.
+    """
+
+    text: str
+    weight: float = 1.0
+    channels: frozenset[str] | None = None
+    terms: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise ConfigError(f"a variant's text is a string, not {type(self.text).__name__}")
+        object.__setattr__(self, "text", _valid(self.text))
+        if not 0.0 < self.weight <= 1.0:
+            raise ConfigError(f"the weight of a variant is above 0 and at most 1, not {self.weight!r}")
+        if isinstance(self.channels, str):
+            raise ConfigError(f"a variant's channels are a set of names, not the string {self.channels!r}")
+        if self.channels is not None:
+            object.__setattr__(self, "channels", frozenset(self.channels))
+        object.__setattr__(self, "terms", positive("the terms of a variant", self.terms))
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """What is asked. A plain string is accepted wherever a query is.
+
+    `variants` are further wordings. `vectors` maps an embedder's fingerprint to the query's embedding; a bare array is
+    kept under `ANY_EMBEDDER`. `where` narrows the search, `require` is the caller's access rights: both are filters,
+    applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see `filters.scope`).
+    `weights` overrides those of fused channels by name. `history` is the conversation so far, oldest turn first.
+    """
+
+    text: str
+    variants: tuple[Variant, ...] = ()
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    sparse: Mapping[str, float] | None = None
+    route: Route | None = None
+    where: Filter | None = None
+    require: Filter | None = None
+    weights: Mapping[str, float] | None = None
+    reference_date: date | datetime | None = None
+    max_context_tokens: int | None = None
+    history: tuple[Turn, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise ConfigError(f"a query is a string or a Query, not {type(self.text).__name__}")
+        compile_filter(self.where)
+        if self.weights is not None and not isinstance(self.weights, Mapping):
+            raise ConfigError(f"weights is a mapping of channel names to numbers, not {self.weights!r}")
+        whole_or_none("max_context_tokens", self.max_context_tokens)
+        vectors: Any = self.vectors if isinstance(self.vectors, Mapping) else {ANY_EMBEDDER: self.vectors}
+        object.__setattr__(self, "where", deepcopy(self.where))
+        object.__setattr__(self, "require", deepcopy(scope(self.require)))
+        object.__setattr__(self, "text", _valid(self.text))
+        object.__setattr__(self, "vectors", FrozenDict({key: _vector(v) for key, v in vectors.items()}))
+        object.__setattr__(self, "history", tuple(map(as_turn, self.history)))
+        object.__setattr__(self, "variants", tuple(v if isinstance(v, Variant) else Variant(v) for v in self.variants))
+
+    def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
+        """The query's text and those of its variants that are for this channel, each text once."""
+        own = [v for v in self.variants if v.channels is None or name in v.channels or kind in v.channels]
+        found: dict[str, Variant] = {self.text: Variant(self.text)}
+        for variant in own:
+            found.setdefault(variant.text, variant)
+        return tuple(found.values())
+
+    def _parts(self) -> tuple[Any, ...]:
+        asked = self.text, self.variants, self.sparse, self.route, canonical(self.where), canonical(self.require)
+        return (*asked, self.weights, self.reference_date, self.max_context_tokens, self.history)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Query):
+            return NotImplemented
+        same = self._parts() == other._parts() and self.vectors.keys() == other.vectors.keys()
+        return same and all(np.array_equal(vector, other.vectors[key]) for key, vector in self.vectors.items())
+
+    def __hash__(self) -> int:
+        return hash((self.text, self.variants))
+
+
+def as_query(query: str | Query) -> Query:
+    """A query from a query or a plain string."""
+    return query if isinstance(query, Query) else Query(query)
+
+
+def _valid(text: str) -> str:
+    """The text without lone surrogates, which no encoder of a model or store takes."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _vector(values: ArrayLike) -> Vector:
+    vector = np.array(values, dtype=np.float32)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        raise ConfigError(f"a query vector is one row of finite numbers, not shape {vector.shape}")
+    vector.setflags(write=False)
+    return vector

@@ -1,0 +1,43 @@
+"""Whole pipelines as YAML.
+
+```yaml
+version: 1
+name: voicevault                  # any name
+k: 5                              # results of a search that asks for no other number
+timeout: 30                       # seconds for a whole search; none unless given
+on_error: skip                    # or raise
+channels:                         # any of these; `{}` for the defaults
+  bm25: {formula: okapi, k1: 1.5, b: 0.75, statistics: collection, depth: 100, timeout: 5}
+  dense: {model: all-MiniLM-L6-v2, backend: auto, depth: 100, timeout: 5}
+route: {method: rules, simple: [bm25]}  # the channels of a route; all on those not named. Or `route: rules`
+expansion: {method: rules, size: 3}   # or a list of such: rules, acronyms, compounds, synonyms, spelling, rm3
+fusion: {method: rrf, k: 60, depth: 100, weights: {bm25: 1.0, dense: 1.0}}
+stages:                           # in this order
+  - rerank: {model: ms-marco-MiniLM-L-12-v2, backend: auto, depth: 20, timeout: 5}
+  - weighted: {weights: {fused: 0.4, semantic: 0.3, keyword: 0.2, position: 0.1}, depth: 100, scale_fused: false}
+  - recency: {weight: 0.1, half_life_days: 30, date_key: date, reference_date: 2026-01-31, depth: 100}
+  - near_duplicates: {threshold: 0.8, by: shingles, timeout: 5}
+  - mmr: {lambda_mult: 0.7, by: vectors, depth: 100, timeout: 5}
+  - page_cap: {max_chunks_per_page: 2, max_chunks_per_document: 5}
+context: {max_tokens: 3000, max_chars: 12000, history_turns: 5, markers: source, reorder: false}
+```
+
+Which keys `fusion` has beside `method`, `depth` and `weights` depends on the method: `{method: convex, alpha: 0.5}`.
+`${NAME}` in a text reads the environment; alone it may be a number. An unknown key is an error that names the nearest.
+"""
+
+from voicevault_retrievers.presets.files import load_preset, preset_data, preset_file, preset_names, save_preset
+from voicevault_retrievers.presets.preset import DEFAULT_MODEL, KEYS, VERSION, Base, Preset
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "KEYS",
+    "VERSION",
+    "Base",
+    "Preset",
+    "load_preset",
+    "preset_data",
+    "preset_file",
+    "preset_names",
+    "save_preset",
+]

@@ -1,0 +1,113 @@
+"""A preset: a pipeline but for what its channels search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion import Method, fuse
+from voicevault_retrievers.fusion.fuse import OnError, checked_weights
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets.asking import expansion, fusion, router
+from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
+from voicevault_retrievers.presets.sections import choice, filled, known_backend, listed, made, section
+from voicevault_retrievers.types import Failure
+
+VERSION = 1
+KEYS = ("version", "name", "k", "timeout", "on_error", "channels", "route", "expansion", "fusion", "stages", "context")
+DEFAULT_MODEL = "all-MiniLM-L6-v2"
+
+_ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
+_CONTEXT_OPTIONS = tuple(option.name for option in fields(ContextBuilder) if option.name != "count_tokens")
+
+
+class Base(Protocol):
+    """What a preset searches: a knowledge base, several, or anything with these two channels."""
+
+    def bm25(self, **options: Any) -> Channel: ...
+
+    def dense(self, **options: Any) -> Channel: ...
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A pipeline but for the channels' contents. `channels` are the options of each channel's constructor.
+
+    `model` and `backend` name the embedder for what is indexed with this preset; a knowledge base keeps its own.
+    """
+
+    name: str
+    channels: Mapping[str, Mapping[str, Any]]
+    depths: Mapping[str, int]
+    model: str
+    backend: str
+    route: Rewriter | None
+    expansion: Rewriter | None
+    method: Method
+    weights: Mapping[str, float]
+    stages: tuple[Stage, ...]
+    context: ContextBuilder
+    k: int
+    timeout: float | None
+    on_error: OnError
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Preset:
+        """A preset from plain data; ConfigError for what is unknown or malformed."""
+        data = filled(section("preset", data, *KEYS))
+        if data.get("version") != VERSION or isinstance(data["version"], bool):
+            raise ConfigError(f"a preset says `version: {VERSION}`; this one has {data.get('version')!r}")
+        channels = {
+            name: section(name, options, *CHANNEL_OPTIONS.get(name, ()), "depth", "timeout")
+            for name, options in section("channels", data.get("channels", {"bm25": {}, "dense": {}}), *CHANNELS).items()
+        }
+        fused, method = fusion(data.get("fusion"))
+        dense = channels.get("dense", {})
+        return cls(
+            name=str(data.get("name", "custom")),
+            channels={name: CHANNELS[name](options) for name, options in channels.items()},
+            depths={
+                name: whole(f"the depth of {name!r}", options.get("depth", fused.get("depth", 100)))
+                for name, options in channels.items()
+            },
+            model=dense.get("model", DEFAULT_MODEL),
+            backend=known_backend(dense.get("backend", "auto")),
+            route=router(data.get("route")),
+            expansion=expansion(data.get("expansion")),
+            method=method,
+            weights=checked_weights(section("weights", fused.get("weights"), *channels), channels),
+            stages=tuple(stage(one) for one in listed(data.get("stages"))),
+            context=made(ContextBuilder, section("context", data.get("context"), *_CONTEXT_OPTIONS)),
+            k=whole("k", data.get("k", 5), least=0),
+            timeout=seconds_or_none("timeout", data.get("timeout")),
+            on_error=choice("on_error", data.get("on_error", "skip"), _ON_ERROR),
+        )
+
+    def over(self, base: Base) -> Pipeline:
+        """The pipeline over a knowledge base, or several."""
+        channels = {name: getattr(base, name)(**options) for name, options in self.channels.items()}
+        return self.build(channels, notes=getattr(base, "notes", ()))
+
+    def build(self, channels: Mapping[str, Channel], *, notes: Iterable[Failure] = ()) -> Pipeline:
+        """The pipeline over channels of the names that the preset has."""
+        if set(channels) != set(self.channels):
+            raise ConfigError(
+                f"preset {self.name!r} has the channels {sorted(self.channels)}, given {sorted(channels)}"
+            )
+        channel: Channel = fuse(
+            channels, method=self.method, weights=self.weights, depth=self.depths, on_error=self.on_error
+        )
+        if self.expansion is not None:
+            channel = self.expansion >> channel
+        if self.route is not None:
+            channel = self.route >> channel
+        for stage in self.stages:
+            channel = channel >> stage.over(channels)
+        return Pipeline(
+            channel, k=self.k, context=self.context, timeout=self.timeout, on_error=self.on_error, notes=notes
+        )

@@ -1,0 +1,71 @@
+"""What the sections of a preset share: known keys, choices by name, and `${NAME}`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from voicevault_retrievers.dense.weights import BACKENDS
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.extras import require
+
+T = TypeVar("T")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def section(kind: str, data: Any, *known: str) -> Mapping[str, Any]:
+    """A mapping with none but known keys; None is an empty one."""
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{kind} is a mapping of options, not {data!r}")
+    for key in data:
+        if key not in known:
+            raise unknown(f"key in {kind}", key, known)
+    return data
+
+
+def listed(data: Any) -> list[Any]:
+    """The stages as a list; None is an empty one."""
+    if data is not None and not isinstance(data, list):
+        raise ConfigError(f"stages is a list, each entry a name with its options, not {data!r}")
+    return data or []
+
+
+def known_backend(name: Any) -> str:
+    """A backend by name, or "auto"."""
+    return choice("backend", name, {backend: backend for backend in ("auto", *BACKENDS)})
+
+
+def choice(kind: str, name: Any, choices: Mapping[str, T]) -> T:
+    """One of some choices by its name; an error names the nearest."""
+    if not isinstance(name, str) or name not in choices:
+        raise unknown(kind, name, choices)
+    return choices[name]
+
+
+def made(make: Callable[..., T], options: Mapping[str, Any]) -> T:
+    """What is made with these options; ConfigError where it does not take one."""
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise ConfigError(f"{make.__name__} does not take {dict(options)}: {error}") from error
+
+
+def filled(value: Any) -> Any:
+    """The value with `${NAME}` in its texts replaced from the environment."""
+    if isinstance(value, str):
+        text = _VARIABLE.sub(_variable, value)
+        whole_value = _VARIABLE.fullmatch(value) is not None
+        return require("yaml", extra="cli").safe_load(text) if whole_value else text
+    if isinstance(value, Mapping):
+        return {key: filled(item) for key, item in value.items()}
+    return [filled(item) for item in value] if isinstance(value, list) else value
+
+
+def _variable(match: re.Match[str]) -> str:
+    if match[1] not in os.environ:
+        raise ConfigError(f"the environment has no {match[1]}, which the preset refers to")
+    return os.environ[match[1]]

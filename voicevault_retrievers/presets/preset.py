@@ -16,6 +16,7 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets.asking import expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.sections import choice, filled, known_backend, listed, made, section
+from voicevault_retrievers.presets.stages import stage
 from voicevault_retrievers.types import Failure
 
 VERSION = 1
@@ -106,8 +107,8 @@ class Preset:
             channel = self.expansion >> channel
         if self.route is not None:
             channel = self.route >> channel
-        for stage in self.stages:
-            channel = channel >> stage.over(channels)
+        for one in self.stages:
+            channel = channel >> one.over(channels)
         return Pipeline(
             channel, k=self.k, context=self.context, timeout=self.timeout, on_error=self.on_error, notes=notes
         )

@@ -31,7 +31,7 @@ def measure(given: Collection, reader: Scorer) -> Iterator[Row]:
     """The rows of one collection."""
     plain = ndcgs(given.fused, given.questions)
     systems = {
-        READ: given.fused >> CrossEncoderRerank(reader, depth=DEPTH, passages="start", blend=1, timeout=None),
+        READ: given.fused >> CrossEncoderRerank(reader, depth=DEPTH, blend=1, timeout=None),
         DEFAULT: given.fused >> CrossEncoderRerank(reader, timeout=None),
     }
     yield Row(WITHOUT, given.name, "nDCG@10", float(np.mean(plain)))

@@ -11,7 +11,7 @@ from tests.docs.blocks import blocks, printed
 from tests.docs.test_documents_run import needs_weights
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("fusion", "expansion", "reranking")}
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("fusion", "expansion", "newsroom", "reranking")}
 
 
 @needs_weights

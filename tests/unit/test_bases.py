@@ -21,6 +21,7 @@ from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import Bases, KnowledgeBase, standardised
+from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 from voicevault_retrievers.types import Chunk, Hit, Query, Variant
@@ -292,3 +293,18 @@ def test_bases_that_agree_are_fused_by_the_default(make: Make) -> None:
     ranking = fuse(bm25=bases.bm25(), dense=bases.dense()).search("hot pump")
     assert ranking.hits
     assert ranking.errors == ()
+
+
+def test_reload_sees_what_was_removed_and_what_came_back(make: Make, tmp_path: Path) -> None:
+    make("a", 0)
+    made = make("b", 1)
+    bases = Bases(["a", "b"], root=tmp_path)
+    both = {hit.id for hit in bases.bm25().search("pump")}
+    assert len(both) == 2
+    remove(made.path)
+    assert bases.reload()
+    assert not bases.reload()
+    assert {hit.id for hit in bases.bm25().search("pump")} < both
+    make("b", 1)
+    assert bases.reload()
+    assert {hit.id for hit in bases.bm25().search("pump")} == both

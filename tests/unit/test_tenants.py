@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,11 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, DocumentError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.store import Changes, KnowledgeBase, TenantIndex
+from voicevault_retrievers.store.view import View
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query
+from voicevault_retrievers.types import Chunk, Query, Variant
 
 NEWS = [Chunk("a", "the minister resigns", metadata={"year": 2024}), Chunk("b", "the minister stays")]
 
@@ -54,18 +57,29 @@ def test_an_index_is_made_kept_and_found_again(tmp_path: Path) -> None:
 def test_it_is_opened_by_the_first_search_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _index(tmp_path, "acme", *NEWS)
     opened: list[str] = []
-    real = KnowledgeBase.open
+    made: list[View] = []
+    real, keyword = KnowledgeBase.open, View.bm25
 
     def counted(base: str, **options: object) -> KnowledgeBase:
         opened.append(base)
         return real(base, **options)  # type: ignore[arg-type]  # passed through
 
+    def making(view: View, **options: Any) -> BM25:
+        made.append(view)
+        return keyword(view, **options)
+
+    monkeypatch.setattr(View, "bm25", making)
     monkeypatch.setattr(KnowledgeBase, "open", counted)
     index = TenantIndex("acme", root=tmp_path)
-    assert opened == []
-    channels = [index.bm25() for _ in range(3) if index.search("minister").hits]
+    pipeline = Preset.of({"version": 1}).over(index)
+    pipeline.describe()
+    assert (opened, made) == ([], [])
+    for _ in range(3):
+        assert index.search("minister").hits
+        assert index.channel.named("another").search("minister").hits
+    assert (opened, len(made)) == (["acme"], 1)
+    assert pipeline.search("minister").hits
     assert opened == ["acme"]
-    assert channels[0] is channels[2]
 
 
 def test_what_has_changed_at_the_source_is_seen(tmp_path: Path) -> None:
@@ -191,6 +205,66 @@ def test_it_is_a_channel_of_pipelines_and_a_base_with_vectors(tmp_path: Path) ->
     assert index.base.dense().search("minister resigns").ids[0] == "a"
     scores = index.channel.scores(Query("minister"), ["a", "none"])
     assert scores == index.bm25().scores(Query("minister"), ["a", "none"])
+
+
+def test_its_channels_search_what_is_here_as_those_of_the_base_do(tmp_path: Path) -> None:
+    index = TenantIndex("acme", root=tmp_path, embedder=HashEmbedder(), source=Desk(*NEWS))
+    bm25, dense = index.bm25(formula="okapi", name="words"), index.dense(name="meaning")
+    for channel in (bm25, dense):
+        found = channel.search("minister resigns")
+        assert found.hits == ()
+        assert [(note.stage, note.kind, note.degrades) for note in found.errors] == [(channel.name, "missing", False)]
+        asked = Query("minister")
+        assert (channel.scores(asked, ["a"]), channel.spread(asked), channel.sample(asked)) == ({}, None, None)
+    index.rebuild()
+    base = index.base
+    assert base is not None
+    own = Variant("minister", channels=frozenset({"meaning"}))
+    blank = {fingerprint: HashEmbedder().embed_queries(["stays"])[0] for fingerprint in ("", "another")}
+    for query in (
+        Query("resigns", variants=(own,)),
+        Query("stays", where={"year": 2024}),
+        Query("", vectors={"": blank[""]}),
+        Query(" ", vectors={"another": blank["another"]}),
+    ):
+        for live, plain in (
+            (bm25, base.bm25(formula="okapi", name="words")),
+            (dense, base.dense(name="meaning")),
+        ):
+            assert live.search(query) == plain.search(query)
+            assert live.scores(query, ["a", "b"]) == plain.scores(query, ["a", "b"])
+            assert live.spread(query) == plain.spread(query)
+    index.clear()
+    assert (bm25.search("minister").hits, dense.search("minister").hits) == ((), ())
+
+
+def test_an_empty_index_loads_no_model(tmp_path: Path) -> None:
+    class Unloaded(HashEmbedder):
+        def embed_queries(self, texts: Any) -> Any:
+            raise AssertionError(texts)
+
+    index = TenantIndex("acme", root=tmp_path, embedder=Unloaded(), source=Desk())
+    index.rebuild()
+    found = Preset.of({"version": 1}).over(index).search("minister")
+    assert (found.hits, found.degraded, found.confidence) == ((), False, "none")
+    assert [failure.stage for failure in found.errors] == ["bm25", "dense"]
+
+
+@pytest.mark.parametrize("wrong", [{"formula": "tfidf"}, {"timeout": -1}, {"statistics": "all"}])
+def test_a_wrong_option_of_a_channel_is_said_at_once(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    index = TenantIndex("acme", root=tmp_path)
+    for make in (index.bm25, index.dense):
+        with pytest.raises(ConfigError):
+            make(**wrong)
+
+
+def test_an_index_of_words_alone_has_no_vectors_to_search(tmp_path: Path) -> None:
+    index = _index(tmp_path, "acme", *NEWS)
+    with pytest.raises(ConfigError, match="without an embedder"):
+        index.dense().search("minister")
+    both = voicevault_retrievers.fuse(bm25=index.bm25(), dense=index.dense()).search("minister")
+    assert set(both.ids) == {"a", "b"}
+    assert [failure.stage for failure in both.errors if failure.degrades] == ["dense"]
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ Overtime: TypeAlias = Literal["stop", "warn"]
 
 SCORES_KEPT = 4096
 AT_ONCE = 8
-"""Passages between two looks at the clock."""
+"""Passages between two looks at the clock, or at the scores."""
+BATCH = 32
+"""Passages at once where nothing is looked at."""
 MAX_CANDIDATES = 100
 OPTIONS = (
     "max_chars",
@@ -178,12 +180,14 @@ class CrossEncoderRerank(Stage):
     def _groups(self, query: Query, ranking: Ranking, scores: Sequence[float]) -> Iterator[list[str]]:
         """The passages in their order, until `scores`, which grows meanwhile, are enough."""
         passages = self._read(query.text, [hit.chunk.text for hit in ranking.hits[: self._count(ranking)]])
-        for start in range(0, len(passages), AT_ONCE):
+        stops = self.top_k is not None or (self.timeout is not None and self.overtime == "stop")
+        size = AT_ONCE if stops else BATCH
+        for start in range(0, len(passages), size):
             if self.top_k and self.certainty:
                 worth = blended(scores, self.blend, len(passages))
                 if settled_at(worth, len(passages), self.top_k, self.certainty):
                     return
-            yield passages[start : start + AT_ONCE]
+            yield passages[start : start + size]
 
     def _read(self, query: str, texts: Sequence[str]) -> list[str]:
         """What is read of each text."""

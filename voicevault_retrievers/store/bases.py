@@ -100,9 +100,13 @@ class Bases:
         return _together(groups, made, options.get("name", "dense"), "semantic")
 
     def reload(self) -> bool:
-        """See what was committed or created since; whether there was anything."""
+        """See what was committed, created or removed since; whether there was anything."""
+        gone = [path for path in self._opened if vacant(path)]
+        for path in gone:
+            self._opened.pop(path).close()
+            self._views.pop(path, None)
         changed = [base.reload() for base in self._opened.values()]
-        return self._open() or any(changed)
+        return self._open() or any(changed) or bool(gone)
 
     def _open(self) -> bool:
         """Open those that exist by now; whether there were any."""

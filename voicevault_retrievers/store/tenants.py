@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.channel import Channel, Through
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.alike import Alike
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import codec
-from voicevault_retrievers.store.analyzers import SavedAnalyzer, named
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.indexing import Update, outdated, update
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
@@ -21,8 +23,9 @@ from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.scanning import Paths
-from voicevault_retrievers.store.view import keyword_channel
-from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
+from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.store.standardised import Standardised
+from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking, Spread, Variant
 
 TenantSource: TypeAlias = Paths | Callable[[], Iterable[Chunk]]
 """What an index is made of: files and folders, or a function that gives the chunks."""
@@ -31,9 +34,10 @@ TenantSource: TypeAlias = Paths | Callable[[], Iterable[Chunk]]
 class TenantIndex:
     """The keyword index of one tenant: the knowledge base of that name, and of no other.
 
-    It is opened by the first search; where there is none, nothing is found. `rebuild` makes it of the `source`. With an
-    `embedder` there are vectors too, and `base` is searched as any knowledge base. Threads share it. Raises ConfigError
-    for a name that is none (see `check_name`): a path is none.
+    It is opened by the first search; where there is none, or an empty one, nothing is found, and a note says so.
+    `rebuild` makes it of the `source`. With an `embedder` there are vectors too. Presets take it as they take a
+    knowledge base, and what they make searches what is here when it is asked. Threads share it. Raises ConfigError for
+    a name that is none (see `check_name`): a path is none.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class TenantIndex:
         self._writing = Mutex()
         self._opening = Mutex()
         self._base: KnowledgeBase | None = None
-        self._made: tuple[object, BM25] | None = None
+        self._channel = self.bm25()
 
     @property
     def tenant(self) -> str:
@@ -69,18 +73,22 @@ class TenantIndex:
 
     @property
     def channel(self) -> Channel:
-        """A channel that searches what is here when it is asked, for pipelines."""
-        return TenantChannel(self)
+        """The keyword channel, with the options that it has unless others are given."""
+        return self._channel
 
-    def bm25(self) -> BM25:
-        """The keyword channel over the present chunks."""
-        with self._opening:
-            base = self.base
-            parts = base.parts if base else ()
-            if self._made is None or self._made[0] is not parts:
-                analyzer = base.analyzer if base else named(self._given["analyzer"])
-                self._made = parts, keyword_channel([base.view()] if base else [], analyzer)
-            return self._made[1]
+    def bm25(self, **options: Any) -> Channel:
+        """The keyword channel over what is here when it is asked, for pipelines; `options` are those of `BM25`."""
+        BM25(LexicalIndex(()), **options)  # says now what is wrong with them
+        return TenantChannel(self, "bm25", "keyword", options)
+
+    def dense(self, **options: Any) -> Channel:
+        """The vector channel over what is here when it is asked; `options` are its `name` and `timeout`.
+
+        Where the index was made without an embedder its searches raise ConfigError, as `KnowledgeBase.dense` does.
+        """
+        for option in options.keys() - {"name", "timeout"}:
+            raise unknown("option of dense", option, ("name", "timeout"))
+        return TenantChannel(self, "dense", "semantic", options)
 
     def search(self, query: str | Query, k: int = 10, **options: Any) -> Ranking:
         """At most k hits, best first; `options` are those of `Channel.search`."""
@@ -149,19 +157,77 @@ class TenantIndex:
         return f"TenantIndex({self.tenant!r}, root={str(self._folder.parent)!r})"
 
 
-class TenantChannel(Through, Leaf):
-    """Searches a tenant's index as it is at the time."""
+class TenantChannel(Leaf):
+    """A channel over a tenant's index as it is at the time: `method` makes it of what is there, with `options`."""
 
-    def __init__(self, tenant: TenantIndex) -> None:
-        super().__init__("bm25", "keyword")
-        self._index = tenant
+    def __init__(self, tenant: TenantIndex, method: str, kind: ChannelKind, options: Mapping[str, Any]) -> None:
+        super().__init__(options.get("name", method), kind, timeout=options.get("timeout"))
+        self._present = _Present(tenant, method, options)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return self._index.bm25().find(query, wordings, k)
+        below = self._present.get()
+        if below is None:
+            return [_Absent() for _ in wordings]
+        below = below.named(self.name)
+        said = below._wordings(query)  # a blank text says something to some vector channels alone
+        found = iter(below.find(query, [wording for wording in wordings if wording in said], k))
+        return [next(found) if wording in said else [] for wording in wordings]
 
-    @property
-    def below(self) -> Channel:  # type: ignore[override]  # what there is now
-        return self._index.bm25()
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        if not any(isinstance(matches, _Absent) for matches in found):
+            return ()
+        said = f"tenant {self._present.tenant.tenant!r} has no index, or an empty one: rebuild() makes it of its source"
+        return (Failure(self.name, "missing", said, degrades=False),)
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        return self._now().scores(query, ids)
+
+    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
+        return self._now().spread(query, among)
+
+    def sample(self, query: Query) -> Sequence[str] | None:
+        return self._now().sample(query)
+
+    def peers(self, query: Query) -> Sequence[str] | None:
+        return self._now().peers(query)
+
+    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
+        return self._now().alike(query, among)
+
+    def _now(self) -> Channel:
+        found = self._present.get()
+        return Standardised({}, self.name, self.kind) if found is None else found.named(self.name)
 
     def __repr__(self) -> str:
-        return f"{self._index!r}.channel"
+        return repr(self._present)
+
+
+class _Absent(list[Match]):
+    """The matches where there is no index, or an empty one."""
+
+
+class _Present:
+    """The channel over what an index holds; made anew when that has changed."""
+
+    def __init__(self, tenant: TenantIndex, method: str, options: Mapping[str, Any]) -> None:
+        self.tenant = tenant
+        self._method = method
+        self._options = dict(options)
+        self._mutex = Mutex()
+        self._made: tuple[Snapshot, Leaf] | None = None
+
+    def get(self) -> Leaf | None:
+        """The channel; None where there is no index, or an empty one."""
+        with self._mutex:
+            base = self.tenant.base
+            if not base:
+                self._made = None
+                return None
+            view = base.view()
+            if self._made is None or self._made[0] is not view.snapshot:
+                self._made = view.snapshot, getattr(view, self._method)(**self._options)
+            return self._made[1]
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        return f"{self.tenant!r}.{self._method}({given})"

@@ -1,0 +1,128 @@
+"""Where the questions about a knowledge base's chunks are kept: a knowledge base in its folder.
+
+So they are committed, checked and locked as any other, go with the folder where that is moved or removed, and are
+analysed and embedded as the chunks are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.store.limits import Limits
+from voicevault_retrievers.store.names import vacant
+from voicevault_retrievers.store.view import View
+from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
+from voicevault_retrievers.text import CustomAnalyzer
+from voicevault_retrievers.types import Chunk
+
+_LIMITS = Limits(text=1_000_000, metadata=1 << 24, keys=1 << 16, depth=256, id=1 << 16)
+"""What a chunk may be, its base has said."""
+
+
+class QuestionBase:
+    """Questions in a knowledge base of their own, as `QuestionIndex` keeps them."""
+
+    def __init__(self, base: KnowledgeBase) -> None:
+        self.base = base
+
+    @property
+    def embedded(self) -> bool:
+        return self.base.manifest.embedder is not None
+
+    def view(self) -> QuestionView:
+        """The questions at the present commit."""
+        return QuestionView(self.base.view())
+
+    def add(self, chunks: Sequence[Chunk], *, parents: Sequence[Chunk] = ()) -> None:
+        """One commit."""
+        self.base.add(chunks, parents=parents)
+
+    def delete(self, ids: Collection[str]) -> int:
+        """One commit."""
+        return self.base.delete(ids)
+
+    def close(self) -> None:
+        """Let others write."""
+        self.base.close()
+
+    def __repr__(self) -> str:
+        return f"QuestionBase({self.base!r})"
+
+
+class QuestionView:
+    """Questions at one commit."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def bm25(self, **options: Any) -> BM25:
+        return self._view.bm25(**options)
+
+    def dense(self, **options: Any) -> VectorChannel:
+        return self._view.dense(**options)
+
+    def ids(self) -> Iterable[str]:
+        return self._view.snapshot.ids()
+
+    def get(self, ids: Iterable[str]) -> Mapping[str, Chunk]:
+        found = ((one, self._view.snapshot.get(one)) for one in ids)
+        return {one: chunk for one, chunk in found if chunk is not None}
+
+    def parents(self, ids: Iterable[str]) -> Mapping[str, Chunk]:
+        found = ((one, self._view.snapshot.parent(one)) for one in ids)
+        return {one: note for one, note in found if note is not None}
+
+
+def question_index(kb: KnowledgeBase, *, wait: float = 0.0) -> QuestionIndex:
+    """The questions about a knowledge base's chunks; a base for them is made where there is none.
+
+    `wait` is for how many seconds an update waits while another process writes. Raises what making and opening a
+    knowledge base does.
+    """
+    folder = kb.path / COLLECTION
+    if vacant(folder):
+        vectors: Any = kb.manifest.vectors
+        KnowledgeBase.create(folder, analyzer=kb.analyzer, embedder=kb.embedder, vectors=vectors)
+    return _index(kb, folder, wait)
+
+
+def question_channel(kb: KnowledgeBase, **options: Any) -> QuestionChannel:
+    """The channel over the questions about a knowledge base's chunks; `options` are those of `QuestionIndex.channel`.
+
+    Raises ConfigError where there are none.
+    """
+    folder = kb.path / COLLECTION
+    if vacant(folder):
+        raise ConfigError(
+            f"there are no questions about the chunks of knowledge base {kb.name!r}: make them with "
+            "question_index(kb).update(model)"
+        )
+    return _index(kb, folder, 0.0).channel(**options)
+
+
+def _index(kb: KnowledgeBase, folder: Path, wait: float) -> QuestionIndex:
+    analyzer = kb.analyzer if isinstance(kb.analyzer, CustomAnalyzer) else None
+    base = KnowledgeBase.open(folder, analyzer=analyzer, embedder=_embedder(kb), wait=wait, limits=_LIMITS)
+    return QuestionIndex(QuestionBase(base), kb, lambda: _commit(kb))
+
+
+def _embedder(kb: KnowledgeBase) -> Embedder | None:
+    """That of the base, where it is to be had: questions are searched by keywords without it."""
+    try:
+        return kb.embedder
+    except RetrievalError:
+        return None
+
+
+def _commit(kb: KnowledgeBase) -> str:
+    """What tells the present commit from all others."""
+    snapshot = kb.view().snapshot
+    present = snapshot.manifest
+    return f"{present.id}/{present.generation}/{snapshot.end}/{snapshot.head.hex()}"

@@ -115,10 +115,11 @@ def test_the_order_given_counts_beside_the_logits() -> None:
     found = CrossEncoderRerank(scorer, blend=0.4).refine(Query("q"), ranking("a", "b", "c"))
     sd = math.sqrt((4.0**2 + 4.0**2) / 3)
     place = 1 / math.sqrt((20**2 - 1) / 12)  # so many deviations of twenty places is one above the next
-    expected = {"0": 0.6 * place - 0.4 * 4 / sd, "1": 0.4 * 4 / sd, "2": -0.6 * place}
+    order = (place + 1 / math.sqrt(2 / 3)) / 2  # of the first, by its place and by its score
+    expected = {"0": 0.6 * order - 0.4 * 4 / sd, "1": 0.4 * 4 / sd, "2": -0.6 * order}
     assert {hit.id: hit.score for hit in found} == pytest.approx(expected)
     assert {hit.id: vote.score for hit in found if (vote := hit.vote("rerank"))} == {"0": 1.0, "1": 9.0, "2": 5.0}
-    assert [(hit.id, vote.rank) for hit in found if (vote := hit.vote("rerank"))] == [("1", 1), ("2", 2), ("0", 3)]
+    assert [(hit.id, vote.rank) for hit in found if (vote := hit.vote("rerank"))] == [("1", 1), ("0", 2), ("2", 3)]
 
 
 def test_logits_that_tell_nothing_apart_change_nothing() -> None:
@@ -128,8 +129,19 @@ def test_logits_that_tell_nothing_apart_change_nothing() -> None:
     given = ranking(*texts)
     assert CrossEncoderRerank(scorer).refine(Query("q"), given).ids == given.ids
     assert CrossEncoderRerank(scorer, blend=1).refine(Query("q"), given).ids != given.ids
-    assert blended([3.0], 0.4) == [0.0]
-    assert blended([], 0.4) == []
+    assert blended([3.0], 0.4, [None]) == [0.0]
+    assert blended([], 0.4, []) == []
+
+
+def test_logits_count_less_where_they_are_spread_less_and_scores_where_there_are_any() -> None:
+    place = 1 / math.sqrt((20**2 - 1) / 12)
+    for spread in (0.5, 1.0, 2.0, 4.0):
+        first, second = blended([-spread, spread], 0.5, [None, None])
+        assert second == pytest.approx(0.5 * min(1, spread / 2) ** 2 - 0.5 * place / 2)
+        assert first == -second
+    assert blended([0.0, 0.0], 0.5, [7.0, 7.0]) == blended([0.0, 0.0], 0.5, [None, None])
+    assert blended([0.0, 0.0], 0.5, [7.0, 6.0])[0] == pytest.approx(0.5 * (place / 2 + 1) / 2)
+    assert blended([1e300, -1e300], 0.5, [1e300, -1e300])[0] == pytest.approx(0.5 * (place / 2 + 1) / 2 + 0.5)
 
 
 def test_scores_are_kept_between_asks_and_equal_passages_scored_once() -> None:
@@ -344,7 +356,7 @@ def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
     stage.warm_up()
     assert len(scorer.asked) == 1
     shown = (
-        "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', blend=0.4, timeout=5.0, "
+        "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', blend=0.6, timeout=5.0, "
         "overtime='stop', name='rerank')"
     )
     assert repr(CrossEncoderRerank("m", depth=5)) == shown

@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voicevault_retrievers.dense import OnnxEmbedder, OpenVinoEmbedder, load_embedder, openvino_model, weights
+from voicevault_retrievers.dense import (
+    OnnxEmbedder,
+    OpenVinoEmbedder,
+    embedders,
+    load_embedder,
+    openvino_model,
+    weights,
+)
 from voicevault_retrievers.dense.dequantise import dequantised, quantises_as_it_runs
 from voicevault_retrievers.dense.onnx_model import OnnxModel
 from voicevault_retrievers.dense.openvino_model import OpenVinoModel, agree
 from voicevault_retrievers.dense.weights import Weights, find, installed, locate
 from voicevault_retrievers.errors import (
     ConfigError,
+    IncompatibleIndexError,
     MissingExtraError,
     RerankerError,
     RerankerNotAvailableError,
@@ -160,20 +168,28 @@ def test_vectors_by_precision(minilm: OpenVinoEmbedder) -> None:
 
 @needs_openvino
 def test_the_fingerprint_is_of_the_weights_and_not_of_the_machine(minilm: OpenVinoEmbedder) -> None:
-    assert minilm.fingerprint == OpenVinoEmbedder().fingerprint == "all-MiniLM-L6-v2/openvino/mean/256/8199be6f699a"
+    assert minilm.fingerprint == OpenVinoEmbedder().fingerprint == "all-MiniLM-L6-v2/onnx-int8/mean/256/8199be6f699a"
+    assert minilm.fingerprint == OnnxEmbedder().fingerprint
     assert OpenVinoEmbedder(precision="int8").fingerprint == "all-MiniLM-L6-v2/openvino-int8/mean/256/8199be6f699a"
     shown = "OpenVinoEmbedder('all-MiniLM-L6-v2', pooling='mean', max_tokens=256, query_prefix='', batch_size=8, "
     assert repr(minilm) == f"{shown}precision='f32')"
 
 
 @needs_openvino
-def test_a_knowledge_base_keeps_the_backend_that_made_its_vectors(minilm: OpenVinoEmbedder) -> None:
+def test_a_knowledge_base_is_read_by_any_runtime_with_the_same_vectors(
+    minilm: OpenVinoEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = describe(minilm)
     assert (entry.model, entry.backend) == ("all-MiniLM-L6-v2", "openvino")
-    assert isinstance(make(entry, "base"), OpenVinoEmbedder)
     other = describe(OnnxEmbedder())
-    assert (other.backend, other.fingerprint) != (entry.backend, entry.fingerprint)
-    assert isinstance(make(other, "base"), OnnxEmbedder)
+    assert (other.backend, other.fingerprint) == ("onnx", entry.fingerprint)
+    assert isinstance(make(entry, "base"), OpenVinoEmbedder)
+    assert isinstance(make(other, "base"), OpenVinoEmbedder)
+    rounded = describe(OpenVinoEmbedder(precision="int8"))
+    with pytest.raises(IncompatibleIndexError, match="openvino-int8"):
+        make(rounded, "base")
+    monkeypatch.setattr(weights, "installed", lambda backend: backend == "onnx")
+    assert isinstance(make(entry, "base"), OnnxEmbedder)
 
 
 @needs_openvino
@@ -241,14 +257,21 @@ def test_a_shared_scorer_is_loaded_once_under_all_its_names(monkeypatch: pytest.
     assert (len(found), made) == (1, [RERANKER])
 
 
-def test_auto_prefers_openvino_for_scores_and_keeps_vectors_with_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_prefers_openvino_but_for_vectors_that_would_be_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    graph = tmp_path / "model.onnx"
     there = {"onnx", "openvino", "sentence-transformers"}
-    monkeypatch.setattr(weights, "find", lambda name, backend: True)
-    monkeypatch.setattr(weights, "installed", lambda backend: backend in there)
+    for module in (weights, embedders):
+        monkeypatch.setattr(module, "find", lambda name, backend: Weights(name, (graph, graph)))
+        monkeypatch.setattr(module, "installed", lambda backend: backend in there)
 
     def taken() -> tuple[str, str]:
         return type(load_scorer()).__name__, type(load_embedder()).__name__
 
+    graph.write_bytes(b"MatMul")
+    assert taken() == ("OpenVinoScorer", "OpenVinoEmbedder")
+    graph.write_bytes(b"DynamicQuantizeLinear")
     assert taken() == ("OpenVinoScorer", "OnnxEmbedder")
     there.remove("onnx")
     assert taken() == ("OpenVinoScorer", "OpenVinoEmbedder")
@@ -284,7 +307,7 @@ def test_the_hub_is_asked_for_the_graph_alone(monkeypatch: pytest.MonkeyPatch, t
         (tmp_path / file).write_text("{}")
     for backend in ("onnx", "openvino"):
         found = weights.fetch(PROFILES["fast"], backend)
-        assert (found.model, found.precision) == (tmp_path / "onnx" / "model.onnx", backend)
+        assert (found.model, found.precision) == (tmp_path / "onnx" / "model.onnx", "onnx")
         assert found.files[2].name == "model.onnx_data"
 
     def unreachable(*_: object, **__: object) -> str:

@@ -12,10 +12,11 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.dense.dequantise import quantises_as_it_runs
 from voicevault_retrievers.dense.graph_model import GraphModel, cls_pooled, mean_pooled
 from voicevault_retrievers.dense.onnx_model import OnnxModel
 from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
-from voicevault_retrievers.dense.weights import Backend, Weights, canonical, choose, fetch
+from voicevault_retrievers.dense.weights import Backend, Weights, canonical, choose, fetch, find, installed
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
@@ -311,16 +312,21 @@ class CallableEmbedder(BaseEmbedder):
 def load_embedder(name: str = "all-MiniLM-L6-v2", backend: str = "auto") -> BaseEmbedder:
     """An embedder by the name of its model, or from a folder.
 
-    `auto` takes onnx where onnxruntime, tokenizers and the weights are there, else openvino likewise, else
-    sentence-transformers: vectors are kept, so a faster backend that is installed later does not take over. `repr` and
-    `fingerprint` say which. Raises ConfigError for an unknown backend, MissingExtraError where `auto` finds none.
+    `auto` takes openvino where openvino, onnx, tokenizers and the weights are there, else onnx likewise, else
+    sentence-transformers. The first two have one fingerprint where both compute the graph in floats; of a graph that
+    quantises as it runs `auto` takes onnx first, so that what is installed later changes no vectors. `repr` says which
+    it took. Raises ConfigError for an unknown backend, MissingExtraError where `auto` finds none.
     """
     kinds: dict[Backend, Callable[[str], BaseEmbedder]] = {
         "onnx": OnnxEmbedder,
         "openvino": OpenVinoEmbedder,
         "sentence-transformers": SentenceTransformerEmbedder,
     }
-    return kinds[choose(name, backend)](name)
+    chosen = choose(name, backend)
+    if backend == "auto" and chosen == "openvino" and installed("onnx"):
+        weights = find(name, "openvino")
+        chosen = "onnx" if weights and quantises_as_it_runs(weights.model) else chosen
+    return kinds[chosen](name)
 
 
 def safe_loading(device: str | None) -> dict[str, Any]:

@@ -63,7 +63,10 @@ class OpenVinoModel(GraphModel):
 
     @property
     def kind(self) -> str:
-        return "openvino-int8" if self.precision == "int8" else "openvino"
+        """That of onnxruntime's output too, where the graph is computed in floats by both."""
+        if self.precision == "int8":
+            return "openvino-int8"
+        return "openvino" if quantises_as_it_runs(self.weights.model) else super().kind
 
     def _session(self, weights: Weights, tokenizer: Any) -> Session:
         core = require("openvino", extra=self.extra).Core()

@@ -21,8 +21,8 @@ from voicevault_retrievers.extras import DISTRIBUTION, require
 Backend: TypeAlias = Literal["onnx", "openvino", "sentence-transformers"]
 
 BACKENDS: Mapping[Backend, tuple[str, ...]] = {
-    "onnx": ("onnxruntime", "tokenizers"),
     "openvino": ("openvino", "onnx", "tokenizers"),
+    "onnx": ("onnxruntime", "tokenizers"),
     "sentence-transformers": ("sentence_transformers",),
 }
 """The modules that each backend needs."""
@@ -182,7 +182,7 @@ def find(name: str, backend: Backend) -> Weights | None:
     files = [file.find() for file in packed]
     if any(file is None for file in files):
         return None
-    precision = "onnx-int8" if backend == "onnx" else backend
+    precision = backend if _kind(backend) is TENSORS else "onnx-int8"
     found = tuple(file for file in files if file is not None)
     return Weights(canonical(name), found, tuple(file.sha256 for file in packed), precision)
 
@@ -231,8 +231,8 @@ def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
     return found
 
 
-def choose(name: str, backend: str, prefer: Backend = "onnx") -> Backend:
-    """The backend to use; `auto` is the first of `prefer`, onnx, openvino, sentence-transformers that is installed.
+def choose(name: str, backend: str) -> Backend:
+    """The backend to use; `auto` is the first of openvino, onnx, sentence-transformers that is installed.
 
     Of those that run graphs, the weights must be here too. Raises ConfigError for an unknown backend,
     MissingExtraError where `auto` finds none.
@@ -241,7 +241,7 @@ def choose(name: str, backend: str, prefer: Backend = "onnx") -> Backend:
         return cast(Backend, backend)
     if backend != "auto":
         raise unknown("backend", backend, ("auto", *BACKENDS))
-    for kind in (prefer, *BACKENDS):
+    for kind in BACKENDS:
         if installed(kind) and (_kind(kind) is TENSORS or find(name, kind)):
             return kind
     raise MissingExtraError(
@@ -267,7 +267,7 @@ def _packed(name: str, backend: Backend) -> tuple[Packed, ...] | None:
 def _in_folder(folder: Path, backend: Backend, name: str = "") -> Weights | None:
     name = name or folder.resolve().name
     if _kind(backend) is GRAPH:
-        return _graph_in(folder, backend, name)
+        return _graph_in(folder, name)
     tensors = sorted(folder.glob("*.safetensors"))
     if not tensors or not (folder / "config.json").is_file():
         return None
@@ -275,13 +275,13 @@ def _in_folder(folder: Path, backend: Backend, name: str = "") -> Weights | None
     return Weights(name, (*tensors, *sorted(others)), precision=backend)
 
 
-def _graph_in(folder: Path, backend: Backend, name: str) -> Weights | None:
+def _graph_in(folder: Path, name: str) -> Weights | None:
     graph = next((folder / path for path in GRAPHS if (folder / path).is_file()), None)
     tokenizer = folder / "tokenizer.json"
     if graph is None or not tokenizer.is_file():
         return None
     rest = graph.with_name("model.onnx_data")  # of a graph that is too large for one file
-    return Weights(name, (graph, tokenizer, *([rest] if rest.is_file() else [])), precision=backend)
+    return Weights(name, (graph, tokenizer, *([rest] if rest.is_file() else [])), precision="onnx")
 
 
 _sums: dict[Path, tuple[tuple[int, int], str]] = {}

@@ -53,11 +53,11 @@ _LOG = logging.getLogger(__name__)
 class CrossEncoderRerank(Stage):
     """Reads the first `depth` hits with a cross-encoder and orders them anew; the others follow unscored, as they were.
 
-    A hit's score becomes `(1 - blend) * place + blend * logit / deviation`: the standard score of its place in the
-    order given (of fewer than 20 less), and of its logit, whose deviation is taken as 3 at least: a scorer that tells
-    nothing apart changes little. `blend` is in (0, 1]; with 1 the score is the logit itself, and the order given does
-    not count. Its vote has the logit: unbounded, higher is more relevant. See `rerank.blending`. Beside it stands the
-    probability of relevance by the `calibration`, or without one by that of the model where `CALIBRATIONS` has it.
+    A hit's score becomes `(1 - blend) * order + blend * trust * logit`: the standard score of its place and score as
+    given, and of its logit, trusted less where logits are spread little: a scorer that tells nothing apart changes
+    little. `blend` is in (0, 1]; with 1 the score is the logit itself, and the order given does not count. Its vote
+    has the logit: unbounded, higher is more relevant. See `rerank.blending`. Beside it stands the probability of
+    relevance by the `calibration`, or without one by that of the model where `CALIBRATIONS` has it.
 
     Reads the query's own text, not its variants, and of a chunk `max_chars` characters: the window that has most of
     the query's words (`passages` "window"), or the first ("start"). Scores are kept between asks. `scorer` may be a
@@ -177,6 +177,9 @@ class CrossEncoderRerank(Stage):
     def _count(self, ranking: Ranking) -> int:
         return min(len(ranking.hits), self.depth, self.max_candidates)
 
+    def _given(self, ranking: Ranking) -> list[float | None]:
+        return [hit.score for hit in ranking.hits[: self._count(ranking)]]
+
     def _groups(self, query: Query, ranking: Ranking, scores: Sequence[float]) -> Iterator[list[str]]:
         """The passages in their order, until `scores`, which grows meanwhile, are enough."""
         passages = self._read(query.text, [hit.chunk.text for hit in ranking.hits[: self._count(ranking)]])
@@ -184,7 +187,7 @@ class CrossEncoderRerank(Stage):
         size = AT_ONCE if stops else BATCH
         for start in range(0, len(passages), size):
             if self.top_k and self.certainty:
-                worth = blended(scores, self.blend, len(passages))
+                worth = blended(scores, self.blend, self._given(ranking))
                 if settled_at(worth, len(passages), self.top_k, self.certainty):
                     return
             yield passages[start : start + size]
@@ -198,7 +201,8 @@ class CrossEncoderRerank(Stage):
 
     def _ordered(self, ranking: Ranking, scores: Sequence[float]) -> Ranking:
         wanted = min(len(ranking.hits), self.depth)
-        found = rescored(ranking, self.name, blended(scores, self.blend), scores) if scores else ranking
+        worth = blended(scores, self.blend, self._given(ranking))
+        found = rescored(ranking, self.name, worth, scores) if scores else ranking
         found = self._calibrated(found, len(scores))
         if wanted <= self.max_candidates:
             return found

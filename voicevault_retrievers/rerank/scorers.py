@@ -200,7 +200,7 @@ def load_scorer(name: str = DEFAULT_MODEL, backend: str = "auto") -> Scorer:
         "sentence-transformers": SentenceTransformerScorer,
     }
     model = PROFILES.get(name, name)
-    return kinds[choose(model, backend, prefer="openvino")](model)
+    return kinds[choose(model, backend)](model)
 
 
 def shared_scorer(name: str) -> Scorer:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.dense.exact import unit_rows
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, MissingExtraError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.manifest import EmbedderEntry
 from voicevault_retrievers.store.snapshot import Snapshot
@@ -37,7 +38,7 @@ def describe(embedder: Embedder) -> EmbedderEntry:
 
 
 def make(entry: EmbedderEntry, kb: str) -> Embedder:
-    """The embedder of an entry.
+    """The embedder of an entry; of the runtimes whose vectors are the same, the fastest that is installed.
 
     Raises ConfigError where it has to be given, IncompatibleIndexError where it is another by now.
     """
@@ -48,6 +49,10 @@ def make(entry: EmbedderEntry, kb: str) -> Embedder:
             f"the vectors of knowledge base {kb!r} were made by {entry.fingerprint!r}, which cannot be loaded by name: "
             "open it with embedder=..."
         )
+    with suppress(ConfigError, MissingExtraError):  # the one below says what is missing
+        likely = load_embedder(entry.model)
+        if likely.fingerprint == entry.fingerprint:
+            return likely
     embedder = load_embedder(entry.model, entry.backend)
     check(entry, embedder, kb)
     return embedder

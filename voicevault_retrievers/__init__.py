@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from voicevault_retrievers.channel import Channel, Rewriter, Stage
+    from voicevault_retrievers.claims import check_claims
     from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
     from voicevault_retrievers.dense import VectorChannel
     from voicevault_retrievers.diversity import (
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         PageCap,
     )
     from voicevault_retrievers.explanation import explain, provenance
+    from voicevault_retrievers.flare import Flare
     from voicevault_retrievers.fusion import (
         ISR,
         RRF,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         WeightedSum,
         fuse,
     )
+    from voicevault_retrievers.hybrid import hybrid_search
     from voicevault_retrievers.leaf import Leaf, Match
     from voicevault_retrievers.lexical import BM25, BM25F
     from voicevault_retrievers.models import OllamaModel, OpenAIModel
@@ -51,8 +54,10 @@ if TYPE_CHECKING:
         Together,
     )
     from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
-    from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex
+    from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex, question_index, update_graph
     from voicevault_retrievers.structure import ParentExpansion
+    from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, GraphExpansion
+    from voicevault_retrievers.structure.questions import QuestionChannel
     from voicevault_retrievers.text import Analyzer
     from voicevault_retrievers.types import (
         Chunk,
@@ -91,8 +96,12 @@ __all__ = [
     "Convex",
     "CrossEncoderRerank",
     "DistributionBased",
+    "EmbeddedGraph",
     "Failure",
+    "Flare",
     "FollowUp",
+    "GraphChannel",
+    "GraphExpansion",
     "Hit",
     "HyDE",
     "KnowledgeBase",
@@ -109,6 +118,7 @@ __all__ = [
     "ParentExpansion",
     "Pipeline",
     "Query",
+    "QuestionChannel",
     "Ranking",
     "RecencyRerank",
     "Result",
@@ -130,12 +140,16 @@ __all__ = [
     "Vote",
     "WeightedRerank",
     "WeightedSum",
+    "check_claims",
     "compose",
     "explain",
     "fuse",
+    "hybrid_search",
     "load_preset",
     "provenance",
+    "question_index",
     "resolve_citations",
+    "update_graph",
 ]
 
 _HOMES = {
@@ -155,8 +169,12 @@ _HOMES = {
     "Convex": "fusion",
     "CrossEncoderRerank": "rerank",
     "DistributionBased": "fusion",
+    "EmbeddedGraph": "structure.graph",
     "Failure": "types",
+    "Flare": "flare",
     "FollowUp": "query",
+    "GraphChannel": "structure.graph",
+    "GraphExpansion": "structure.graph",
     "Hit": "types",
     "HyDE": "query",
     "ISR": "fusion",
@@ -175,6 +193,7 @@ _HOMES = {
     "ParentExpansion": "structure",
     "Pipeline": "pipeline",
     "Query": "types",
+    "QuestionChannel": "structure.questions",
     "RM3": "query",
     "RRF": "fusion",
     "Ranking": "types",
@@ -198,12 +217,16 @@ _HOMES = {
     "Vote": "types",
     "WeightedRerank": "rerank",
     "WeightedSum": "fusion",
+    "check_claims": "claims",
     "compose": "pipeline",
     "explain": "explanation",
     "fuse": "fusion",
+    "hybrid_search": "hybrid",
     "load_preset": "presets",
     "provenance": "explanation",
+    "question_index": "store",
     "resolve_citations": "context",
+    "update_graph": "store",
 }
 
 

@@ -1,36 +1,37 @@
 """Language models that a server offers, as text models: by Ollama's API, and by OpenAI's.
 
-One HTTP request a prompt, without retries, redirects or proxies. Whoever needs those gives a chat model of LangChain's
-or an LLM of LlamaIndex's instead.
+They give whole answers, with the probabilities of their tokens where the server has these, and streams. One HTTP
+request a prompt, without retries, redirects or proxies. Whoever needs those gives a chat model of LangChain's or an LLM
+of LlamaIndex's instead.
 """
 
 from __future__ import annotations
 
 import json as json_
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import closing, suppress
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from socket import SHUT_RDWR, socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchTimeoutError
+from voicevault_retrievers.exchange import Exchange
+from voicevault_retrievers.written import Written
 
 TIMEOUT = 30.0
-LONGEST_ANSWER = 4_000_000
-"""Bytes that are read of an answer."""
 SHOWN = 200
 
 
 class ServedModel(ABC):
     """A model that is asked with one HTTP request a prompt.
 
-    `request` has further fields of each request, as the server's API names them. `timeout` is in seconds from the
+    `request` has further fields of each request, as the server's API names them; `{"logprobs": False}` where a model
+    refuses to be asked for probabilities. `timeout` is in seconds from the
     beginning until the whole answer is there, however slowly it comes; None waits. Raises SearchNotAvailableError
     where the server cannot be reached, SearchTimeoutError when the time is over, and RetrievalError, with the status
     and the beginning of what the server said, for an answer that is an error or has no text.
@@ -48,34 +49,73 @@ class ServedModel(ABC):
 
     def complete(self, prompt: str) -> str:
         """What the model answers."""
-        return drive(self._asking(prompt))
+        return drive(self._asking(prompt)).text
 
     async def acomplete(self, prompt: str) -> str:
         """`complete` without blocking the running event loop; when it is cancelled the connection is closed."""
-        return await adrive(self._asking(prompt))
+        return (await adrive(self._asking(prompt))).text
 
-    def _asking(self, prompt: str) -> Plan[str]:
-        message = {"role": "user", "content": prompt}
-        asked = {**self.request, "model": self.model, "messages": [message], "stream": False}
-        exchange = _Exchange(self.base_url + self.path, self._headers(), json_.dumps(asked).encode(), self.timeout)
-        name = f"{self.model} at {self.base_url}"
+    def write(self, prompt: str) -> Written:
+        """What the model answers, with the probabilities of its tokens where the server gives them."""
+        return drive(self._asking(prompt, logprobs=True))
+
+    async def awrite(self, prompt: str) -> Written:
+        """`write`, as `acomplete`."""
+        return await adrive(self._asking(prompt, logprobs=True))
+
+    def stream(self, prompt: str) -> Iterator[Written]:
+        """What `write` gives, part by part as it comes. Closing it closes the connection."""
+        reading = _Reading(self, prompt)
         try:
-            (outcome,) = yield (Call(name, exchange.run, timeout=self.timeout),)
+            while (part := drive(reading.next())) is not None:
+                yield part
+        finally:
+            reading.close()
+
+    async def astream(self, prompt: str) -> AsyncIterator[Written]:
+        """`stream` on the running event loop."""
+        reading = _Reading(self, prompt)
+        try:
+            while (part := await adrive(reading.next())) is not None:
+                yield part
+        finally:
+            reading.close()
+
+    def _asking(self, prompt: str, **more: Any) -> Plan[Written]:
+        exchange = self._exchange(prompt, stream=False, **more)
+        try:
+            (outcome,) = yield (Call(self._who, exchange.run, timeout=self.timeout),)
         finally:
             exchange.close()
         status, said = value_of(outcome)
         with suppress(ValueError, LookupError, TypeError, RecursionError):
-            if status == 200 and isinstance(text := self._text(json_.loads(said)), str):
-                return text
+            if status == 200 and isinstance((written := self._written(json_.loads(said))).text, str):
+                return written
+        raise self._no_text(status, said)
+
+    def _exchange(self, prompt: str, *, stream: bool, **more: Any) -> Exchange:
+        message = {"role": "user", "content": prompt}
+        asked = {**more, **self.request, "model": self.model, "messages": [message], "stream": stream}
+        return Exchange(self.base_url + self.path, self._headers(), json_.dumps(asked).encode(), self.timeout)
+
+    @property
+    def _who(self) -> str:
+        return f"{self.model} at {self.base_url}"
+
+    def _no_text(self, status: int, said: bytes) -> RetrievalError:
         shown = said[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN]
-        raise RetrievalError(f"{name} gave no text: status {status}, {shown!r}")
+        return RetrievalError(f"{self._who} gave no text: status {status}, {shown!r}")
 
     def _headers(self) -> dict[str, str]:
         return {"Content-Type": "application/json"}
 
     @abstractmethod
-    def _text(self, answer: Any) -> Any:
+    def _written(self, answer: Any) -> Written:
         """The text in an answer; LookupError and TypeError say that it is none."""
+
+    @abstractmethod
+    def _part(self, line: str) -> tuple[Written | None, bool]:
+        """The text in a line of a stream, None where it has none, and whether the answer ends there; as `_written`."""
 
     def __repr__(self) -> str:
         request = f", request={self.request}" if self.request else ""
@@ -104,8 +144,12 @@ class OllamaModel(ServedModel):
         form = {"format": "json" if json is True else json} if json else {}
         super().__init__(model, base_url=base_url, timeout=timeout, request={**form, **(request or {})})
 
-    def _text(self, answer: Any) -> Any:
-        return answer["message"]["content"]
+    def _written(self, answer: Any) -> Written:
+        return Written.of(answer["message"]["content"], answer.get("logprobs"))
+
+    def _part(self, line: str) -> tuple[Written | None, bool]:
+        answer = json_.loads(line)
+        return self._written(answer), bool(answer.get("done"))
 
 
 class OpenAIModel(ServedModel):
@@ -135,47 +179,78 @@ class OpenAIModel(ServedModel):
             raise ConfigError("the API key has characters that no HTTP header can have")
         return super()._headers() | ({"Authorization": f"Bearer {key}"} if key else {})
 
-    def _text(self, answer: Any) -> Any:
-        return answer["choices"][0]["message"]["content"]
+    def _written(self, answer: Any) -> Written:
+        choice = answer["choices"][0]
+        return Written.of(choice["message"]["content"], _listed(choice))
+
+    def _part(self, line: str) -> tuple[Written | None, bool]:
+        if not line.startswith("data:"):  # a comment, or another field of an event
+            return None, False
+        if (data := line[len("data:") :].strip()) == "[DONE]":
+            return None, True
+        choices = json_.loads(data)["choices"]
+        if not choices:  # what the answer cost
+            return None, False
+        text = (choices[0].get("delta") or {}).get("content") or ""
+        return Written.of(text, _listed(choices[0])), choices[0].get("finish_reason") is not None
 
 
-class _Exchange:
-    """A request and its answer; `run` in one thread is ended by `close` in another, whatever it waits for."""
+class _Reading:
+    """A streamed answer, of which one part after another is asked."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], body: bytes, timeout: float | None) -> None:
-        self._url = urlsplit(url)
-        self._headers = headers
-        self._body = body
-        self._timeout = timeout
-        self._socket: socket | None = None
-        self._closed = False
+    def __init__(self, model: ServedModel, prompt: str) -> None:
+        self._model = model
+        self._exchange = model._exchange(prompt, stream=True, logprobs=True)
+        self._end = None if model.timeout is None else time.monotonic() + model.timeout
+        self._begun = self._ended = False
 
-    def run(self) -> tuple[int, bytes]:
-        """The status and the body of the answer."""
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+    def next(self) -> Plan[Written | None]:
+        """The next part that has a text; None where the answer is complete."""
+        left = None if self._end is None else self._end - time.monotonic()
+        done = False
         try:
-            with closing(kind(self._url.hostname or "", self._url.port, timeout=self._timeout)) as connection:
-                connection.connect()
-                self._socket = connection.sock
-                if self._closed:
-                    raise ConnectionAbortedError("nobody waits any more")
-                connection.request("POST", self._url.path, self._body, dict(self._headers))
-                with connection.getresponse() as response:
-                    return response.status, response.read(LONGEST_ANSWER)
-        except TimeoutError as error:  # the socket's, about when the call's time is over too
-            raise SearchTimeoutError(f"{self._url.netloc} did not answer within {self._timeout:g} s") from error
-        except (OSError, HTTPException) as error:
-            raise SearchNotAvailableError(
-                f"the server at {self._url.netloc} cannot be asked: {type(error).__name__}: {error}"
-            ) from error
+            (outcome,) = yield (Call(self._model._who, self._read, timeout=left),)
+            done = not isinstance(outcome, Exception)
+        finally:
+            if not done:
+                self._exchange.close()
+        if isinstance(outcome, SearchTimeoutError):
+            said = f"{self._model._who} did not answer within its {self._model.timeout:g} s"
+            raise SearchTimeoutError(said) from outcome
+        part: Written | None = value_of(outcome)
+        return part
+
+    def _read(self) -> Written | None:
+        if not self._begun:
+            self._begun = True
+            if (status := self._exchange.begin()) != 200:
+                raise self._model._no_text(status, self._exchange.rest(4 * SHOWN))
+        while not self._ended:
+            raw = self._exchange.line()
+            if not raw:
+                raise RetrievalError(f"{self._model._who} ended its answer before it was complete")
+            part, self._ended = self._parsed(raw)
+            if part is not None and part.text:
+                return part
+        return None
+
+    def _parsed(self, raw: bytes) -> tuple[Written | None, bool]:
+        if not (line := raw.strip()):
+            return None, False
+        with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            part, ended = self._model._part(line.decode())
+            if part is None or isinstance(part.text, str):
+                return part, ended
+        raise self._model._no_text(200, line)
 
     def close(self) -> None:
-        """End the exchange. A socket's own timeout would not: it begins anew with each byte that comes."""
-        self._closed = True
-        if self._socket is not None:
-            with suppress(OSError):
-                # Not the method of a TLS socket, which takes away what the other thread reads with.
-                socket.shutdown(self._socket, SHUT_RDWR)
+        self._exchange.free()
+
+
+def _listed(choice: Mapping[str, Any]) -> Any:
+    """The tokens of a choice: None where the server does not know of them, whatever else it says as it is."""
+    logprobs = choice.get("logprobs")
+    return logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs
 
 
 def _address(url: str) -> str:

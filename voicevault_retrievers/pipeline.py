@@ -18,12 +18,15 @@ from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both, scope
+from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
+from voicevault_retrievers.hybrid import ahybrid_search, hybrid_search
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion, RuleRouter, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
+from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.turns import Turn, as_turn
 from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, Route, as_query
 
@@ -36,6 +39,9 @@ class Pipeline:
     `confidence` says whether anything relevant was found: "ok" where there is a hit, unless it is a `Threshold`, which
     goes by a calibrated reranker. `notes` are failures known beforehand, such as a knowledge base that does not exist;
     every result carries them.
+    `flare` answers analytical questions and searches (`hybrid_search`) for what its model is not sure of: the hits then
+    found stand behind the others, `Result.flare_retrievals` counts the searches. It has its own `timeout`. A SIMPLE
+    question that a `GraphChannel` of the pipeline finds something for has the graph's own `kg_direct_answer`.
     A hit that `Query.require` does not permit never leaves a pipeline, whatever a channel or stage of yours gives.
     """
 
@@ -49,7 +55,10 @@ class Pipeline:
         on_error: OnError = "skip",
         confidence: Callable[[Ranking], Confidence] = any_hit,
         notes: Iterable[Failure] = (),
+        flare: Flare | None = None,
     ) -> None:
+        if flare is not None and not isinstance(flare, Flare):
+            raise ConfigError(f"flare is a Flare, not a {type(flare).__name__}")
         if not isinstance(channel, Channel):
             raise ConfigError(f"a pipeline searches a channel, not a {type(channel).__name__}")
         if on_error not in ("skip", "raise"):
@@ -61,6 +70,7 @@ class Pipeline:
         self.on_error = on_error
         self.confidence = confidence
         self.notes = tuple(notes)
+        self.flare = flare
 
     def search(
         self,
@@ -81,7 +91,12 @@ class Pipeline:
             ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
             ranking = permitted(ranking, asked.require)
             note(ranking)
-        return self._result(asked, ranking, spans)
+        result = self._result(asked, ranking, spans)
+        graph = _answering(self.channel, result)
+        if graph is not None:
+            result = replace(result, kg_direct_answer=graph.kg_direct_query(asked))
+        flare = self._flare(result)
+        return result if flare is None else self._checked(flare.extended(result))
 
     async def asearch(
         self,
@@ -97,7 +112,32 @@ class Pipeline:
             ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
             ranking = permitted(ranking, asked.require)
             note(ranking)
-        return self._result(asked, ranking, spans)
+        result = self._result(asked, ranking, spans)
+        graph = _answering(self.channel, result)
+        if graph is not None:
+            result = replace(result, kg_direct_answer=await graph.akg_direct_query(asked))
+        flare = self._flare(result)
+        return result if flare is None else self._checked(await flare.aextended(result))
+
+    def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
+        """What the graph alone says of the first reference in a text; None where it says nothing, or there is none."""
+        graph = _graph(self.channel)
+        return None if graph is None else graph.kg_direct_query(as_query(text))
+
+    async def akg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
+        """`kg_direct_query` on the running event loop."""
+        graph = _graph(self.channel)
+        return None if graph is None else await graph.akg_direct_query(as_query(text))
+
+    def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
+        """The best of the keyword and vector channels by RRF alone, see `hybrid.hybrid_search`."""
+        asked = as_query(text)
+        return permitted(hybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+
+    async def ahybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
+        """`hybrid_search` on the running event loop; the same ranking."""
+        asked = as_query(text)
+        return permitted(await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
 
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
         """This pipeline's search under filters of its own, as a channel of another pipeline.
@@ -122,9 +162,31 @@ class Pipeline:
         twin.timeout = seconds_or_none("timeout", timeout)
         return twin
 
+    def flaring(self, flare: Flare) -> Pipeline:
+        """This pipeline with a model that answers and searches."""
+        twin = copy.copy(self)
+        twin.flare = flare
+        return twin
+
     def describe(self) -> str:
         """The pipeline as text, one part a line."""
         return f"k={self.k}, on_error={self.on_error}\n{self.channel.describe('  ')}"
+
+    def _flare(self, result: Result) -> Flare | None:
+        """What goes on searching for a result, under the filters and rights of its query; None where nothing does."""
+        if self.flare is None or not self.flare.applies(result):
+            return None
+        return self.flare.over(_Asking(self, result.query), self.context)
+
+    def _checked(self, result: Result) -> Result:
+        self._raise(result.errors)
+        return result
+
+    def _raise(self, failures: Iterable[Failure]) -> None:
+        """Raise the first error, where the pipeline does not skip what fails."""
+        errors = [failure.error for failure in failures if failure.degrades and failure.error is not None]
+        if errors and self.on_error == "raise":
+            raise errors[0]
 
     def _k(self, k: int | None) -> int:
         return self.k if k is None else check_k(k)
@@ -141,10 +203,7 @@ class Pipeline:
         return asked
 
     def _result(self, query: Query, ranking: Ranking, spans: Sequence[Span]) -> Result:
-        if self.on_error == "raise":
-            for failure in ranking.errors:
-                if failure.degrades and failure.error is not None:
-                    raise failure.error
+        self._raise(ranking.errors)
         return Result(
             query=query,
             ranking=ranking.failing(*self.notes),
@@ -158,6 +217,20 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline({self.channel!r}, k={self.k})"
+
+
+class _Asking:
+    """A pipeline's cheap search under the filters and rights of a query."""
+
+    def __init__(self, pipeline: Pipeline, query: Query) -> None:
+        self._pipeline = pipeline
+        self._query = Query("", where=query.where, require=query.require, reference_date=query.reference_date)
+
+    def hybrid_search(self, text: str, top_k: int) -> Ranking:
+        return self._pipeline.hybrid_search(replace(self._query, text=text), top_k)
+
+    async def ahybrid_search(self, text: str, top_k: int) -> Ranking:
+        return await self._pipeline.ahybrid_search(replace(self._query, text=text), top_k)
 
 
 class Narrowed(Through):
@@ -249,6 +322,15 @@ def _reranker(rerank: Stage | Scorer | str) -> Stage:
     if isinstance(rerank, str | Scorer):
         return CrossEncoderRerank(rerank)
     raise ConfigError(f"rerank is a stage, a scorer or the name of a cross-encoder, not a {type(rerank).__name__}")
+
+
+def _graph(channel: Channel) -> GraphChannel | None:
+    return next((leaf for leaf in channel.leaves() if isinstance(leaf, GraphChannel)), None)
+
+
+def _answering(channel: Channel, result: Result) -> GraphChannel | None:
+    """The graph that is to answer a SIMPLE question directly, where it found something."""
+    return _graph(channel) if result.route is Route.SIMPLE and result.hits else None
 
 
 def _fused_names(channel: Any) -> set[str]:

@@ -272,6 +272,8 @@ class Result:
     confidence: Literal["ok", "none"] = "none"
     kg_direct_answer: Mapping[str, Any] | None = None
     flare_retrievals: int = 0
+    answer: str | None = None
+    """What a model wrote meanwhile, where one did: see `Pipeline`, `flare`."""
     trace: tuple[Any, ...] = ()
 
     @property

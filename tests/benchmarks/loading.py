@@ -21,7 +21,7 @@ from tests.benchmarks.float_weights import write_folder
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers.dense.weights import locate
 
-RUNS = 5
+RUNS = 3
 MANUAL = Path(__file__).parents[2] / "notebooks" / "data" / "documents" / "maintenance-guide.md"
 PACKAGES = ("voicevault-retrievers", "numpy", "onnxruntime", "openvino", "sentence-transformers", "torch")
 

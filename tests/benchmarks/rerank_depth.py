@@ -3,9 +3,9 @@
     python -m tests.benchmarks.rerank_depth DATA
 
 The frameworks' way: the first 50 hits whole (at most 512 tokens with the question) through sentence-transformers, in
-the cross-encoder's order. Ours, by default and in haste: `HASTE`, chosen on other questions. Searches take turns, and
-the seconds are medians over `TIMED` questions, the first search included; quality is over at most 200 questions, with
-scores that are kept. Writes results/rerank_depth.json.
+the cross-encoder's order. Ours, by default and in haste: `HASTE`. Searches take turns, and the seconds are medians over
+`TIMED` questions, the first search included; quality is over `JUDGED` questions, with scores that are kept. Writes
+results/rerank_depth.json.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, Ope
 COLLECTIONS = ("scifact", "mmlongbench-pages")
 PEER = "first 50 whole, as the frameworks do"
 DEFAULT, IN_HASTE = "ours, by default", "ours, in haste"
-HASTE: Mapping[str, Any] = {"depth": 20, "max_chars": 800, "top_k": 5, "certainty": 0.8}
+HASTE: Mapping[str, Any] = {"depth": 20, "max_chars": 1000, "top_k": 5, "certainty": 0.8}
 TIMED = 9
+JUDGED = 60
 
 
 def stages(reads: Scorer, peer: Scorer) -> dict[str, CrossEncoderRerank]:
@@ -72,7 +73,7 @@ def speed(given: Collection, peer: Scorer) -> list[Row]:
 def quality(given: Collection, reads: Scorer) -> list[Row]:
     """nDCG@10 of each, and the difference from the frameworks' way with its interval."""
     every = stages(reads, reads)
-    found = {name: ndcgs(given.fused >> stage, given.questions) for name, stage in every.items()}
+    found = {name: ndcgs(given.fused >> stage, given.questions[:JUDGED]) for name, stage in every.items()}
     rows: list[Row] = []
     for name, values in found.items():
         compared = paired(found[PEER], values)

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.rerank_quality DATA [COLLECTION ...]
 
 nDCG@10 of the default fusion, of its first 20 put in the cross-encoder's order, and of what `CrossEncoderRerank` makes
-of them by default, for at most 200 queries a collection, drawn with a fixed seed; each gain with its 95 % interval. The
+of them by default, for at most 100 queries a collection, drawn with a fixed seed; each gain with its 95 % interval. The
 weights are ms-marco-MiniLM-L-12-v2's as they are packed (int8), made floats. Scores are kept under ~/.cache, so a run
 that was cut off goes on where it was. Writes results/rerank_quality.json.
 """

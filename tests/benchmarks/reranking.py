@@ -20,7 +20,8 @@ from voicevault_retrievers.rerank import OpenVinoScorer
 CACHE = Path.home() / ".cache" / "voicevault-retrievers" / "scores.sqlite"
 MODEL = "ms-marco-MiniLM-L-12-v2"
 RECIPE = f"{MODEL}, int8 made bf16, 512 tokens"
-QUESTIONS = 200
+DRAWN = 200
+QUESTIONS = 100
 DEVELOPMENT = 60
 PACKAGES = ("voicevault-retrievers", "numpy", "PyStemmer", "sentence-transformers", "torch", "openvino")
 
@@ -74,10 +75,10 @@ def collection(name: str, folder: Path, embedder: SentenceTransformerEmbedder) -
     chunks, judged = load(folder)
     ahead = Ahead(embedder, [question.text for question in judged])
     fused = remembered(fuse(bm25=BM25.from_chunks(chunks), dense=VectorChannel(vectors(chunks, embedder), ahead)))
-    questions = drawn(judged, QUESTIONS)
+    questions = drawn(judged, DRAWN)
     taken = {question.id for question in questions}
     others = [question for question in judged if question.id not in taken]
-    return Collection(name, fused, questions, Random(1).sample(others, min(DEVELOPMENT, len(others))))
+    return Collection(name, fused, questions[:QUESTIONS], Random(1).sample(others, min(DEVELOPMENT, len(others))))
 
 
 def embedder() -> SentenceTransformerEmbedder:

@@ -11,7 +11,10 @@ from tests.docs.blocks import blocks, printed
 from tests.docs.test_documents_run import needs_weights
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("fusion", "expansion", "newsroom", "reranking")}
+NAMES = (
+    "claims", "expansion", "flare", "funnel", "fusion", "graph", "newsroom", "parents", "questions", "reranking",
+)  # fmt: skip
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
 
 
 @needs_weights

@@ -217,7 +217,7 @@ def test_a_hierarchy_as_the_library_makes_it() -> None:
     retriever = BM25Retriever.from_nodes(leaves, k=3)
     found = retriever.retrieve("pump number 7")
     by_id = {node.node_id: node for node in parsed}
-    (best, *_) = ParentExpansionPostprocessor(store).postprocess_nodes(found)
+    (best, *_) = ParentExpansionPostprocessor(store, merge=False).postprocess_nodes(found)
     leaf = by_id[best.node_id]
     assert leaf.parent_node is not None
     parent = by_id[leaf.parent_node.node_id]
@@ -226,7 +226,9 @@ def test_a_hierarchy_as_the_library_makes_it() -> None:
     (top, *_) = ParentExpansionPostprocessor(store, levels=None).postprocess_nodes(found)
     assert parent.parent_node is not None
     assert top.text == by_id[parent.parent_node.node_id].get_content()
-    piped = (retriever.pipeline.channel >> stage_of(ParentExpansionPostprocessor(store))).search("pump number 7", 1)
+    piped = (retriever.pipeline.channel >> stage_of(ParentExpansionPostprocessor(store, merge=False))).search(
+        "pump number 7", 1
+    )
     assert [(hit.id, hit.text) for hit in piped] == [(best.node_id, best.text)]
 
 

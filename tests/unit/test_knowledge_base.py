@@ -232,7 +232,7 @@ def test_an_embedder_with_a_name_is_made_again_on_first_use(tmp_path: Path, monk
     opened = KnowledgeBase.open("named", root=tmp_path)
     assert made == []
     assert opened.dense().search("fox").ids == opened.dense().search("brown").ids == ("fox",)
-    assert made == [("some-model", "onnx")]
+    assert made == [("some-model", "auto")]
     with pytest.raises(IncompatibleIndexError, match="given 'hash/8'"):
         KnowledgeBase.open("named", root=tmp_path).dense()
 

@@ -156,7 +156,8 @@ def test_the_budget_goes_to_the_parent_if_it_fits_then_to_the_hits_own_text() ->
         (15 + 10 + 6 + 6 + 6, ["one: a, b and c", "text alone", "two: d", "text x", "text y"], 0),
         (15 + 10 + 6 + 6, ["one: a, b and c", "text alone", "two: d", "text x", "text y"], 1),
         (15 - 1, ["text b", "text alone", "two: d", "text a", "text x", "text y"], 4),
-        (5, ["text b", "text alone", "text d", "text a", "text x", "text y"], 6),
+        (5, ["text", "text alone", "text d", "text a", "text x", "text y"], 6),
+        (3, ["tex", "text alone", "text d", "text a", "text x", "text y"], 6),
     ]:
         found = ParentExpansion(PARENTS, max_chars=limit).refine(Query("q"), FOUND)
         assert [hit.text for hit in found] == texts

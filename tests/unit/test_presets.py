@@ -131,5 +131,6 @@ def test_the_preset_of_the_documentation_is_one() -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", presets.__doc__ or "", re.DOTALL)
     made = Preset.of(yaml.safe_load(shown))
     assert [stage.name for stage in made.stages] == [
-        "rerank", "weighted", "recency", "near_duplicates", "mmr", "page_cap"
+        "graph_expansion", "rerank", "weighted", "recency", "near_duplicates", "mmr", "llm_rerank", "page_cap",
+        "parents",
     ]  # fmt: skip

@@ -174,10 +174,39 @@ def test_a_failing_model_gives_standard_and_a_given_route_asks_none() -> None:
         ModelRouter(CallableTextModel(lambda _: "?")).rewrite(Query("q"))
 
 
-def test_a_route_whose_channel_is_down_finds_nothing_else() -> None:
+async def test_a_simple_route_whose_channel_is_down_finds_nothing_and_says_so() -> None:
     failing = {**channels(), "graph": FailingChannel(OSError("down"))}
+    pipeline = composed(failing, route=ROUTES)
+    for result in (pipeline.search("Section 420 IPC"), await pipeline.asearch("Section 420 IPC")):
+        assert (result.route, result.hits, result.degraded) == (Route.SIMPLE, (), True)
+        assert (result.confidence, result.kg_direct_answer) == ("none", None)
+        assert [str(error) for error in result.errors] == ["route: OSError: down"]
     with pytest.raises(OSError, match="down"):
-        composed(failing, route=ROUTES).search("Section 420 IPC")
+        composed(failing, route=ROUTES, on_error="raise").search("Section 420 IPC")
+
+
+@pytest.mark.parametrize("graph", [ListChannel([], kind="graph"), FailingChannel(OSError("down"))])
+async def test_a_simple_question_that_finds_nothing_is_asked_as_a_standard_one_where_that_is_wanted(
+    graph: Channel,
+) -> None:
+    parts = {**channels(), "graph": graph}
+    falls = RuleRouter({"simple": ["graph"], "standard": ["bm25"]}, simple_fallback=True)
+    result = composed(parts, route=falls).search("Section 420 IPC")
+    assert result.ranking.ids == parts["bm25"].search("q").ids
+    assert result.ranking == (await composed(parts, route=falls).asearch("Section 420 IPC")).ranking
+    assert "nothing on route simple: asked as standard" in str(result.errors[-1])
+    assert result.degraded == isinstance(graph, FailingChannel)
+    stays = RuleRouter({"simple": ["graph"], "standard": ["bm25"]})
+    assert composed(parts, route=stays).search("Section 420 IPC").hits == ()
+    assert "simple_fallback=True" in repr(falls)
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["What does section 49 HNA require?", "What is the rule in section 59 PRA?", "What does s. 69 WSA say?"],
+)
+def test_a_question_for_what_a_section_says_is_simple(question: str) -> None:
+    assert RuleRouter().explain(question).route is Route.SIMPLE
 
 
 def test_a_preset_routes() -> None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bars
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.documents import discover
+from voicevault_retrievers.documents import CHILD_CHARS, PARENT_CHARS, discover
 from voicevault_retrievers.presets import DEFAULT_MODEL
 from voicevault_retrievers.store import KnowledgeBase, Update, update
 from voicevault_retrievers.store.manifest import VectorSearch
@@ -28,6 +28,10 @@ from voicevault_retrievers.text.analyzer import AUTO
 @click.option("--model", help=f"The embedding model.  [default: {DEFAULT_MODEL}]")
 @click.option("--vectors", type=click.Choice(get_args(VectorSearch)), help="How they are searched.  [default: exact]")
 @click.option("--max-chars", default=900, show_default=True, type=click.IntRange(min=50), help="Length of a chunk.")
+@click.option(
+    "--parents", type=click.IntRange(min=200), help=f"Length of the parents that a model reads, such as {PARENT_CHARS}."
+)
+@click.option("--children", type=click.IntRange(min=50), help=f"Length of their chunks.  [default: {CHILD_CHARS}]")
 @click.option("--prune", is_flag=True, help="Remove files that are on disk no more.")
 @options.wait
 @options.root
@@ -39,6 +43,8 @@ def index(
     model: str | None,
     vectors: VectorSearch | None,
     max_chars: int,
+    parents: int | None,
+    children: int | None,
     prune: bool,
     wait: float,
     root: Path | None,
@@ -46,8 +52,11 @@ def index(
     """Read PDF, Markdown, HTML, DOCX and text files, and folders of them, into a knowledge base.
 
     What was read before and has not changed is left as it is. When it is broken off, the same command goes on from
-    there. --language, --model and --vectors are for a new knowledge base; one that is there keeps its own.
+    there. With --parents chunks are --children long, and each belongs to a parent, which is kept beside and not
+    searched. --language, --model and --vectors are for a new knowledge base; one that is there keeps its own.
     """
+    if parents is None and children is not None:
+        raise click.UsageError("--children are of --parents: give their length too")
     console = Console(stderr=True, soft_wrap=True)
     base = _base(kb, root, paths, language, model, vectors, wait)
     with base, bars(console, "reading", "embedding") as (progress, embedding):
@@ -56,6 +65,8 @@ def index(
                 base,
                 paths,
                 max_chars=max_chars,
+                parents=parents,
+                children=children or CHILD_CHARS,
                 prune="gone" if prune else None,
                 progress=progress,
                 embedding=embedding,

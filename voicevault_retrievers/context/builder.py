@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,13 +17,12 @@ from voicevault_retrievers.context.citations import (
 )
 from voicevault_retrievers.context.order import ends_first
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.text.sentences import beginning
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 from voicevault_retrievers.turns import Turn, as_turn
 from voicevault_retrievers.types import Citation, Context, Hit
 
 SEPARATOR = "\n\n"
-_ENDS = (re.compile(r"[.!?؟۔](?=\s)|[。！？।॥]"), re.compile(r"(?=\s)"), re.compile(r"(?s)."))
-"""Where a text may be cut: after a sentence, else after a word, else anywhere."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,9 @@ class ContextBuilder:
     """Makes one text of hits: `[Source: file, p.N | Section: S]`, newline, the text; an empty line between blocks.
 
     `max_tokens` and `max_chars` bound the whole text, the conversation's last `history_turns` turns included, which
-    stand in front, oldest first, in at most half of the budget. Hits are taken in order; one that does not fit is left
-    out, and the first is cut instead, at a sentence's end where one fits. `numbered` puts `[n]` before each header, so
+    stand in front, oldest first, in at most half of the budget. Hits are taken in order, each with its context where
+    that fits, else with its chunk's own text; one that does not fit is left out, and the first is cut instead, at a
+    sentence's end where one fits. `numbered` puts `[n]` before each header, so
     that a marker names one block. `reorder` puts the best blocks at both ends of the text (see `ends_first`), under the
     numbers of their ranks. `count_tokens` is the model's tokenizer; without it tokens are estimated.
     """
@@ -88,15 +87,14 @@ class ContextBuilder:
         blocks: list[_Block] = []
         over: list[str] = []
         for rank, (place, number, hit) in enumerate(_by_rank(list(hits), numbers, ranks)):
-            citation = citation_of(len(blocks) + 1 if number is None else number, hit, hit.text)
-            block = _Block(place, citation, self._head(citation), self._body(hit.text))
-            if not budget.fits([*parts, *map(str, self._arranged([*blocks, block]))]):
+            index = len(blocks) + 1 if number is None else number
+            texts = (hit.text,) if hit.context is None or not hit.chunk.text else (hit.context, hit.chunk.text)
+            tried = [self._block(place, citation_of(index, hit, text)) for text in texts]
+            block = next((block for block in tried if self._fits(block, blocks, parts, budget)), None)
+            if block is None:
                 over.append(hit.chunk.id)
-                text = "" if rank else self._cut(block, parts, budget)
-                if not text:
-                    continue
-                block = replace(block, citation=replace(citation, text=text), text=text)
-            blocks.append(block)
+                block = None if rank else self._cut(tried[-1], parts, budget)
+            blocks += [] if block is None else [block]
         arranged = self._arranged(blocks)
         whole = SEPARATOR.join([*parts, *map(str, arranged)])
         citations = tuple(block.citation for block in arranged)
@@ -105,6 +103,12 @@ class ContextBuilder:
     def _arranged(self, blocks: Sequence[_Block]) -> list[_Block]:
         """Blocks as they stand in the text, of blocks as they rank."""
         return ends_first(blocks) if self.reorder else sorted(blocks, key=lambda block: block.place)
+
+    def _block(self, place: int, citation: Citation) -> _Block:
+        return _Block(place, citation, self._head(citation), self._body(citation.text))
+
+    def _fits(self, block: _Block, blocks: Sequence[_Block], parts: Sequence[str], budget: _Budget) -> bool:
+        return budget.fits([*parts, *map(str, self._arranged([*blocks, block]))])
 
     def _head(self, citation: Citation) -> str:
         return numbered_header(citation) if self.markers == "numbered" else header(citation)
@@ -123,20 +127,10 @@ class ContextBuilder:
             kept.insert(0, text)
         return kept
 
-    def _cut(self, block: _Block, parts: Sequence[str], budget: _Budget) -> str:
-        """The longest beginning of a block's text that fits below its header; empty if none does."""
-        cuts = (self._cut_at([m.end() for m in end.finditer(block.text)], block, parts, budget) for end in _ENDS)
-        return next((cut for cut in cuts if cut.strip()), "")
-
-    def _cut_at(self, ends: list[int], block: _Block, parts: Sequence[str], budget: _Budget) -> str:
-        low, high = 0, len(ends)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if budget.fits([*parts, str(replace(block, text=block.text[: ends[middle - 1]]))]):
-                low = middle
-            else:
-                high = middle - 1
-        return block.text[: ends[low - 1]] if low else ""
+    def _cut(self, block: _Block, parts: Sequence[str], budget: _Budget) -> _Block | None:
+        """The block with the longest beginning of its text that fits below its header; None if none does."""
+        text = beginning(block.text, lambda part: budget.fits([*parts, str(replace(block, text=part))]))
+        return replace(block, citation=replace(block.citation, text=text), text=text) if text else None
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,21 @@ from voicevault_retrievers.dense.embedders import (
     load_embedder,
 )
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, VectorPart
+from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
+from voicevault_retrievers.dense.prefixes import PrefixRecall, prefix_recall
 from voicevault_retrievers.dense.weights import Weights, locate
 
 __all__ = [
     "CallableEmbedder",
     "Codes",
     "ExactVectors",
+    "FunnelChannel",
     "Gate",
+    "MatryoshkaFunnel",
     "OnnxEmbedder",
     "OpenVinoEmbedder",
+    "PrefixRecall",
     "SentenceTransformerEmbedder",
     "VectorChannel",
     "VectorPart",
@@ -25,5 +30,6 @@ __all__ = [
     "gate",
     "load_embedder",
     "locate",
+    "prefix_recall",
     "quantise",
 ]

@@ -1,23 +1,29 @@
 """Files to chunks: `load` reads one, `split` cuts it, `discover` finds files, `read` does all three.
 
+`split_families` cuts a document into parents and children.
 `files` are what `read` would read, one by one; `recipe` says how.
 """
 
+from voicevault_retrievers.documents._families import CHILD_CHARS, PARENT_CHARS, Split, split_families
 from voicevault_retrievers.documents._ingest import File, Ingest, Skipped, discover, files, read, recipe
 from voicevault_retrievers.documents._load import load
 from voicevault_retrievers.documents._model import Document, Part
 from voicevault_retrievers.documents._split import split
 
 __all__ = [
+    "CHILD_CHARS",
+    "PARENT_CHARS",
     "Document",
     "File",
     "Ingest",
     "Part",
     "Skipped",
+    "Split",
     "discover",
     "files",
     "load",
     "read",
     "recipe",
     "split",
+    "split_families",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from voicevault_retrievers.documents._families import CHILD_CHARS, Split, split_families
 from voicevault_retrievers.documents._load import LOADERS, load, name_below
 from voicevault_retrievers.documents._split import split
 from voicevault_retrievers.errors import DocumentError
@@ -26,11 +27,12 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Ingest:
-    """What was read: the chunks of `files` files. `skipped` are the others."""
+    """What was read: the chunks of `files` files, and their parents. `skipped` are the others."""
 
     chunks: tuple[Chunk, ...]
     skipped: tuple[Skipped, ...]
     files: int
+    parents: tuple[Chunk, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,28 +45,40 @@ class File:
 
     def chunks(self, *, max_chars: int = 900) -> list[Chunk]:
         """Load and split; errors as of `load`."""
-        return split(load(self.path, root=self.root), max_chars=max_chars)
+        return list(self.split(max_chars=max_chars).chunks)
+
+    def split(self, *, max_chars: int = 900, parents: int | None = None, children: int = CHILD_CHARS) -> Split:
+        """Load and split: into chunks of `max_chars`, or, with `parents`, as of `split_families`; errors as of both."""
+        document = load(self.path, root=self.root)
+        if parents is None:
+            return Split(tuple(split(document, max_chars=max_chars)))
+        return split_families(document, parents=parents, children=children)
 
 
 def read(
-    paths: Iterable[str | Path], *, max_chars: int = 900, progress: Callable[[int, int], None] | None = None
+    paths: Iterable[str | Path],
+    *,
+    max_chars: int = 900,
+    parents: int | None = None,
+    children: int = CHILD_CHARS,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Ingest:
     """Find, load and split. A file that raises DocumentError, or has the source_file of another, is skipped.
 
+    Chunks are of at most `max_chars` characters; or, with `parents`, children of such parents (see `split_families`).
     Raises DocumentError for a path that does not exist, MissingExtraError for a library that is not installed.
     """
     found, skipped = files(paths)
-    chunks: list[Chunk] = []
-    count = 0
+    splits: list[Split] = []
     for done, file in enumerate(found, 1):
         try:
-            chunks += file.chunks(max_chars=max_chars)
-            count += 1
+            splits.append(file.split(max_chars=max_chars, parents=parents, children=children))
         except DocumentError as error:
             skipped.append(Skipped(file.name, str(error)))
         if progress is not None:
             progress(done, len(found))
-    return Ingest(tuple(chunks), tuple(skipped), count)
+    chunks = tuple(chunk for one in splits for chunk in one.chunks)
+    return Ingest(chunks, tuple(skipped), len(splits), tuple(parent for one in splits for parent in one.parents))
 
 
 def files(paths: Iterable[str | Path]) -> tuple[list[File], list[Skipped]]:
@@ -80,9 +94,11 @@ def files(paths: Iterable[str | Path]) -> tuple[list[File], list[Skipped]]:
     return list(found.values()), skipped
 
 
-def recipe(*, max_chars: int = 900) -> str:
+def recipe(*, max_chars: int = 900, parents: int | None = None, children: int = CHILD_CHARS) -> str:
     """How files are read and split: chunks that were made by another recipe may not be what they are now."""
-    return f"reading {READING}, max_chars {max_chars}"
+    if parents is None:
+        return f"reading {READING}, max_chars {max_chars}"
+    return f"reading {READING}, parents {parents}, children {children}"
 
 
 def discover(paths: Iterable[str | Path]) -> list[tuple[Path, Path]]:

@@ -39,8 +39,8 @@ def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list
     for part in document.parts:
         for start, text in _pieces(splitter, part.text):
             key = json.dumps([document.source_file, part.page_number, part.section, text])
-            metadata = _metadata(document, part, start, text) | {"chunk_index": len(chunks)}
-            chunks.append(Chunk(_digest(f"{key}{seen[key]}"), text, metadata=metadata))
+            metadata = place(document, part, start, text) | {"chunk_index": len(chunks)}
+            chunks.append(Chunk(digest(f"{key}{seen[key]}"), text, metadata=metadata))
             seen[key] += 1
     return chunks
 
@@ -65,11 +65,17 @@ def _windows(text: str) -> Iterator[tuple[int, str]]:
         start = end
 
 
-def _metadata(document: Document, part: Part, start: int, text: str) -> dict[str, Any]:
-    place = {"source_file": document.source_file, "page_number": part.page_number, "section": part.section}
-    known = {key: value for key, value in place.items() if value is not None}
-    return {**known, "start": start, "end": start + len(text)}
+def place(document: Document, part: Part, start: int, text: str) -> dict[str, Any]:
+    """The metadata that say where a text stands that begins at this character of a part."""
+    return {**named(document, part.page_number, part.section), "start": start, "end": start + len(text)}
 
 
-def _digest(key: str) -> str:
+def named(document: Document, page_number: int | None, section: str | None) -> dict[str, Any]:
+    """The metadata that name a document, and what is known of page and section."""
+    told = {"source_file": document.source_file, "page_number": page_number, "section": section}
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def digest(key: str) -> str:
+    """An id from what makes a chunk what it is."""
     return blake2b(key.encode(), digest_size=10).hexdigest()

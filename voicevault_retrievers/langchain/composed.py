@@ -7,24 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from langchain_core.documents import Document
 from pydantic import InstanceOf
 
 from voicevault_retrievers.calls import AsyncObserver, Observer
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.langchain.base import PipelineRetriever
+from voicevault_retrievers.langchain.base import PipelineRetriever, _k
+from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Base, Preset, load_preset
-from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.protocols import Scorer, TextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.types import Query, Result
+from voicevault_retrievers.types import Failure, Query, Ranking, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
 
@@ -83,6 +86,24 @@ class ComposedRetriever(PipelineRetriever):
         asked: dict[str, Any] = {"where": where, "require": require, "weights": weights, "history": history}
         return await PipelineRetriever.asearch(self._varied(fusion, rerank), query, k, **asked, observe=observe)
 
+    def hybrid_search(
+        self, text: str, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
+    ) -> list[Document]:
+        """The best of the keyword and vector channels by RRF alone, under this retriever's filters.
+
+        Cheap enough to be asked for each claim of an answer: no expansion, no reranking. See `Pipeline.hybrid_search`.
+        """
+        found = self.pipeline.hybrid_search(self._asked(text, where, require, None, ()), _k(top_k))
+        return [document_of(hit, list(map(str, _degrading(found)))) for hit in found]
+
+    async def ahybrid_search(
+        self, text: str, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
+    ) -> list[Document]:
+        """`hybrid_search` on the running event loop; the same documents."""
+        pipeline = await adrive(self._opened(), timeout=self.timeout)
+        found = await pipeline.ahybrid_search(self._asked(text, where, require, None, ()), _k(top_k))
+        return [document_of(hit, list(map(str, _degrading(found)))) for hit in found]
+
     def _varied(self: C, fusion: Method | str | None, rerank: Any) -> C:
         """This retriever with a call's own fusion and reranking; it shares what was opened and made."""
         given = {"fusion": fusion, "rerank": rerank}
@@ -120,9 +141,16 @@ class ComposedRetriever(PipelineRetriever):
 
     def _over_base(self, base: Base, more: Mapping[str, Channel] | None = None) -> Pipeline:
         if self.preset is not None and not more:
-            return self._preset().over(base)
-        own = {"bm25": base.bm25(), "dense": base.dense()}
-        return self._over(beside(own, more or {}), notes=getattr(base, "notes", ()))
+            return self._preset().over(base, model=self._model())
+        channels = beside({"bm25": base.bm25(), "dense": base.dense()}, more or {})
+        notes = getattr(base, "notes", ())
+        if self.preset is not None:
+            return self._preset().build(channels, notes=notes, base=base, model=self._model())
+        return self._over(channels, notes=notes)
+
+    def _model(self) -> TextModel | None:
+        """The language model for what a preset has that needs one."""
+        return None
 
     def _over(self, channels: Mapping[str, Channel], **options: Any) -> Pipeline:
         if self.preset is not None:
@@ -145,6 +173,10 @@ class ComposedRetriever(PipelineRetriever):
         if self.rerank is None or self.rerank is False:
             return None
         return self.made.get("rerank", [self.rerank, *changing(self.rerank)], lambda: _stage(self.rerank))
+
+
+def _degrading(found: Ranking) -> list[Failure]:
+    return [failure for failure in found.errors if failure.degrades]
 
 
 def beside(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

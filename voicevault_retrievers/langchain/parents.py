@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from voicevault_retrievers.langchain.checked import OwnFilter
 from voicevault_retrievers.langchain.compressors import StageCompressor
 from voicevault_retrievers.langchain.context import token_counter
 from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
+from voicevault_retrievers.structure.stored import parent_of
 from voicevault_retrievers.text.tokens import estimate_tokens
 from voicevault_retrievers.types import Chunk
 
@@ -24,14 +24,16 @@ class ParentExpander(StageCompressor):
 
     The document stays what it was, with its id, metadata and score; its own text is in
     `metadata["voicevault"]["text"]`. Where a parent is missing, is not permitted by `require`, or does not fit into
-    `max_chars` and `max_tokens`, a document keeps its own text, and where the store fails all do (see
-    `structure.ParentExpansion`).
+    `max_chars` and `max_tokens`, a document keeps its own text, and where the store fails all do. With `merge`, texts
+    that overlap become one, and so do own texts that adjoin on one page, where `start_index` says at which character
+    each begins (a splitter's `add_start_index`). See `structure.ParentExpansion`.
 
     `store` is a knowledge base, a mapping, a `BaseStore` (the docstore of a ParentDocumentRetriever, or one of bytes),
     or has `fetch(ids)`. Values of a mapping or a `BaseStore` are Documents, or JSON with `text` and `metadata`, under
     `key_prefix` and the parent's id; what is neither counts as missing. The parent's id is `parent_id` of the metadata,
-    else that under `id_key`. `count_tokens` is a function from a text to a number, or a language model. `timeout` is in
-    seconds; None waits.
+    else that under `id_key`. Under `header_key` it may name a header too, such as a judgment's title, which stands
+    above the first of its texts. `count_tokens` is a function from a text to a number, or a language model. `timeout`
+    is in seconds; None waits.
     """
 
     store: Any
@@ -42,6 +44,8 @@ class ParentExpander(StageCompressor):
     count_tokens: Any = estimate_tokens
     require: OwnFilter = None
     timeout: float | None = None
+    header_key: str | None = None
+    merge: bool = True
 
     def _build(self) -> ParentExpansion:
         return ParentExpansion(
@@ -52,6 +56,8 @@ class ParentExpander(StageCompressor):
             id_key=self.id_key,
             require=self.require,
             timeout=self.timeout,
+            header_key=self.header_key,
+            merge=self.merge,
         )
 
     def _options(self) -> list[Any]:
@@ -103,15 +109,4 @@ def _parent(parent_id: str, value: Any) -> Chunk | None:
         return value
     if isinstance(value, Document):
         return Chunk(parent_id, value.page_content, metadata=value.metadata)
-    told = value if isinstance(value, Mapping) else _json(value)
-    text, metadata = (told.get("text"), told.get("metadata")) if isinstance(told, Mapping) else (None, None)
-    if not isinstance(text, str):
-        return None
-    return Chunk(parent_id, text, metadata=metadata if isinstance(metadata, Mapping) else {})
-
-
-def _json(value: Any) -> Any:
-    try:
-        return json.loads(value)
-    except (TypeError, ValueError, RecursionError):
-        return None
+    return parent_of(parent_id, value)

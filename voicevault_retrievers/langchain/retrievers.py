@@ -17,16 +17,20 @@ from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever, beside
 from voicevault_retrievers.langchain.convert import chunks_of
 from voicevault_retrievers.langchain.embedder import as_embedder, model_of
+from voicevault_retrievers.langchain.models import as_text_model
+from voicevault_retrievers.langchain.writing import flare_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.protocols import VectorIndex
+from voicevault_retrievers.presets.structure import structural
+from voicevault_retrievers.protocols import TextModel, VectorIndex
 from voicevault_retrievers.store import Bases, KnowledgeBase
 
 COLLECTION = "voicevault"
@@ -120,6 +124,10 @@ class HybridRetriever(ComposedRetriever):
     `embeddings` where theirs cannot be loaded by name), and `channels`, by name: each a Channel, a retriever, any
     runnable that gives documents, or a vector store. `id_key` names the metadata that tells which documents of
     LangChain's own parts are the same; without it that is `Document.id`, or the content where there is none.
+
+    `questions` and `graph` are channels of these names: True, or options, for those of the knowledge bases (see
+    `KnowledgeBase.questions` and `graph`), or a channel. `flare` is a Flare, or a chat model, which answers ANALYTICAL
+    questions, and has what it is not sure of searched for: see `Pipeline`.
     """
 
     kb_names: Sequence[str | Path | KnowledgeBase] = Field(default_factory=list)
@@ -127,6 +135,9 @@ class HybridRetriever(ComposedRetriever):
     embeddings: Any = None
     channels: dict[str, Any] = Field(default_factory=dict)
     id_key: str | None = None
+    questions: Any = False
+    graph: Any = False
+    flare: Any = None
 
     @classmethod
     def from_documents(
@@ -195,7 +206,16 @@ class HybridRetriever(ComposedRetriever):
 
     def _unstaged(self) -> Pipeline:
         channels = self.made.get("channels", [self.channels, self.id_key], self._parts)
-        return self._over_base(self._bases(), channels) if self.kb_names else self._over(channels)
+        bases = self._bases() if self.kb_names else None
+        more = beside(channels, structural(bases, self.questions, self.graph))
+        pipeline = self._over(more) if bases is None else self._over_base(bases, more)
+        if self.flare is None:
+            return pipeline
+        options = {} if self.preset is None else self._preset().flare_options
+        return pipeline.flaring(self.made.get("flare", [self.flare, options], lambda: flare_of(self.flare, **options)))
+
+    def _model(self) -> TextModel | None:
+        return None if self.flare is None or isinstance(self.flare, Flare) else as_text_model(self.flare)
 
     def _parts(self) -> dict[str, Channel]:
         return {name: as_channel(part, id_key=self.id_key) for name, part in self.channels.items()}

@@ -9,16 +9,18 @@ from typing import Any, TypeAlias, TypeVar
 
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
 from voicevault_retrievers.calls import AsyncObserver, Observer
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
-from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
+from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread, top_k
 from voicevault_retrievers.llama_index.narrowing import Where, weights_of
+from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.reranking_events import announced
@@ -27,7 +29,7 @@ from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.types import Failure, Query, Result
+from voicevault_retrievers.types import Failure, Query, Ranking, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
 Expansion: TypeAlias = bool | QueryExpander | Rewriter | BaseLLM | Callable[[str], str] | Sequence["Expansion"]
@@ -143,6 +145,30 @@ class ComposedRetriever(PipelineRetriever):
             twin._reranker()
         return twin
 
+    def hybrid_search(
+        self, text: str, top_k: int = 5, *, where: Where = None, require: Where = None
+    ) -> list[NodeWithScore]:
+        """The best of the keyword and vector channels by RRF alone, under this retriever's filters.
+
+        Cheap enough to be asked for each claim of an answer: no expansion, no reranking. See `Pipeline.hybrid_search`.
+        """
+        chosen, pipeline = self.with_options(where=where, require=require), self.pipeline
+        return chosen._found(pipeline.hybrid_search(chosen._asked(text, pipeline), top_k))
+
+    async def ahybrid_search(
+        self, text: str, top_k: int = 5, *, where: Where = None, require: Where = None
+    ) -> list[NodeWithScore]:
+        """`hybrid_search` on the running event loop; the same nodes."""
+        chosen = self.with_options(where=where, require=require)
+        opening = in_thread("open", lambda: self.pipeline)  # it may read files
+        pipeline = self.pipeline if self._ready() else await adrive(opening, timeout=self.timeout)
+        return chosen._found(await pipeline.ahybrid_search(chosen._asked(text, pipeline), top_k))
+
+    def _found(self, ranking: Ranking) -> list[NodeWithScore]:
+        self._say(ranking.errors)
+        skipped = [str(failure) for failure in ranking.errors if failure.degrades]
+        return [node_of_hit(hit, skipped) for hit in ranking]
+
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         """The channels by name, and what is known beforehand not to be searched."""
         raise NotImplementedError  # not abstract: LlamaIndex puts a span around each call of such a method
@@ -152,7 +178,7 @@ class ComposedRetriever(PipelineRetriever):
 
     def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
         if self.preset is not None:
-            return self._varied(self.preset).build(channels, notes=notes)
+            return self._varied(self.preset).build(channels, notes=notes, **self._surroundings())
         return compose(
             channels,
             weights=self.weights,
@@ -166,6 +192,10 @@ class ComposedRetriever(PipelineRetriever):
             on_error=self.on_error or "skip",
             notes=notes,
         )
+
+    def _surroundings(self) -> dict[str, Any]:
+        """What a preset's stages read from, and the language model that they ask."""
+        return {}
 
     def _varied(self, preset: Preset) -> Preset:
         """The preset with this retriever's own timeout, on_error, fusion and rerank, where given."""

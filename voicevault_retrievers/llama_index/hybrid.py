@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,15 +27,21 @@ from voicevault_retrievers.llama_index.composed import ComposedOptions, Composed
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_embedder, store_model
 from voicevault_retrievers.llama_index.listing import nodes_of
+from voicevault_retrievers.llama_index.models import as_text_model
 from voicevault_retrievers.llama_index.options import refuse
+from voicevault_retrievers.llama_index.writing import flare_of
 from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
+from voicevault_retrievers.presets.structure import options_of
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.types import ChannelKind, Failure, Query, Ranking
+from voicevault_retrievers.structure.graph import EmbeddedGraph
+from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking
 
 H = TypeVar("H", bound="HybridRetriever")
 KnowledgeBases = Sequence[str | Path | KnowledgeBase] | KnowledgeBase | str | Path
+Structural = bool | Mapping[str, Any] | Channel
 EmbedModel = BaseEmbedding | Embedder | str | None
 
 
@@ -47,6 +53,10 @@ class HybridRetriever(ComposedRetriever):
     vector store. `embed_model` is for bases whose model cannot be loaded by its name, and for the vector stores, which
     else are searched with the `Settings.embed_model` that was set. `options` are those of `ComposedRetriever` and
     `PipelineRetriever`.
+
+    `questions` and `graph` are channels of these names: True, or options, for those of the knowledge bases (see
+    `KnowledgeBase.questions` and `graph`), or a channel. `flare` is a Flare, or an LLM, which answers ANALYTICAL
+    questions, and has what it is not sure of searched for: see `Pipeline`.
     """
 
     def __init__(
@@ -56,6 +66,9 @@ class HybridRetriever(ComposedRetriever):
         root: str | Path | None = None,
         embed_model: EmbedModel = None,
         channels: Mapping[str, Part] | None = None,
+        questions: Structural = False,
+        graph: Structural = False,
+        flare: Any = None,
         preset: Preset | str | Path | None = None,
         **options: Unpack[ComposedOptions],
     ) -> None:
@@ -64,10 +77,12 @@ class HybridRetriever(ComposedRetriever):
         self.root = root
         self.embed_model = embed_model
         self.channels = beside({}, channels)
+        self.questions, self.graph = questions, graph
+        self.flare = flare if flare is None else flare_of(flare, **(self.preset.flare_options if self.preset else {}))
         self._refuse_unused()
         self.object_map = {**_objects_of(self.channels), **self.object_map}
         given = {name: as_channel(part) for name, part in _embedded(self.channels, embed_model).items()}
-        wanted = _wanted(self.preset) if self.kb_names else {}
+        wanted = {**(_wanted(self.preset) if self.kb_names else {}), **self._structured(given)}
         self._searched = _Searched(self._bases if self.kb_names else None, wanted, given)
         self._over(beside({name: _NotOpen(name) for name in wanted}, given))  # says what does not go together
 
@@ -127,6 +142,27 @@ class HybridRetriever(ComposedRetriever):
         """
         return self._searched.reload()
 
+    def _structured(self, given: dict[str, Channel]) -> dict[str, Mapping[str, Any]]:
+        """The options of those that the knowledge bases are to make; channels go to the others that are given."""
+        made: dict[str, Mapping[str, Any]] = {}
+        for name, asked in (("questions", self.questions), ("graph", self.graph)):
+            if isinstance(asked, Channel):
+                given.update(beside(given, {name: asked.named(name)}))
+            elif (options := options_of(name, asked)) is not None:
+                if not self.kb_names:
+                    raise ConfigError(f"{name} is made of knowledge bases: give kb_names, or a channel as {name}")
+                made[name] = options
+        return made
+
+    def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
+        pipeline = super()._over(channels, notes)
+        return pipeline if self.flare is None else pipeline.flaring(self.flare)
+
+    def _surroundings(self) -> dict[str, Any]:
+        base: Any = None if not self.kb_names else self._searched.bases or _NotOpenBase()
+        model = None if self.flare is None else getattr(self.flare.writer, "model", None)
+        return {"base": base, "model": None if model is None else as_text_model(model)}
+
     def _bases(self) -> Bases:
         embedder = None if self.embed_model is None else as_embedder(self.embed_model)
         return Bases(self.kb_names, root=self.root, embedder=embedder)
@@ -156,6 +192,7 @@ class HybridRetriever(ComposedRetriever):
         given = self.embed_model  # LlamaIndex's may show its key
         model = LlamaIndexEmbedder(given) if isinstance(given, BaseEmbedding) else given
         said = {"kb_names": self.kb_names, "root": self.root, "embed_model": model, "channels": self._searched.given}
+        said |= {name: getattr(self, name) for name in ("questions", "graph", "flare") if getattr(self, name)}
         return {**said, **super()._recipe()}
 
 
@@ -171,6 +208,11 @@ class _Searched:
         self._bases: Bases | None = None
         self._made: tuple[Mapping[str, Channel], Sequence[Failure]] | None = None if bases else (given, ())
         self._mutex = Mutex()
+
+    @property
+    def bases(self) -> Bases | None:
+        """The knowledge bases, where they are open."""
+        return self._bases
 
     @property
     def ready(self) -> bool:
@@ -210,6 +252,16 @@ class _NotOpen(Channel):
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         raise NotImplementedError
+
+
+class _NotOpenBase:
+    """Stands for knowledge bases that are not open."""
+
+    def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        return {}
+
+    def references(self) -> EmbeddedGraph:
+        return EmbeddedGraph()
 
 
 class _InMemory:

@@ -20,9 +20,10 @@ from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, docum
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.narrowing import Where
 from voicevault_retrievers.llama_index.postprocessors import StageOptions, StagePostprocessor
-from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
+from voicevault_retrievers.structure import ParentExpansion, ParentStore, Span, parent_store
 from voicevault_retrievers.structure.kinship import Kinship
 from voicevault_retrievers.structure.parents import Parents
+from voicevault_retrievers.structure.stored import parent_of
 from voicevault_retrievers.structure.windows import Place, WindowExpansion
 from voicevault_retrievers.text.tokens import estimate_tokens
 from voicevault_retrievers.types import Chunk
@@ -41,6 +42,8 @@ class ParentExpansionOptions(StageOptions, total=False):
     count_tokens: Callable[[str], int]
     require: Where
     timeout: float | None
+    header_key: str | None
+    merge: bool
 
 
 class ParentExpansionPostprocessor(StagePostprocessor):
@@ -50,11 +53,14 @@ class ParentExpansionPostprocessor(StagePostprocessor):
     Where a parent is missing, is not permitted by `require`, or does not fit into `max_chars` and `max_tokens`, a node
     keeps its own text, and where the store fails all do (see `structure.ParentExpansion`).
 
-    `store` is a docstore, a StorageContext, an index, a knowledge base, a mapping of ids to nodes or chunks, or has
-    `fetch(ids)`. A parent is the node's PARENT, as a HierarchicalNodeParser tells it, or where `use_source`, and it has
-    none, its SOURCE. `levels` above 1, or None for all, takes the highest that fits of the parents' parents too. With
-    `min_children_ratio` a parent stands only where at least that part of its children was found, or stands for others
-    that were, as in LlamaIndex's AutoMergingRetriever. `timeout` is in seconds; None waits.
+    `store` is a docstore, a StorageContext, an index, a knowledge base, a mapping of ids to nodes, chunks or JSON with
+    `text` and `metadata`, or has `fetch(ids)`. A parent is the node's PARENT, as a HierarchicalNodeParser tells it, or
+    where `use_source`, and it has none, its SOURCE. `levels` above 1, or None for all, takes the highest that fits of
+    the parents' parents too. With `min_children_ratio` a parent stands only where at least that part of its children
+    was found, or stands for others that were, as in LlamaIndex's AutoMergingRetriever. With `merge`, parents that
+    overlap become one text, and so do nodes that keep their own and overlap or follow one another in their document.
+    Under `header_key` metadata may name a header, such as a judgment's title, which stands above the first of its
+    texts. `timeout` is in seconds; None waits.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -74,6 +80,8 @@ class ParentExpansionPostprocessor(StagePostprocessor):
     )
     require: dict[str, Any] | None = Field(default=None, description="A filter that parents have to pass.")
     timeout: float | None = Field(default=None, description="Seconds that the store may take; None waits.")
+    header_key: str | None = Field(default=None, description="Where metadata names a header, if anywhere.")
+    merge: bool = Field(default=True, description="Whether texts that overlap or adjoin become one.")
 
     def __init__(self, store: Store, **options: Unpack[ParentExpansionOptions]) -> None:
         StagePostprocessor.__init__(self, store=store, **options)
@@ -95,6 +103,8 @@ class ParentExpansionPostprocessor(StagePostprocessor):
             count_tokens=self.count_tokens,
             require=self.require,
             timeout=self.timeout,
+            header_key=self.header_key,
+            merge=self.merge,
             levels=self.levels,
             min_children_ratio=self.min_children_ratio,
             kinship=_Nodes(self.use_source),
@@ -149,13 +159,13 @@ class _Docstore:
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A mapping of ids to nodes or chunks as a store of parents."""
+    """A mapping of ids to nodes, chunks or JSON as a store of parents."""
 
     mapping: Mapping[str, Any]
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
         found = {parent_id: self.mapping.get(parent_id) for parent_id in ids}
-        chunks = {parent_id: _chunk(value) for parent_id, value in found.items()}
+        chunks = {parent_id: _chunk(parent_id, value) for parent_id, value in found.items()}
         return {parent_id: chunk for parent_id, chunk in chunks.items() if chunk is not None}
 
 
@@ -179,6 +189,15 @@ class _Nodes(Kinship):
     def children_of(self, parent: Chunk) -> int:
         children = getattr(_node(parent), "relationships", {}).get(NodeRelationship.CHILD)
         return len(children) if isinstance(children, list) else 0
+
+    def span_of(self, chunk: Chunk) -> Span | None:
+        node, place = _node(chunk), _place_of(chunk)
+        if node is None or place is None:
+            return super().span_of(chunk)
+        end = getattr(node, "end_char_idx", None)
+        if place.start is None or end != place.start + len(chunk.text):
+            return None
+        return Span(place.document, place.start, end, place.id, place.next)
 
 
 def _store_of(store: Store) -> ParentStore:
@@ -212,5 +231,7 @@ def _chunks(nodes: Iterable[BaseNode | None]) -> dict[str, Chunk]:
     return {node.node_id: chunk_of(node) for node in nodes if node is not None}
 
 
-def _chunk(value: Any) -> Chunk | None:
-    return chunk_of(value) if isinstance(value, BaseNode) else (value if isinstance(value, Chunk) else None)
+def _chunk(parent_id: str, value: Any) -> Chunk | None:
+    if isinstance(value, BaseNode):
+        return chunk_of(value)
+    return value if isinstance(value, Chunk) else parent_of(parent_id, value)

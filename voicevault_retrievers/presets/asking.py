@@ -28,9 +28,10 @@ def router(data: Any) -> Rewriter | None:
     if data is None or data is False:
         return None
     routes = tuple(route.value for route in Route)
-    options = dict(section("route", {"method": data} if isinstance(data, str) else data, "method", *routes))
+    given = {"method": data} if isinstance(data, str) else data
+    options = dict(section("route", given, "method", "simple_fallback", *routes))
     make = choice("routing method", options.pop("method", "rules"), {"rules": RuleRouter})
-    return make(options)
+    return make(options, simple_fallback=options.pop("simple_fallback", False))
 
 
 def expansion(data: Any) -> Rewriter | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from voicevault_retrievers.checks import flag, seconds_or_none
+from voicevault_retrievers.checks import flag, number, seconds_or_none, whole
 from voicevault_retrievers.lexical.formulas import FORMULAS
-from voicevault_retrievers.presets.sections import choice, made
+from voicevault_retrievers.presets.sections import choice, made, section
+from voicevault_retrievers.store.graphs import SnapshotGraph, graph_channel
 
 
 def _bm25(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,11 +25,39 @@ def _bm25(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dense(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"timeout": seconds_or_none("timeout", options.get("timeout"))}
+    given: dict[str, Any] = {"timeout": seconds_or_none("timeout", options.get("timeout"))}
+    if options.get("funnel") is None:
+        return given
+    funnel = section("funnel", options["funnel"], "prefix", "candidates", "least", "strict")
+    for name in ("prefix", "candidates"):
+        whole(name, funnel.get(name, 1))
+    number("least", funnel.get("least", 0))
+    flag("strict", funnel.get("strict", True))
+    return {**given, "funnel": dict(funnel)}
 
 
-CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"bm25": _bm25, "dense": _dense}
+def _questions(options: Mapping[str, Any]) -> dict[str, Any]:
+    choice("by", options.get("by", "both"), {"bm25": 0, "both": 0, "dense": 0})
+    whole("questions", options.get("questions", 1))
+    seconds_or_none("timeout", options.get("timeout"))
+    return {key: options[key] for key in ("by", "questions", "timeout") if key in options}
+
+
+def _graph(options: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: options[key] for key in ("hops", "decay", "fan_out", "timeout") if key in options}
+    graph_channel(SnapshotGraph(()), **given)  # says now what is wrong with them
+    return given
+
+
+CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "bm25": _bm25,
+    "dense": _dense,
+    "graph": _graph,
+    "questions": _questions,
+}
 CHANNEL_OPTIONS = {
     "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive", "operators"),
-    "dense": ("model", "backend"),
+    "dense": ("model", "backend", "funnel"),
+    "graph": ("hops", "decay", "fan_out"),
+    "questions": ("by", "questions"),
 }

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
-from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers.checks import flag, seconds_or_none, whole
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets.asking import expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
+from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
 from voicevault_retrievers.presets.sections import choice, filled, known_backend, listed, made, section
-from voicevault_retrievers.presets.stages import stage
+from voicevault_retrievers.presets.stages import Awaiting, stage
+from voicevault_retrievers.prompts import CallableTextModel
+from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.types import Failure
 
 VERSION = 1
-KEYS = ("version", "name", "k", "timeout", "on_error", "channels", "route", "expansion", "fusion", "stages", "context")
+KEYS = (
+    "version", "name", "k", "timeout", "on_error", "channels", "route", "expansion", "fusion", "stages", "context",
+    "flare",
+)  # fmt: skip
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 
 _ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
@@ -56,6 +63,7 @@ class Preset:
     k: int
     timeout: float | None
     on_error: OnError
+    flare: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Preset:
@@ -87,15 +95,23 @@ class Preset:
             k=whole("k", data.get("k", 5), least=0),
             timeout=seconds_or_none("timeout", data.get("timeout")),
             on_error=choice("on_error", data.get("on_error", "skip"), _ON_ERROR),
+            flare=_flare(data.get("flare")),
         )
 
-    def over(self, base: Base) -> Pipeline:
-        """The pipeline over a knowledge base, or several."""
+    def over(self, base: Base, *, model: TextModel | None = None) -> Pipeline:
+        """The pipeline over a knowledge base, or several; `model` is for what needs a language model and names none."""
         channels = {name: getattr(base, name)(**options) for name, options in self.channels.items()}
-        return self.build(channels, notes=getattr(base, "notes", ()))
+        return self.build(channels, notes=getattr(base, "notes", ()), base=base, model=model)
 
-    def build(self, channels: Mapping[str, Channel], *, notes: Iterable[Failure] = ()) -> Pipeline:
-        """The pipeline over channels of the names that the preset has."""
+    def build(
+        self,
+        channels: Mapping[str, Channel],
+        *,
+        notes: Iterable[Failure] = (),
+        base: Base | None = None,
+        model: TextModel | None = None,
+    ) -> Pipeline:
+        """The pipeline over channels of the names that the preset has; `base` is for stages that read from one."""
         if set(channels) != set(self.channels):
             raise ConfigError(
                 f"preset {self.name!r} has the channels {sorted(self.channels)}, given {sorted(channels)}"
@@ -108,7 +124,36 @@ class Preset:
         if self.route is not None:
             channel = self.route >> channel
         for one in self.stages:
-            channel = channel >> one.over(channels)
+            own = one.given(base, model) if isinstance(one, Awaiting) else one
+            channel = channel >> own.over(channels)
         return Pipeline(
-            channel, k=self.k, context=self.context, timeout=self.timeout, on_error=self.on_error, notes=notes
+            channel,
+            k=self.k,
+            context=self.context,
+            timeout=self.timeout,
+            on_error=self.on_error,
+            notes=notes,
+            flare=self._flare(model),
         )
+
+    @property
+    def flare_options(self) -> dict[str, Any]:
+        """How a model is to search while it answers, whichever it is."""
+        return {key: value for key, value in self.flare.items() if key not in ("enabled", *MODEL_OPTIONS)}
+
+    def _flare(self, model: TextModel | None) -> Flare | None:
+        options = dict(self.flare)
+        if not options.pop("enabled", False):
+            return None
+        writer = text_model(options) or model
+        if writer is None:
+            raise ConfigError("flare needs a language model: name one (ollama or openai), give model=, or disable it")
+        return Flare(writer, **options)
+
+
+def _flare(data: Any) -> dict[str, Any]:
+    options = dict(section("flare", data, "enabled", "max_retrievals", "threshold", "top_k", "timeout", *MODEL_OPTIONS))
+    flag("enabled", options.get("enabled", False))
+    own = {key: value for key, value in options.items() if key != "enabled"}
+    Flare(text_model(own) or CallableTextModel(str), **own)  # says now what is wrong with them
+    return options

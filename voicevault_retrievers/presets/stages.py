@@ -8,11 +8,48 @@ from typing import Any
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.diversity import MMR, NearDuplicates, PageCap
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
 from voicevault_retrievers.presets.sections import known_backend, made, section
-from voicevault_retrievers.rerank import Calibration, CrossEncoderRerank, RecencyRerank, WeightedRerank, load_scorer
+from voicevault_retrievers.prompts import CallableTextModel
+from voicevault_retrievers.protocols import TextModel
+from voicevault_retrievers.rerank import (
+    Calibration,
+    CrossEncoderRerank,
+    LLMRerank,
+    RecencyRerank,
+    WeightedRerank,
+    load_scorer,
+)
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS as RERANK_OPTIONS
+from voicevault_retrievers.structure import ParentExpansion
+from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion
+from voicevault_retrievers.types import Query, Ranking
 
 DEFAULT_RERANKER = "ms-marco-MiniLM-L-12-v2"
+
+
+class Awaiting(Stage):
+    """A stage that reads from the base that a preset is over, or asks the language model that it is given."""
+
+    def __init__(self, name: str, made: Callable[[Any, TextModel | None], Stage]) -> None:
+        super().__init__()
+        self.name = name
+        self.made = made
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        """Never asked: raises ConfigError."""
+        raise ConfigError(f"the stage {self.name} is made with what a preset is over: use over(base)")
+
+    def given(self, base: Any, model: TextModel | None) -> Stage:
+        """The stage itself; ConfigError where what it needs is missing."""
+        if base is None and self.name != "llm_rerank":
+            raise ConfigError(
+                f"the stage {self.name} reads from a knowledge base: use over(kb), or build(channels, base=kb)"
+            )
+        return self.made(base, model)
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 def stage(data: Any) -> Stage:
@@ -30,6 +67,31 @@ def _rerank(options: dict[str, Any]) -> Stage:
         options["calibration"] = made(Calibration, options["calibration"])
     # By name it is looked for at the first search, where a missing model degrades the result and no more.
     return CrossEncoderRerank(model if backend == "auto" else load_scorer(model, backend), **options)
+
+
+def _llm_rerank(options: dict[str, Any]) -> Stage:
+    served = text_model(options)
+    if served is not None:
+        return LLMRerank(served, **options)
+    LLMRerank(CallableTextModel(str), **options)  # says now what is wrong with them
+
+    def over(base: Any, model: TextModel | None) -> Stage:
+        if model is None:
+            raise ConfigError("llm_rerank needs a language model: name one (ollama or openai), or give model=")
+        return LLMRerank(model, **options)
+
+    return Awaiting("llm_rerank", over)
+
+
+def _parents(options: dict[str, Any]) -> Stage:
+    ParentExpansion({}, **options)
+    return Awaiting("parents", lambda base, model: ParentExpansion(base, **options))
+
+
+def _graph_expansion(options: dict[str, Any]) -> Stage:
+    hops = {"depth": options.pop("hops")} if "hops" in options else {}
+    GraphExpansion(EmbeddedGraph(), **options, **hops)
+    return Awaiting("graph_expansion", lambda base, model: GraphExpansion(base.references(), **options, **hops))
 
 
 def _page_cap(options: dict[str, Any]) -> Stage:
@@ -53,16 +115,22 @@ def _weighted(options: dict[str, Any]) -> Stage:
 
 
 _STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {
+    "graph_expansion": _graph_expansion,
+    "llm_rerank": _llm_rerank,
     "mmr": _mmr,
     "near_duplicates": _near_duplicates,
     "page_cap": _page_cap,
+    "parents": _parents,
     "recency": _recency,
     "rerank": _rerank,
     "weighted": _weighted,
 }
 _STAGE_OPTIONS = {
+    "graph_expansion": ("seeds", "limit", "weight", "pool", "hops", "decay", "fan_out", "timeout"),
+    "llm_rerank": (*MODEL_OPTIONS, "depth", "top_n", "max_chars", "window", "stride", "prompt", "timeout"),
     "mmr": ("lambda_mult", "by", "depth", "timeout"),
     "near_duplicates": ("threshold", "by", "timeout"),
+    "parents": ("max_chars", "max_tokens", "id_key", "header_key", "merge", "levels", "min_children_ratio", "timeout"),
     "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
     "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
     "rerank": ("model", "backend", "depth", *RERANK_OPTIONS),

@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import Channel, Rewriter
+from voicevault_retrievers.channel import Channel, Rewriter, Rewritten
+from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.fusion.fuse import Fused
 from voicevault_retrievers.prompts import filled
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter
-from voicevault_retrievers.types import Failure, Query, Route
+from voicevault_retrievers.types import Failure, Query, Ranking, Route
 
 R = TypeVar("R", "RuleRouter", "ModelRouter")
 
@@ -74,20 +75,57 @@ class Routed(NamedTuple):
     rule: str
 
 
+class RoutedChannel(Rewritten):
+    """A channel behind a router.
+
+    Where all channels of a SIMPLE query fail, nothing is found and the failure is noted, unless the fusion raises its
+    errors. With the router's `simple_fallback`, a SIMPLE query that finds nothing is asked as a STANDARD one, with a
+    note.
+    """
+
+    rewriter: RuleRouter | ModelRouter
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        if k == 0:
+            return Ranking()
+        routed, failures = yield from self.rewriter.plan(query)
+        try:
+            found = yield from self.below.plan(replace(routed, require=query.require), k)
+        except Exception as error:  # whatever a channel raised
+            below = _fused(self.below)
+            if routed.route is not Route.SIMPLE or below is None or below.on_error == "raise":
+                raise
+            found = Ranking((), (Failure.of(self.rewriter.name, error),))
+        if routed.route is Route.SIMPLE and self.rewriter.simple_fallback and not found.hits:
+            said = Failure(self.rewriter.name, "fallback", "nothing on route simple: asked as standard", degrades=False)
+            standard = self.rewriter.routes.narrowed(replace(query, route=Route.STANDARD))
+            failures = (*failures, *found.errors, said)
+            found = yield from self.below.plan(standard, k)
+        return found.failing(*failures)
+
+
 class RuleRouter(Rewriter):
     """Routes a query by the first rule that matches it; STANDARD where none does. A route that it brings stays.
 
     The rules read English and German: an assignment to analyse, evaluate or discuss is ANALYTICAL; a comparison,
     several questions, a question about cause and effect, or a long one of several clauses is COMPLEX; a reference alone
     ("Section 420 IPC") or a definition SIMPLE. `rules` of your own go before these. `explain` says which rule it was.
+    `simple_fallback` see `RoutedChannel`.
     """
 
     name = "route"
 
-    def __init__(self, routes: Routes | Mapping[str, Iterable[str]] | None = None, rules: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self,
+        routes: Routes | Mapping[str, Iterable[str]] | None = None,
+        rules: Sequence[Rule] = (),
+        *,
+        simple_fallback: bool = False,
+    ) -> None:
         super().__init__()
         self.routes = routes_of(routes)
         self.rules = (*rules, *RULES)
+        self.simple_fallback = flag("simple_fallback", simple_fallback)
 
     def explain(self, question: str) -> Routed:
         """The route of a question that brings none, and why."""
@@ -100,16 +138,20 @@ class RuleRouter(Rewriter):
     def over(self, channel: Channel) -> RuleRouter:
         return _over(self, channel)
 
+    def __rshift__(self, channel: Channel) -> RoutedChannel:
+        return _routed(self, channel)
+
     def __repr__(self) -> str:
         own = self.rules[: len(self.rules) - len(RULES)]
-        return f"RuleRouter({self.routes!r}{f', {list(own)}' if own else ''})"
+        falls = ", simple_fallback=True" if self.simple_fallback else ""
+        return f"RuleRouter({self.routes!r}{f', {list(own)}' if own else ''}{falls})"
 
 
 class ModelRouter(ModelRewriter):
     """Routes a query as a language model says: the one route that its answer names. A route that it brings stays.
 
     A model that fails, or names no route or several, sends it to STANDARD, and the failure is noted. `prompt` and
-    `timeout` are as of `ModelRewriter`.
+    `timeout` are as of `ModelRewriter`, `simple_fallback` is as of `RoutedChannel`.
     """
 
     PROMPT = (
@@ -128,10 +170,12 @@ class ModelRouter(ModelRewriter):
         *,
         prompt: str | None = None,
         timeout: float | None = TIMEOUT,
+        simple_fallback: bool = False,
         name: str = "route",
     ) -> None:
         super().__init__(model, prompt=prompt, timeout=timeout, name=name)
         self.routes = routes_of(routes)
+        self.simple_fallback = flag("simple_fallback", simple_fallback)
 
     def asked(self, query: Query) -> str | None:
         return filled(self.prompt, query=query.text) if query.route is None and query.text.strip() else None
@@ -154,6 +198,9 @@ class ModelRouter(ModelRewriter):
     def over(self, channel: Channel) -> ModelRouter:
         return _over(self, channel)
 
+    def __rshift__(self, channel: Channel) -> RoutedChannel:
+        return _routed(self, channel)
+
     def __repr__(self) -> str:
         return f"ModelRouter({self.model!r}, {self.routes!r}, {self._recipe()})"
 
@@ -165,14 +212,26 @@ def routes_of(given: Routes | Mapping[str, Iterable[str]] | None) -> Routes:
 
 def _over(router: R, channel: Channel) -> R:
     """The router for the channels of the first fusion below a channel, where there is one."""
-    below: Any = channel
-    while not isinstance(below, Fused):
-        below = getattr(below, "below", None)
-        if below is None:
-            return router
+    below = _fused(channel)
+    if below is None:
+        return router
     twin: Any = copy.copy(router)
     twin.routes = twin.routes.over(below.channels)
     return twin  # type: ignore[no-any-return]
+
+
+def _fused(channel: Channel) -> Fused | None:
+    """The first fusion below a channel, or itself."""
+    below: Any = channel
+    while below is not None and not isinstance(below, Fused):
+        below = getattr(below, "below", None)
+    return below
+
+
+def _routed(router: RuleRouter | ModelRouter, channel: Channel) -> RoutedChannel:
+    if not isinstance(channel, Channel):
+        return NotImplemented
+    return RoutedChannel(router.over(channel), channel)
 
 
 def _route(name: str) -> Route:
@@ -213,17 +272,17 @@ _CLAUSE = re.compile(
     re.IGNORECASE,
 )
 _LEAD = (
-    r"^(?:(?:what|where|show|see|find|tell\s+me)\s+(?:is|are|me|does)?\s*|was\s+(?:ist|steht\s+in|sagt|regelt)\s+"
+    r"^(?:(?:what|where|show|see|find|tell\s+me)\s+(?:is|are|me|does|do)?\s*(?:the\s+(?:rule|text|wording)\s+(?:in|of)\s+)?|was\s+(?:ist|steht\s+in|sagt|regelt)\s+"
     r"|zeige?\s+(?:mir\s+)?|siehe\s+)?(?:the\s+|der\s+|die\s+|das\s+)?"
 )
 _KINDS = (
-    r"sections?|sec\.?|articles?|art\.?|rules?|clauses?|chapters?|regulations?|paragraphs?|para\.?|schedules?|orders?"
+    r"sections?|sec\.?|ss?\.|articles?|art\.?|rules?|clauses?|chapters?|regulations?|paragraphs?|para\.?|schedules?|orders?"
     r"|directives?|artikel|paragra(?:f|ph)en?|absatz|abs\.|kapitel|abschnitt|ziffer|anhang|verordnung|richtlinie|§+"
 )
 _NUMBER = r"\(?(?:\d[\w./-]*|[ivxlcdm]+|[a-z])\)?(?:\s*\([\w.]+\))*"
 _REFERENCE = (
     rf"{_LEAD}(?:{_KINDS})\s*{_NUMBER}(?:(?:\s+|,\s*)(?:(?:{_KINDS})\s*{_NUMBER}|(?-i:[A-Z][\w.-]*)|\d{{4}}"
-    r"|of|the|and|in|der|des|dem|im))*\s*(?:say|regulate|sagen|regeln)?\s*[?.]*$"
+    r"|of|the|and|in|der|des|dem|im))*\s*(?:say|state|mean|require|provide|regulate|sagen|regeln)?(?:\s+for)?\s*[?.]*$"
 )
 _CODE = r"^[\w.-]*\d[\w./-]*$|^(?-i:[A-Z]{2,})[ -]\d[\w./-]*$"
 _DEFINITION = (

@@ -3,10 +3,12 @@
 from voicevault_retrievers.store.bases import Bases
 from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.exchange import export, restore
+from voicevault_retrievers.store.graphs import GraphUpdate, update_graph
 from voicevault_retrievers.store.indexing import Update, update
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import default_root
+from voicevault_retrievers.store.questions import question_channel, question_index
 from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.sources import Drift, Source
 from voicevault_retrievers.store.stats import Stats
@@ -17,6 +19,7 @@ __all__ = [
     "Bases",
     "Changes",
     "Drift",
+    "GraphUpdate",
     "KnowledgeBase",
     "Limits",
     "Source",
@@ -26,7 +29,10 @@ __all__ = [
     "default_root",
     "export",
     "import_voicevault",
+    "question_channel",
+    "question_index",
     "remove",
     "restore",
     "update",
+    "update_graph",
 ]

@@ -11,12 +11,14 @@ from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.graphs import SnapshotGraph, graph_channel
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.questions import has_questions, question_channel
 from voicevault_retrievers.store.standardised import Standardised, Unavailable
 from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
-from voicevault_retrievers.types import ChannelKind, Failure
+from voicevault_retrievers.types import ChannelKind, Chunk, Failure
 
 
 class Bases:
@@ -98,6 +100,36 @@ class Bases:
             return made(searched)
         groups = _alike(embedded if any(map(len, embedded)) else [], lambda base: _fingerprint(base.manifest))
         return _together(groups, made, options.get("name", "dense"), "semantic")
+
+    def questions(self, **options: Any) -> Channel:
+        """The channel over the questions that chunks answer; those of several bases are standardised.
+
+        Where one base is named alone it must have some; of several, those that have.
+        """
+        searched = self._searched()
+        if len(self._paths) == 1 and searched:
+            return question_channel(searched[0], **options)
+        asked = {base.name: base for base in searched if has_questions(base)}
+        made = {name: question_channel(base, prefix=f"{name}:", **options) for name, base in asked.items()}
+        return Standardised(made, options.get("name", "questions"), "question")
+
+    def graph(self, **options: Any) -> Channel:
+        """The channel over what the present chunks of all refer to; as `KnowledgeBase.graph`."""
+        return graph_channel(self.references(), **options)
+
+    def references(self) -> SnapshotGraph:
+        """The graph of what the present chunks of all refer to."""
+        searched = self._searched()
+        folder = searched[0].path if len(self._paths) == len(searched) == 1 else None
+        return SnapshotGraph([self._view(base) for base in searched], folder)
+
+    def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        """Those of the given parents that any base has, by id; a chunk of another base has no part in them."""
+        found: dict[str, Chunk] = {}
+        wanted = list(ids)
+        for base in self._searched():
+            found = {**base.parents(wanted), **found}
+        return found
 
     def reload(self) -> bool:
         """See what was committed, created or removed since; whether there was anything."""

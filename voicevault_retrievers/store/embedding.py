@@ -50,7 +50,7 @@ def make(entry: EmbedderEntry, kb: str) -> Embedder:
             "open it with embedder=..."
         )
     with suppress(ConfigError, MissingExtraError):  # the one below says what is missing
-        likely = load_embedder(entry.model)
+        likely = load_embedder(entry.model, "auto")
         if likely.fingerprint == entry.fingerprint:
             return likely
     embedder = load_embedder(entry.model, entry.backend)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from voicevault_retrievers.documents import File, Skipped, recipe
+from voicevault_retrievers.documents import CHILD_CHARS, File, Skipped, Split, recipe
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.scanning import Paths, scan, several
 from voicevault_retrievers.store.sources import Source, drift
-from voicevault_retrievers.types import Chunk
 
 Prune: TypeAlias = Literal["gone", "others"]
 
@@ -42,6 +41,8 @@ def update(
     paths: Paths,
     *,
     max_chars: int = 900,
+    parents: int | None = None,
+    children: int = CHILD_CHARS,
     prune: Prune | None = None,
     progress: Progress | None = None,
     embedding: Progress | None = None,
@@ -49,15 +50,17 @@ def update(
     """Read files, and the files in folders, that are new or have changed since they were read.
 
     Whole files are committed, about every thousand chunks: what is broken off goes on from there when it is called
-    again. A file that was read before keeps the name that it had then. `prune` "gone" removes files that were read
-    from these paths and are on disk no more; "others" removes all files that are not among these. `progress` is told
-    (done, total) of the files, `embedding` of the texts of each commit. Raises DocumentError for a path that does not
-    exist (where others stay: and was not read), MissingExtraError for a library that is not installed, and as
-    `KnowledgeBase.add` does.
+    again. Chunks are of `max_chars` characters; or, with `parents`, children of such parents, which are kept beside
+    them (see `documents.split_families`). A file that was read before keeps the name that it had then. `prune` "gone"
+    removes files that were read from these paths and are on disk no more; "others" removes all files that are not among
+    these. `progress` is told (done, total) of the files, `embedding` of the texts of each commit. Raises DocumentError
+    for a path that does not exist (where others stay: and was not read), MissingExtraError for a library that is not
+    installed, and as `KnowledgeBase.add` does.
     """
     given, known = several(paths), kb.sources
     found, skipped = scan(given, known, gone=prune != "others")
-    run = _Run(kb, known, max_chars, prune, embedding)
+    sizes = {"max_chars": max_chars, "parents": parents, "children": children}
+    run = _Run(kb, known, sizes, prune, embedding)
     for done, file in enumerate(found, 1):
         run.take(file)
         if progress:
@@ -69,11 +72,18 @@ def update(
     return Update(run.read, run.unchanged, changes, (*skipped, *run.skipped), gone)
 
 
-def outdated(kb: KnowledgeBase, paths: Paths, *, max_chars: int = 900) -> bool:
+def outdated(
+    kb: KnowledgeBase,
+    paths: Paths,
+    *,
+    max_chars: int = 900,
+    parents: int | None = None,
+    children: int = CHILD_CHARS,
+) -> bool:
     """Whether these files are others than those that were read; errors as of `update`, OSError where one of them is."""
     given, known = several(paths), kb.sources
     found, _ = scan(given, known, gone=False)
-    made = recipe(max_chars=max_chars)
+    made = recipe(max_chars=max_chars, parents=parents, children=children)
     return bool(_gone(given, known, found, "others")) or any(
         _changed(file, known.get(file.name), made, "others") for file in found
     )
@@ -86,27 +96,27 @@ class _Run:
         self,
         kb: KnowledgeBase,
         known: Mapping[str, Source],
-        max_chars: int,
+        sizes: Mapping[str, Any],
         prune: Prune | None,
         embedding: Progress | None,
     ) -> None:
         self._kb = kb
         self._known = known
-        self._max_chars = max_chars
+        self._sizes = sizes
         self._prune = prune
         self._embedding = embedding
         self._sources: list[Source] = []
-        self._chunks: list[Chunk] = []
+        self._splits: list[Split] = []
         self.read = self.unchanged = 0
         self.changes = Changes()
         self.skipped: list[Skipped] = []
 
     def take(self, file: File) -> None:
         """Read a file, if that is needed; commit, if there is enough."""
-        made = recipe(max_chars=self._max_chars)
+        made = recipe(**self._sizes)
         try:
             source = _changed(file, self._known.get(file.name), made, self._prune)
-            chunks = file.chunks(max_chars=self._max_chars) if source else []
+            split = file.split(**self._sizes) if source else Split(())
         except (DocumentError, OSError) as error:
             self.skipped.append(Skipped(file.name, str(error)))
             return
@@ -115,15 +125,17 @@ class _Run:
             return
         self.read += 1
         self._sources.append(source)
-        self._chunks += chunks
-        if len(self._chunks) >= COMMIT_AT:
+        self._splits.append(split)
+        if sum(len(one.chunks) for one in self._splits) >= COMMIT_AT:
             self.commit()
 
     def commit(self) -> None:
         """Add what was read since the last commit."""
-        done = self._kb.add(self._chunks, sources=self._sources, progress=self._embedding)
+        chunks = [chunk for split in self._splits for chunk in split.chunks]
+        parents = [parent for split in self._splits for parent in split.parents]
+        done = self._kb.add(chunks, parents=parents, sources=self._sources, progress=self._embedding)
         self.changes = Changes(*map(sum, zip(astuple(self.changes), astuple(done), strict=True)))
-        self._sources, self._chunks = [], []
+        self._sources, self._splits = [], []
 
 
 def _changed(file: File, before: Source | None, made: str, prune: Prune | None) -> Source | None:

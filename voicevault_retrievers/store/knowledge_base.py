@@ -10,11 +10,10 @@ from typing import Any, get_args
 from numpy.typing import ArrayLike
 
 from voicevault_retrievers.checks import number
-from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
+from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
-from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, codec, embedding, repairing
@@ -27,6 +26,7 @@ from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.scanning import Paths, scan, several
+from voicevault_retrievers.store.searched import Searched
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.sources import KEY, Drift, Source, by_name, drift
 from voicevault_retrievers.store.stats import Stats
@@ -42,7 +42,7 @@ _NAMES = (KEY, "source", "file_name")
 """The metadata keys under which this package, LangChain's loaders and LlamaIndex's readers name a file."""
 
 
-class KnowledgeBase:
+class KnowledgeBase(Searched):
     """Chunks on disk with a keyword index and, where there is an embedder, their vectors.
 
     Made by `create`, `open` or `open_or_create`. A base is named (`base` is a name under `root`, which is
@@ -262,17 +262,6 @@ class KnowledgeBase:
     def view(self, prefix: str = "") -> View:
         """The present commit, whatever is written from now on; `prefix` stands before every id."""
         return View(self._snapshot, lambda: self.embedder, self._writer.chroma, prefix)
-
-    def bm25(self, **options: Any) -> BM25:
-        """The keyword channel over the present chunks; `options` are those of `BM25`."""
-        return self.view().bm25(**options)
-
-    def dense(self, **options: Any) -> VectorChannel:
-        """The vector channel over the present chunks; `options` are those of `VectorChannel`.
-
-        Raises ConfigError in a base for keywords only, and as `embedder` does.
-        """
-        return self.view().dense(**options)
 
     def add(
         self,

@@ -7,20 +7,21 @@ analysed and embedded as the chunks are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
 from voicevault_retrievers.text import CustomAnalyzer
 from voicevault_retrievers.types import Chunk
+
+Base: TypeAlias = Any
+"""A knowledge base, whose class itself asks this module for its channel."""
 
 _LIMITS = Limits(text=1_000_000, metadata=1 << 24, keys=1 << 16, depth=256, id=1 << 16)
 """What a chunk may be, its base has said."""
@@ -29,7 +30,7 @@ _LIMITS = Limits(text=1_000_000, metadata=1 << 24, keys=1 << 16, depth=256, id=1
 class QuestionBase:
     """Questions in a knowledge base of their own, as `QuestionIndex` keeps them."""
 
-    def __init__(self, base: KnowledgeBase) -> None:
+    def __init__(self, base: Base) -> None:
         self.base = base
 
     @property
@@ -46,7 +47,11 @@ class QuestionBase:
 
     def delete(self, ids: Collection[str]) -> int:
         """One commit."""
-        return self.base.delete(ids)
+        return int(self.base.delete(ids))
+
+    def hold(self) -> None:
+        """Take the lock, and see what others have committed."""
+        self.base.hold()
 
     def close(self) -> None:
         """Let others write."""
@@ -80,48 +85,52 @@ class QuestionView:
         return {one: note for one, note in found if note is not None}
 
 
-def question_index(kb: KnowledgeBase, *, wait: float = 0.0) -> QuestionIndex:
+def question_index(kb: Base, *, wait: float = 0.0) -> QuestionIndex:
     """The questions about a knowledge base's chunks; a base for them is made where there is none.
 
     `wait` is for how many seconds an update waits while another process writes. Raises what making and opening a
     knowledge base does.
     """
-    folder = kb.path / COLLECTION
-    if vacant(folder):
+    if not has_questions(kb):
         vectors: Any = kb.manifest.vectors
-        KnowledgeBase.create(folder, analyzer=kb.analyzer, embedder=kb.embedder, vectors=vectors)
-    return _index(kb, folder, wait)
+        type(kb).create(kb.path / COLLECTION, analyzer=kb.analyzer, embedder=kb.embedder, vectors=vectors)
+    return _index(kb, wait)
 
 
-def question_channel(kb: KnowledgeBase, **options: Any) -> QuestionChannel:
+def has_questions(kb: Base) -> bool:
+    """Whether there is a base of questions about a knowledge base's chunks."""
+    return not vacant(kb.path / COLLECTION)
+
+
+def question_channel(kb: Base, **options: Any) -> QuestionChannel:
     """The channel over the questions about a knowledge base's chunks; `options` are those of `QuestionIndex.channel`.
 
     Raises ConfigError where there are none.
     """
-    folder = kb.path / COLLECTION
-    if vacant(folder):
+    if not has_questions(kb):
         raise ConfigError(
             f"there are no questions about the chunks of knowledge base {kb.name!r}: make them with "
             "question_index(kb).update(model)"
         )
-    return _index(kb, folder, 0.0).channel(**options)
+    return _index(kb, 0.0).channel(**options)
 
 
-def _index(kb: KnowledgeBase, folder: Path, wait: float) -> QuestionIndex:
+def _index(kb: Base, wait: float) -> QuestionIndex:
     analyzer = kb.analyzer if isinstance(kb.analyzer, CustomAnalyzer) else None
-    base = KnowledgeBase.open(folder, analyzer=analyzer, embedder=_embedder(kb), wait=wait, limits=_LIMITS)
+    base = type(kb).open(kb.path / COLLECTION, analyzer=analyzer, embedder=_embedder(kb), wait=wait, limits=_LIMITS)
     return QuestionIndex(QuestionBase(base), kb, lambda: _commit(kb))
 
 
-def _embedder(kb: KnowledgeBase) -> Embedder | None:
+def _embedder(kb: Base) -> Embedder | None:
     """That of the base, where it is to be had: questions are searched by keywords without it."""
     try:
-        return kb.embedder
+        embedder: Embedder | None = kb.embedder
+        return embedder
     except RetrievalError:
         return None
 
 
-def _commit(kb: KnowledgeBase) -> str:
+def _commit(kb: Base) -> str:
     """What tells the present commit from all others."""
     snapshot = kb.view().snapshot
     present = snapshot.manifest

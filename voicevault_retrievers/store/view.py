@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
@@ -61,13 +62,26 @@ def keyword_channel(views: Iterable[View], analyzer: SavedAnalyzer, **options: A
     return BM25(LexicalIndex(part.lexical for view in views for part in view.parts), analyzer, **options)
 
 
-def vector_channel(views: Sequence[View], embedder: Embedder | None, kb: str, **options: Any) -> VectorChannel:
-    """Vector search over all; ConfigError where the knowledge base has no embedder."""
+def vector_channel(
+    views: Sequence[View],
+    embedder: Embedder | None,
+    kb: str,
+    *,
+    funnel: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> VectorChannel:
+    """Vector search over all, through a `MatryoshkaFunnel` with these options where they are given.
+
+    Raises ConfigError where the knowledge base has no embedder.
+    """
     if embedder is None:
         raise ConfigError(
             f"knowledge base {kb!r} was created without an embedder and holds no vectors: search it with bm25(), or "
             "index the documents into a new one created with embedder=..."
         )
+    if funnel is not None:
+        parts = (part.dense for view in views for part in view.parts if part.dense)
+        return FunnelChannel(MatryoshkaFunnel(ExactVectors(parts, embedder.dimension), **funnel), embedder, **options)
     indices = [view.index for view in views]
     return VectorChannel(
         indices[0] if len(indices) == 1 else _Several(indices, embedder.dimension), embedder, **options

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from voicevault_retrievers.diversity import file_of, page_of
+from voicevault_retrievers.structure.shown import Span
 from voicevault_retrievers.types import Chunk, Ranking
 
 Key: TypeAlias = tuple[str, str]
@@ -13,7 +16,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Kinship:
-    """How chunks are told, and which are whose."""
+    """How chunks are told, which are whose, and where they stand: here as their metadata have it."""
 
     def id_of(self, chunk: Chunk) -> str:
         """The id by which others name a chunk as their parent."""
@@ -25,19 +28,41 @@ class Kinship:
 
     def children_of(self, parent: Chunk) -> int:
         """How many children a parent has; 0 where nobody knows."""
-        return 0
+        return _whole(parent.metadata.get("children")) or 0
+
+    def span_of(self, chunk: Chunk) -> Span | None:
+        """Where a chunk's text stands in its document, or its page and section; None where that is not known.
+
+        `start` (or LangChain's `start_index`) is the character that it begins at; chunks whose `chunk_index` follow one
+        another adjoin, and without one those with no more than two characters between them.
+        """
+        metadata = chunk.metadata
+        file, start = file_of(metadata), _whole(metadata.get("start", metadata.get("start_index")))
+        if file is None or start is None or metadata.get("end", start + len(chunk.text)) != start + len(chunk.text):
+            return None
+        document = repr((page_of(metadata) or file, metadata.get("section")))
+        index = _whole(metadata.get("chunk_index"))
+        at, following = (chunk.id, None) if index is None else (str(index), str(index + 1))
+        return Span(document, start, start + len(chunk.text), at, following)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How chunks name what is above them: under which keys of the metadata, and how many levels are looked for."""
+
+    id_key: str | None = None
+    header_key: str | None = None
+    levels: int | None = 1
 
 
 class Ancestors:
-    """The parents of a ranking's chunks, and theirs, learnt a level at a time."""
+    """The parents of a ranking's chunks, and theirs, learnt a level at a time, with the headers at the first."""
 
-    def __init__(
-        self, ranking: Ranking, kinship: Kinship, id_key: str | None, *, levels: int | None, ratio: float
-    ) -> None:
+    def __init__(self, ranking: Ranking, kinship: Kinship, naming: Naming, *, ratio: float) -> None:
         self.parents: dict[Key, Chunk | None] = {}
+        self.headers: dict[Key, Chunk | None] = {}
         self._kinship = kinship
-        self._id_key = id_key
-        self._levels = levels
+        self._naming = naming
         self._ratio = ratio
         self._level = 0
         self._latest = [(hit.chunk.kb, hit.chunk) for hit in ranking]
@@ -45,9 +70,11 @@ class Ancestors:
         self._children: defaultdict[Key, set[Key]] = defaultdict(set)
 
     def wanted(self) -> list[str]:
-        """The ids of the next level's parents; none where that was the last."""
-        if self._level == self._levels:
+        """The ids of the next level's parents, at first those of headers too; none where that was the last."""
+        if self._level == self._naming.levels:
             return []
+        if not self._level:
+            self.headers = {key: None for _, chunk in self._latest if (key := self.header(chunk))}
         self._level += 1
         wanted: dict[Key, None] = {}
         for kb, chunk in self._latest:
@@ -56,15 +83,22 @@ class Ancestors:
                 wanted |= {} if key in self.parents else {key: None}
         self._latest = []
         self.parents |= wanted
-        return list(dict.fromkeys(parent_id for _, parent_id in wanted))
+        headers = self.headers if self._level == 1 else {}
+        return list(dict.fromkeys(wanted_id for _, wanted_id in (*wanted, *headers)))
 
     def learn(self, found: Mapping[str, Chunk]) -> None:
         """Take in those of the wanted that the store has."""
-        for kb, parent_id in [key for key, parent in self.parents.items() if parent is None]:
-            parent = found.get(parent_id)
-            if parent is not None and parent.text and not (kb and parent.kb and parent.kb != kb):
-                self.parents[kb, parent_id] = parent
-                self._latest.append((kb, parent))
+        if self._level == 1:
+            self.headers = {key: _of(key, found) for key in self.headers}
+        for key in [key for key, parent in self.parents.items() if parent is None]:
+            parent = _of(key, found)
+            if parent is not None:
+                self.parents[key] = parent
+                self._latest.append((key[0], parent))
+
+    def header(self, chunk: Chunk) -> Key | None:
+        """The knowledge base and the id of a chunk's header; None where it names none."""
+        return _key(chunk.kb, chunk.metadata.get(self._naming.header_key or ""))
 
     def own(self, chunk: Chunk) -> Key:
         """The knowledge base and the id of a chunk."""
@@ -77,7 +111,7 @@ class Ancestors:
         while at is not None and (key := self._key(kb, at)) in self.parents and key not in keys:
             keys.append(key)
             at = self.parents[key]
-        return keys[: self._levels]
+        return keys[: self._naming.levels]
 
     def standing(self, above: Sequence[Key]) -> Iterator[Chunk]:
         """Of such parents those that stand for their children, up to the first that does not."""
@@ -100,5 +134,20 @@ class Ancestors:
 
     def _key(self, kb: str, chunk: Chunk) -> Key | None:
         """The knowledge base and the id of a chunk's parent; None where it has none."""
-        named = self._kinship.parent_of(chunk) or chunk.metadata.get(self._id_key or "")
-        return (kb, str(named)) if isinstance(named, str | int) and str(named) else None
+        return _key(kb, self._kinship.parent_of(chunk) or chunk.metadata.get(self._naming.id_key or ""))
+
+
+def _key(kb: str, named: Any) -> Key | None:
+    return (kb, str(named)) if isinstance(named, str | int) and str(named) else None
+
+
+def _of(key: Key, found: Mapping[str, Chunk]) -> Chunk | None:
+    """What a store has of this id; None where that is empty, or of another knowledge base."""
+    kb, named = key
+    chunk = found.get(named)
+    strange = chunk is None or not chunk.text or (kb and chunk.kb and chunk.kb != kb)
+    return None if strange else chunk
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

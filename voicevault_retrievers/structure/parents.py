@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, Union, runtime_checkable
 
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import number, seconds_or_none, whole_or_none
+from voicevault_retrievers.checks import flag, number, seconds_or_none, whole_or_none
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.filters import Filter, compile_filter, scope
-from voicevault_retrievers.structure.kinship import Ancestors, Key, Kinship
+from voicevault_retrievers.structure.kinship import Ancestors, Kinship, Naming
+from voicevault_retrievers.structure.reading import Reading
+from voicevault_retrievers.structure.reading import over_budget as over_budget
+from voicevault_retrievers.structure.shown import Room as Room
+from voicevault_retrievers.structure.shown import Shown
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
-from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking
+from voicevault_retrievers.types import Chunk, Query, Ranking
 
 Parents: TypeAlias = Union["ParentStore", "KeepsParents", Mapping[str, Chunk]]
 
@@ -70,22 +72,29 @@ class _Asked:
 class ParentExpansion(Stage):
     """Gives each hit whose chunk has a parent that parent's text to read, each parent once.
 
-    The best child of a parent stays, with its own chunk and score, and further ones are dropped. What has no parent
-    stays as it is. Order and scores stay.
+    The best child of a parent stays, with its own chunk and score, and further ones are dropped. Order and scores stay.
 
     A hit keeps its own text, and its siblings stay too, where its parent is not in the store, which the ranking's
     errors say; where the metadata of the parent does not pass the query's `require`, which nothing says; and where the
     parent does not fit. `max_chars` and `max_tokens` bound the texts together, counted in rank order: the parent where
-    it fits, else the hit's own text. What then does not fit either is noted and left to the `ContextBuilder`, which
-    knows of the headers. A query's `max_context_tokens` lowers `max_tokens`.
+    it fits, else the hit's own text. Where that does not fit either, the first hit's is cut, at a sentence's end if one
+    fits; others stay as they are, for a `ContextBuilder` of the same budget leaves them out, and an `OverBudget` among
+    the errors has their ids. A query's `max_context_tokens` lowers `max_tokens`.
+
+    With `merge` no text comes twice: parents that overlap become one, and so do own texts that overlap or adjoin on
+    one page and in one section (see `Kinship.span_of`). That is given to the best of their hits, and the others go.
+
+    `header_key` is where a chunk's metadata name a header, such as a judgment's title and court. It is fetched with the
+    parents, stands above the first text of those that name it, and counts in the budget; what fits only without it is
+    given without, and then the next has it.
 
     With `levels` above 1, or None for all, parents have parents: a hit gets the text of the highest that fits. With
     `min_children_ratio` a parent stands for its children only where at least that part of them was found, or stands in
     turn for children that were; where the `kinship` does not tell how many a parent has, any are enough.
 
     A chunk without a `parent_id` has the one that its metadata names under `id_key`, if one is given. `require` are
-    rights that hold beside the query's. `timeout` is in seconds; None waits. Raises ContextExpansionError where the
-    store fails.
+    rights that hold beside the query's, for headers too. `timeout` is in seconds; None waits. Raises
+    ContextExpansionError where the store fails.
     """
 
     blocking = True
@@ -103,6 +112,8 @@ class ParentExpansion(Stage):
         levels: int | None = 1,
         min_children_ratio: float = 0.0,
         kinship: Kinship | None = None,
+        header_key: str | None = None,
+        merge: bool = True,
         name: str = "parents",
     ) -> None:
         super().__init__()
@@ -116,6 +127,8 @@ class ParentExpansion(Stage):
         self.levels = whole_or_none("levels", levels)
         self.min_children_ratio = _ratio(min_children_ratio)
         self.kinship = kinship or Kinship()
+        self.header_key = header_key
+        self.merge = flag("merge", merge)
         self.name = name
         self.awaits = hasattr(self.store, "afetch")
 
@@ -139,74 +152,21 @@ class ParentExpansion(Stage):
         return self._expanded(query, ranking, known)
 
     def _ancestors(self, ranking: Ranking) -> Ancestors:
-        return Ancestors(ranking, self.kinship, self.id_key, levels=self.levels, ratio=self.min_children_ratio)
+        naming = Naming(self.id_key, self.header_key, self.levels)
+        return Ancestors(ranking, self.kinship, naming, ratio=self.min_children_ratio)
 
     def _expanded(self, query: Query, ranking: Ranking, known: Ancestors) -> Ranking:
         permitted = compile_filter(scope(self.require, query.require))
-        room = Room.of(query, self.max_chars, self.max_tokens, self.count_tokens)
-        kept: list[Hit] = []
-        given: set[Key] = set()
-        shown: set[Key] = set()
-        over = 0
-        for hit in ranking:
-            own, above = known.own(hit.chunk), known.above(hit.chunk)
-            if own in shown or not (given | shown).isdisjoint(above):
-                continue
-            given.add(own)
-            texts = list(takewhile(lambda parent: permitted(parent.metadata), known.standing(above)))
-            fitting = next((at for at in reversed(range(len(texts))) if room.takes(texts[at].text)), None)
-            if fitting is None:
-                kept.append(hit)
-                over += not room.takes(hit.text)
-            else:
-                kept.append(replace(hit, context=texts[fitting].text))
-                shown.update(above[: fitting + 1])
-        failures = (*self._missing(known), *over_budget(self.name, over, ranking))
-        return replace(ranking, hits=tuple(kept)).failing(*failures)
-
-    def _missing(self, known: Ancestors) -> Iterator[Failure]:
-        missing = sum(parent is None for parent in known.parents.values())
-        if missing:
-            message = f"{missing} of {len(known.parents)} parents are not in the store"
-            yield Failure.of(self.name, ContextExpansionError(message))
+        shown = Shown(Room.of(query, self.max_chars, self.max_tokens, self.count_tokens), merge=self.merge)
+        return Reading(ranking, known, self.kinship, permitted, shown).ranking(self.name)
 
     def __repr__(self) -> str:
         return (
             f"ParentExpansion({self.store!r}, max_chars={self.max_chars}, max_tokens={self.max_tokens}, "
             f"id_key={self.id_key!r}, require={self.require!r}, timeout={self.timeout}, levels={self.levels}, "
-            f"min_children_ratio={self.min_children_ratio}, name={self.name!r})"
+            f"min_children_ratio={self.min_children_ratio}, header_key={self.header_key!r}, merge={self.merge}, "
+            f"name={self.name!r})"
         )
-
-
-class Room:
-    """What is left of a budget."""
-
-    def __init__(self, chars: int | None, tokens: int | None, count: TokenCounter) -> None:
-        self._chars = math.inf if chars is None else chars
-        self._tokens = math.inf if tokens is None else tokens
-        self._count = count
-
-    @classmethod
-    def of(cls, query: Query, chars: int | None, tokens: int | None, count: TokenCounter) -> Room:
-        """The room that a stage has, and a query, which may have less."""
-        limits = [limit for limit in (tokens, query.max_context_tokens) if limit is not None]
-        return cls(chars, min(limits, default=None), count)
-
-    def takes(self, text: str) -> bool:
-        """Whether a text still fits; it is in then."""
-        tokens = 0 if math.isinf(self._tokens) else self._count(text)
-        if len(text) > self._chars or tokens > self._tokens:
-            return False
-        self._chars -= len(text)
-        self._tokens -= tokens
-        return True
-
-
-def over_budget(stage: str, over: int, ranking: Ranking) -> Iterator[Failure]:
-    """A note that so many hits of a ranking do not fit; none where all do."""
-    if over:
-        message = f"{over} of {len(ranking)} hits do not fit into the budget, not even with their own text"
-        yield Failure(stage, "over budget", message, degrades=False)
 
 
 @contextmanager

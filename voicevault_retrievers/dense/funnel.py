@@ -1,0 +1,241 @@
+"""A Matryoshka funnel: the first dimensions find candidates, all dimensions put them in order.
+
+Kusupati et al. (2022), NeurIPS, "Matryoshka representation learning", section 4.3.1 (adaptive retrieval): a model that
+is trained for it says nearly as much in its first dimensions. One that is not loses hits, so the funnel measures on
+the index's own vectors what a prefix keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.checks import flag, whole
+from voicevault_retrievers.dense import rescoring
+from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, VectorPart
+from voicevault_retrievers.dense.prefixes import (
+    CANDIDATES,
+    LEAST,
+    PREFIX,
+    PrefixRecall,
+    checked_prefix,
+    cut_vector,
+    made,
+    prefix_recall,
+    short_rows,
+    unit,
+)
+from voicevault_retrievers.dense.sampling import SIZE, Sample
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.leaf import Match
+from voicevault_retrievers.protocols import Embedder, Found
+from voicevault_retrievers.rows import best
+from voicevault_retrievers.selection import Selection
+from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Variant, Vector
+
+
+class MatryoshkaFunnel:
+    """Exact vectors, searched by their first `prefix` dimensions, brought to length 1, for `candidates` rows.
+
+    These are compared again in all dimensions: their scores are those of `ExactVectors`, to the bit, and so are the
+    hits, where no candidate is missed. Filters are applied before; where no more rows pass than there are to be
+    candidates, the search is exact. At most `candidates` are found.
+
+    What the prefix keeps of the best `KEPT` is measured when it is first searched, or by `check`. Where that is less
+    than `least`, a `strict` funnel raises ConfigError; another one says so in `warning`. The prefixes are kept in
+    memory, 4 bytes a number.
+    """
+
+    def __init__(
+        self,
+        index: ExactVectors,
+        *,
+        prefix: int = PREFIX,
+        candidates: int = CANDIDATES,
+        least: float = LEAST,
+        strict: bool = True,
+    ) -> None:
+        if not isinstance(index, ExactVectors):
+            raise ConfigError(
+                f"a funnel is over ExactVectors, whose rows it can cut, not over a {type(index).__name__}: an engine "
+                "with an index of its own keeps prefixes as vectors of their own"
+            )
+        self.index = index
+        self.dimension = index.dimension
+        self.prefix = checked_prefix(prefix, index)
+        self.candidates = whole("candidates", candidates)
+        if not 0.0 <= least <= 1.0:
+            raise ConfigError(f"least is a share from 0 to 1, not {least!r}")
+        self.least = least
+        self.strict = flag("strict", strict)
+        self._measured: PrefixRecall | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def check(self) -> PrefixRecall:
+        """What the prefix keeps of the best `KEPT`; measured once. ConfigError where that is too little, if strict."""
+        found = self._known()
+        if self.strict and not found.passed:
+            raise ConfigError(
+                f"{found.said}: use a model trained for prefixes (Matryoshka), more dimensions or more candidates, or "
+                "say strict=False to search with what is lost"
+            )
+        return found
+
+    @property
+    def warning(self) -> Failure | None:
+        """That the prefix keeps too little; None where it keeps enough."""
+        found = self.check()
+        return None if found.passed else Failure("dense", "PrefixRecall", found.said, degrades=False)
+
+    def nearest(
+        self,
+        vector: Vector,
+        k: int,
+        *,
+        where: Filter | None = None,
+        require: Filter | None = None,
+        short: Vector | None = None,
+    ) -> list[Found]:
+        """At most k chunks of those that pass, by falling cosine, ties by ascending id.
+
+        `short` is a prefix of its own for the query; otherwise it is cut from the vector.
+        """
+        self.check()
+        passing = both(require, where)
+        cut = cut_vector(vector, self.prefix) if short is None else unit(short, self.prefix)
+        parts = [(part, part.rows.selection(passing)) for part in self.index.parts]
+        chosen = [len(part.rows) if selection is None else selection.count for part, selection in parts]
+        if sum(chosen) <= self.candidates or not cut.any():
+            return self.index.nearest(vector, k, where=where, require=require)
+        near = [_Near.of(part, cut, self.candidates, selection) for part, selection in parts]
+        found = (
+            one
+            for part, ordinals in zip(self.index.parts, _first(near, self.candidates), strict=True)
+            for one in _exactly(part, ordinals, vector, k)
+        )
+        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
+    ) -> dict[str, float]:
+        """As `ExactVectors.similarities`: in all dimensions."""
+        return self.index.similarities(vector, ids, where=where, require=require)
+
+    def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
+        """As `ExactVectors.vectors`."""
+        return self.index.vectors(ids)
+
+    def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
+        """As `ExactVectors.sample`."""
+        return self.index.sample(size, require=require)
+
+    def _known(self) -> PrefixRecall:
+        """Measured anew where the largest part is another, or there are twice as many rows."""
+        if self._measured is None:
+            largest = max(self.index.parts, key=lambda part: len(part.rows), default=None)
+            key = (len(self).bit_length(), self.prefix, self.candidates, self.least)
+            measure = partial(
+                prefix_recall, self.index, prefix=self.prefix, candidates=self.candidates, least=self.least
+            )
+            self._measured = measure() if largest is None else made.get(largest.matrix, key, measure)
+        return self._measured
+
+    def __repr__(self) -> str:
+        strict = "" if self.strict else ", strict=False"
+        return f"MatryoshkaFunnel({len(self)} rows, prefix={self.prefix}, candidates={self.candidates}{strict})"
+
+
+class FunnelChannel(VectorChannel):
+    """A vector channel over a funnel.
+
+    A query may bring its prefix beside its vector, under `prefix_key(embedder, prefix)`, or as a bare vector of that
+    length; all dimensions are then of its own vector, or embedded. A note says where a prefix keeps too little.
+    """
+
+    index: MatryoshkaFunnel
+
+    def __init__(
+        self, index: MatryoshkaFunnel, embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
+    ) -> None:
+        super().__init__(index, embedder, timeout=timeout, name=name)
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        rights: dict[str, Any] = {"where": query.where, "require": query.require}
+        short = self._brought(query)
+        found: list[list[Match]] = []
+        for wording, vector in zip(wordings, self._vectors(query, wordings), strict=True):
+            own = short if wording.text == query.text else None
+            near = self.index.nearest(vector, k, short=own, **rights)
+            found.append([Match(chunk, score) for chunk, score in near if score > 0])
+        return found
+
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        warning = self.index.warning
+        return () if warning is None else (warning.within(self.name),)
+
+    def _brought(self, query: Query) -> Vector | None:
+        """The prefix that a query brings, if any."""
+        named = query.vectors.get(prefix_key(self.embedder, self.index.prefix))
+        bare = query.vectors.get(ANY_EMBEDDER)
+        if named is None and bare is not None and len(bare) == self.index.prefix != self.embedder.dimension:
+            return bare
+        return named
+
+    def __repr__(self) -> str:
+        return f"FunnelChannel({self.embedder!r}, {self.index!r})"
+
+
+def prefix_key(embedder: Embedder, prefix: int) -> str:
+    """The key in `Query.vectors` of a query's first dimensions."""
+    return f"{embedder.fingerprint}[:{prefix}]"
+
+
+class _Near(NamedTuple):
+    """Rows of a part, and the cosines of their prefixes: its best, ties by ascending ordinal."""
+
+    part: VectorPart
+    ordinals: NDArray[np.intp]
+    cosines: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, part: VectorPart, cut: Vector, count: int, selection: Selection | None) -> _Near:
+        short, ordinals = short_rows(part, len(cut)), None if selection is None else selection.ordinals
+        upper = rescoring.bounds(short, cut, ordinals)
+        rows = rescoring.candidates(short, cut, count, upper, ordinals)
+        cosines = rescoring.cosines(short, rows, cut)
+        top = best(cosines, np.arange(len(rows)), count)
+        return cls(part, rows[top], cosines[top])
+
+
+def _first(near: Sequence[_Near], count: int) -> list[NDArray[np.intp]]:
+    """For each part those of its rows that are among the first of all, ties by ascending id."""
+    cosines = np.concatenate([np.empty(0), *(one.cosines for one in near)])
+    if len(cosines) <= count:
+        return [one.ordinals for one in near]
+    border = np.partition(cosines, len(cosines) - count)[len(cosines) - count]
+    room = count - int((cosines > border).sum())
+    tied = sorted(
+        (one.part.rows.ids[at], number, at)
+        for number, one in enumerate(near)
+        for at in one.ordinals[one.cosines == border].tolist()
+    )[:room]
+    let_in = [[at for _, own, at in tied if own == number] for number in range(len(near))]
+    return [
+        np.concatenate([one.ordinals[one.cosines > border], np.array(more, dtype=np.intp)])
+        for one, more in zip(near, let_in, strict=True)
+    ]
+
+
+def _exactly(part: VectorPart, ordinals: NDArray[np.intp], vector: Vector, k: int) -> list[Found]:
+    """The k best of some rows of a part, in all dimensions."""
+    rows = np.sort(ordinals)
+    cosines = rescoring.cosines(part.matrix, rows, vector)
+    top = best(cosines, np.arange(len(rows)), k)
+    return [Found(part.rows.chunks[rows[at]], float(cosines[at])) for at in top.tolist()]

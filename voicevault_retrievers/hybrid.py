@@ -1,0 +1,106 @@
+"""Vectors, keywords and RRF alone: a search that is cheap enough to be made once for each claim of an answer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from voicevault_retrievers.channel import Channel, Rewritten, Then, Through
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, both, scope
+from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.fusion.fuse import Fused
+from voicevault_retrievers.types import Query, Ranking, as_query
+
+KINDS = ("keyword", "semantic", "hybrid")
+
+
+def hybrid_search(
+    channels: Channel | Mapping[str, Channel],
+    text: str | Query,
+    top_k: int = 5,
+    *,
+    where: Filter | None = None,
+    require: Filter | None = None,
+    timeout: float | None = None,
+) -> Ranking:
+    """The `top_k` best of keyword and vector channels by RRF (k 60), without expansion, routes, graph and reranking.
+
+    `channels` are by name, or one composition of which the bare channels are taken (see `bare`). Of a Query its own
+    text, vectors, filters and rights count. A channel that fails is skipped and noted, unless the composition raises
+    its errors. `timeout` is in seconds.
+    """
+    return bare(channels).search(_asked(text, where, require), top_k, timeout=timeout)
+
+
+async def ahybrid_search(
+    channels: Channel | Mapping[str, Channel],
+    text: str | Query,
+    top_k: int = 5,
+    *,
+    where: Filter | None = None,
+    require: Filter | None = None,
+    timeout: float | None = None,
+) -> Ranking:
+    """`hybrid_search` on the running event loop; the same ranking."""
+    return await bare(channels).asearch(_asked(text, where, require), top_k, timeout=timeout)
+
+
+def bare(channels: Channel | Mapping[str, Channel]) -> Channel:
+    """The keyword and vector channels of a composition, fused by RRF: no rewriters, no stages.
+
+    Filters and rights that the composition itself applies stay, and so does whatever is none of this package's own
+    ways to compose. Raises ConfigError where there is neither a keyword nor a vector channel.
+    """
+    found = _bared(fuse(channels) if isinstance(channels, Mapping) else channels)
+    if found is None:
+        raise ConfigError("hybrid_search needs a keyword channel or a vector channel, and there is none")
+    return found if isinstance(found, Fused) else fuse({found.name: found}, method=RRF())
+
+
+def _bared(channel: Channel) -> Channel | None:
+    if isinstance(channel, Fused):
+        parts = {name: part for name, one in channel.channels.items() if (part := _bared(one)) is not None}
+        depth = {name: channel.depths[name] for name in parts}
+        return fuse(parts, method=RRF(), depth=depth, on_error=channel.on_error) if parts else None
+    if isinstance(channel, Then | Rewritten):
+        return _bared(channel.below)
+    if isinstance(channel, Through):
+        below = _bared(channel.below)
+        if below is None:
+            return None
+        twin = copy.copy(channel)
+        twin.below = below
+        return twin
+    return channel if channel.kind in KINDS else None
+
+
+def _asked(text: str | Query, where: Filter | None, require: Filter | None) -> Query:
+    asked = as_query(text)
+    narrowed = both(asked.where, where), scope(asked.require, require)
+    return replace(asked, variants=(), weights=None, route=None, where=narrowed[0], require=narrowed[1])
+
+
+class HybridSearch:
+    """Gives `hybrid_search` to what has the channels `bm25()` and `dense()`, and says by `embedder` whether the last.
+
+    A knowledge base for keywords only is searched by these alone.
+    """
+
+    def hybrid_search(
+        self, text: str | Query, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
+    ) -> Ranking:
+        """Vectors, keywords and RRF alone, see `hybrid.hybrid_search`."""
+        return hybrid_search(self._searched(), text, top_k, where=where, require=require)
+
+    async def ahybrid_search(
+        self, text: str | Query, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
+    ) -> Ranking:
+        """`hybrid_search` on the running event loop; the same ranking."""
+        return await ahybrid_search(self._searched(), text, top_k, where=where, require=require)
+
+    def _searched(self) -> Mapping[str, Channel]:
+        base: Any = self
+        return {"bm25": base.bm25()} | ({} if base.embedder is None else {"dense": base.dense()})

@@ -1,0 +1,54 @@
+"""The channels of a knowledge base."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.hybrid import HybridSearch
+from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.store.graphs import SnapshotGraph, graph_channel
+from voicevault_retrievers.store.questions import question_channel
+from voicevault_retrievers.store.view import View
+from voicevault_retrievers.structure.graph import GraphChannel
+from voicevault_retrievers.structure.questions import QuestionChannel
+
+
+class Searched(HybridSearch, ABC):
+    """What is searched at its present commit."""
+
+    @property
+    @abstractmethod
+    def path(self) -> Path: ...
+
+    @abstractmethod
+    def view(self, prefix: str = "") -> View: ...
+
+    def bm25(self, **options: Any) -> BM25:
+        """The keyword channel over the present chunks; `options` are those of `BM25`."""
+        return self.view().bm25(**options)
+
+    def dense(self, **options: Any) -> VectorChannel:
+        """The vector channel over the present chunks; `options` are those of `VectorChannel`.
+
+        With `funnel`, the options of a `MatryoshkaFunnel` (`{}` for its own), it is searched through one. Raises
+        ConfigError in a base for keywords only, and as `embedder` does.
+        """
+        return self.view().dense(**options)
+
+    def questions(self, **options: Any) -> QuestionChannel:
+        """The channel over the questions that chunks answer; as `store.questions.question_channel`."""
+        return question_channel(self, **options)
+
+    def graph(self, **options: Any) -> GraphChannel:
+        """The channel over what the present chunks refer to; `options` are `hops` and those of `GraphChannel`.
+
+        The graph is made when it is first asked; `store.graphs.update_graph` keeps it in a file.
+        """
+        return graph_channel(self.references(), **options)
+
+    def references(self) -> SnapshotGraph:
+        """The graph of what the present chunks refer to, for `GraphExpansion`."""
+        return SnapshotGraph([self.view()], self.path)

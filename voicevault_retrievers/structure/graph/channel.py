@@ -1,0 +1,185 @@
+"""The graph as a channel: references are read out of a query, and what is around them in the graph is found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from voicevault_retrievers.calls import Call, Plan, value_of
+from voicevault_retrievers.checks import number, whole
+from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.errors import ConfigError, SearchError
+from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.leaf import Leaf, Match
+from voicevault_retrievers.structure.graph.direct import direct
+from voicevault_retrievers.structure.graph.embedded import EmbeddedGraph
+from voicevault_retrievers.structure.graph.reference import Reference, ReferenceReader
+from voicevault_retrievers.structure.graph.references import RuleReferences
+from voicevault_retrievers.structure.graph.starts import starts
+from voicevault_retrievers.structure.graph.store import GraphStore
+from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk, arun, run
+from voicevault_retrievers.types import Query, Variant, as_query
+
+T = TypeVar("T")
+
+_AT_ONCE = 64
+_log = logging.getLogger(__name__)
+
+
+class GraphChannel(Leaf):
+    """Finds the chunks around the references that a query names; scores by `walk`, higher is nearer.
+
+    `depth` is how many chunks a path may pass, `decay` what is left of a score after each, in (0, 1]; `fan_out` how
+    many neighbours of one node are followed. Each hit's vote says in `via` which path led to it. A query without a
+    reference, or with one that the graph does not know, finds nothing, which is no failure. `timeout` is in seconds;
+    None waits. Raises ConfigError for what is no store or no reader.
+    """
+
+    def __init__(
+        self,
+        store: GraphStore,
+        *,
+        reader: ReferenceReader | None = None,
+        depth: int = 2,
+        decay: float = 0.5,
+        fan_out: int = 50,
+        timeout: float | None = None,
+        name: str = "graph",
+    ) -> None:
+        super().__init__(name, "graph", timeout=timeout)
+        self.store = checked_store(store)
+        self.reader = RuleReferences() if reader is None else reader
+        if not isinstance(self.reader, ReferenceReader):
+            raise ConfigError(f"a reader of references has read(text), which a {type(reader).__name__} does not")
+        self.depth = whole("depth", depth)
+        self.decay = checked_decay(decay)
+        self.fan_out = whole("fan_out", fan_out)
+        if _waits_for_nobody(self.store, "aedges") and _waits_for_nobody(self.reader, "aread"):
+            self.afind = self._afind
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """For each wording at most k chunks, best first."""
+        return [run(self.store, self._matches(query, self.reader.read(w.text), k)) for w in wordings]
+
+    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [await self._run(self._matches(query, await self._read(w.text), k)) for w in wordings]
+
+    def direct(self, query: str | Query) -> dict[str, Any] | None:
+        """What the graph itself says of the first reference in a query that it knows; None where it knows none.
+
+        A dict: `reference` (as it is written in the query), `key`, `chunk_id`, `text`, `metadata`, and `neighbours`,
+        the chunks around it, each with `chunk_id`, `score` and `path`, nearest first. Raises SearchError where the
+        graph cannot be asked.
+        """
+        return drive(self._direct_plan(as_query(query)))
+
+    async def adirect(self, query: str | Query) -> dict[str, Any] | None:
+        """`direct` on the running event loop."""
+        return await adrive(self._direct_plan(as_query(query)))
+
+    def kg_direct_query(self, text: str | Query, *, require: Filter | None = None) -> dict[str, Any] | None:
+        """As `direct`, but None too where the graph cannot be asked, which is logged as a warning.
+
+        `require` are access rights, where the query brings none.
+        """
+        try:
+            return self.direct(_asked(text, require))
+        except SearchError as error:
+            _log.warning("%s could not be asked: %s", self.name, error)
+            return None
+
+    async def akg_direct_query(self, text: str | Query, *, require: Filter | None = None) -> dict[str, Any] | None:
+        """`kg_direct_query` on the running event loop."""
+        try:
+            return await self.adirect(_asked(text, require))
+        except SearchError as error:
+            _log.warning("%s could not be asked: %s", self.name, error)
+            return None
+
+    def _direct_plan(self, query: Query) -> Plan[dict[str, Any] | None]:
+        call = Call(
+            self.name,
+            partial(self._direct, query),
+            partial(self._adirect, query) if self.afind else None,
+            timeout=self.timeout,
+            lane=self._lane,
+            kind="channel",
+            texts=(query.text,),
+        )
+        (outcome,) = yield (call,)
+        found: dict[str, Any] | None = value_of(outcome)
+        return found
+
+    def _direct(self, query: Query) -> Any:
+        return run(self.store, direct(self._walk(query), query, self.reader.read(query.text), self.fan_out))
+
+    async def _adirect(self, query: Query) -> Any:
+        return await self._run(direct(self._walk(query), query, await self._read(query.text), self.fan_out))
+
+    def _walk(self, query: Query) -> Walk:
+        permits = None if query.require is None else compile_filter(query.require)
+        return Walk(self.depth, self.decay, self.fan_out, permits)
+
+    def _matches(self, query: Query, references: Sequence[Reference], k: int) -> Generator[Ask, Any, list[Match]]:
+        walk = self._walk(query)
+        begun = yield from starts(references, self.fan_out)
+        reached = (yield from walk.from_(begun)) if begun else {}
+        words = tuple(dict.fromkeys(reference.text for reference in references if reference.text))
+        return (yield from matches(walk, query, reached, k, words))
+
+    async def _read(self, text: str) -> Sequence[Reference]:
+        aread: Callable[[str], Awaitable[Sequence[Reference]]] | None = getattr(self.reader, "aread", None)
+        return self.reader.read(text) if aread is None else await aread(text)
+
+    async def _run(self, walk: Generator[Ask, Any, T]) -> T:
+        found: T = await arun(self.store, walk) if hasattr(self.store, "aedges") else run(self.store, walk)
+        return found
+
+    def __repr__(self) -> str:
+        return (
+            f"GraphChannel({self.store!r}, reader={self.reader!r}, depth={self.depth}, decay={self.decay}, "
+            f"fan_out={self.fan_out}, timeout={self.timeout}, name={self.name!r})"
+        )
+
+
+def matches(
+    walk: Walk, query: Query, reached: dict[str, Reached], k: int, terms: tuple[str, ...] = ()
+) -> Generator[Ask, Any, list[Match]]:
+    """The k best of the chunks reached that pass the query's filter, by falling score, ties by ascending id."""
+    passes, kept = compile_filter(query.where), list[Match]()
+    order = iter(sorted(reached, key=lambda one: (-reached[one].score, one)))
+    while len(kept) < k and (ids := list(islice(order, max(k, _AT_ONCE)))):
+        held = yield from walk.looked_up(ids)
+        for one in ids:
+            if one in held and passes(held[one].metadata):
+                kept.append(Match(held[one], reached[one].score, terms, reached[one].path))
+    return kept[:k]
+
+
+def _waits_for_nobody(part: object, method: str) -> bool:
+    """Whether an event loop can ask it: it has an async method, or waits for neither a server nor a model."""
+    return hasattr(part, method) or isinstance(part, EmbeddedGraph | RuleReferences)
+
+
+def checked_store(store: GraphStore) -> GraphStore:
+    """The store, when it is one; ConfigError else."""
+    if not isinstance(store, GraphStore):
+        raise ConfigError(
+            f"a graph store has put, delete, find, edges, chunks and stats, which a {type(store).__name__} has not: "
+            "use EmbeddedGraph, FalkorDBGraph, Neo4jGraph or PropertyGraph"
+        )
+    return store
+
+
+def checked_decay(decay: float) -> float:
+    """The decay, when it is above 0 and at most 1; ConfigError else."""
+    if not 0.0 < number("decay", decay) <= 1.0:
+        raise ConfigError(f"decay is what is left of a score after a step, above 0 and at most 1, not {decay!r}")
+    return decay
+
+
+def _asked(text: str | Query, require: Filter | None) -> Query:
+    return text if isinstance(text, Query) else Query(text, require=require)

@@ -1,0 +1,160 @@
+"""A graph store in Cypher: what every server that speaks it shares. Values are parameters, never part of a text.
+
+Nodes have the label `VVNode` and the properties `id`, `name` and, of chunks, `chunk`, the chunk as JSON; edges have the
+type `VVEdge` and the properties `relation` and `weight`. They all begin at the chunk that states them. Ids, names and
+relations are escaped as in JSON. With a `prefix`, ids and names begin with it, so that several graphs share a database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.structure.graph.reference import chunk_id, chunk_node, is_chunk, name_of
+from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats, as_json, latest, packed, unpacked
+from voicevault_retrievers.types import Chunk
+
+T = TypeVar("T")
+
+BATCH = 2000
+"""How many rows one statement takes."""
+
+TEXTS = 200
+"""How many chunks with their texts."""
+
+_FORGET = (
+    "UNWIND $ids AS id MATCH (:VVNode {id: id})-[e:VVEdge]->(b:VVNode) WITH e, b.id AS target DELETE e "
+    "WITH DISTINCT target RETURN target"
+)
+_ORPHANS = "UNWIND $ids AS id MATCH (n:VVNode {id: id}) WHERE n.chunk IS NULL AND NOT (n)--() DELETE n"
+_REMOVE = "UNWIND $ids AS id MATCH (n:VVNode {id: id}) DELETE n"
+_CHUNKS = "UNWIND $rows AS row MERGE (n:VVNode {id: row.id}) SET n.chunk = row.chunk"
+_REFERENCES = "UNWIND $rows AS row MERGE (n:VVNode {id: row.id}) SET n.name = row.name"
+_EDGES = (
+    "UNWIND $rows AS row MATCH (a:VVNode {id: row.source}) MATCH (b:VVNode {id: row.target}) "
+    "MERGE (a)-[e:VVEdge {relation: row.relation}]->(b) SET e.weight = row.weight"
+)
+_OUT = "UNWIND $ids AS id MATCH (a:VVNode {id: id})-[e:VVEdge]->(b:VVNode) RETURN a.id, e.relation, b.id, e.weight"
+_IN = "UNWIND $ids AS id MATCH (b:VVNode {id: id})<-[e:VVEdge]-(a:VVNode) RETURN a.id, e.relation, b.id, e.weight"
+_FIND = "UNWIND $ids AS name MATCH (n:VVNode {name: name}) RETURN name, n.id"
+_GET = "UNWIND $ids AS id MATCH (n:VVNode {id: id}) WHERE n.chunk IS NOT NULL RETURN n.chunk"
+_COUNT = (
+    "MATCH (n:VVNode) WHERE n.id STARTS WITH $prefix RETURN count(n.chunk), count(n.name)",
+    "MATCH (a:VVNode)-[e:VVEdge]->(:VVNode) WHERE a.id STARTS WITH $prefix RETURN count(e)",
+)
+
+
+LONGEST = 2000
+"""The longest id, in bytes: indexes leave longer ones out without a word (FalkorDB's from 4,096 on)."""
+
+
+class Statement(NamedTuple):
+    """A text of Cypher, its parameters, and whether it writes. It is sent the rows that it gives."""
+
+    text: str
+    parameters: Mapping[str, Any]
+    writes: bool = False
+
+
+Rows = list[Sequence[Any]]
+Statements = Generator[Statement, Rows, T]
+
+
+class Cypher:
+    """The statements of each method of a graph store."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+
+    def put(self, entries: Sequence[Entry]) -> Statements[None]:
+        """What has to be asked to put entries in; repeated after a failure it does no harm."""
+        given = latest(entries)
+        chunks = [{"id": self._id(chunk_node(e.chunk.id)), "chunk": packed(e.chunk)} for e in given]
+        edges = [edge for entry in given for edge in entry.edges()]
+        keys = dict.fromkeys(edge.target for edge in edges)
+        _check_lengths([*(row["id"] for row in chunks), *map(self._id, keys)])
+        before = yield from self._forget([row["id"] for row in chunks])
+        yield from _written(_CHUNKS, chunks, size=TEXTS)
+        yield from _written(_REFERENCES, [{"id": self._id(key), "name": self._id(name_of(key))} for key in keys])
+        yield from _written(_EDGES, [self._row(edge) for edge in edges])
+        yield from _written(_ORPHANS, sorted(before), "ids")
+
+    def delete(self, chunk_ids: Sequence[str]) -> Statements[None]:
+        """What has to be asked to remove chunks."""
+        ids = list(dict.fromkeys(self._id(chunk_node(one)) for one in chunk_ids))
+        before = yield from self._forget(ids)
+        yield from _written(_REMOVE, ids, "ids")
+        yield from _written(_ORPHANS, sorted(before), "ids")
+
+    def find(self, names: Sequence[str]) -> Statements[dict[str, list[str]]]:
+        """What has to be asked for the keys with some names."""
+        rows = (yield Statement(_FIND, {"ids": [self._id(name) for name in names]})) if names else []
+        found: dict[str, list[str]] = {name: [] for name in names}
+        for name, node in rows:
+            found[self._bare(name)].append(self._bare(node))
+        return {name: sorted(set(keys)) for name, keys in found.items()}
+
+    def edges(self, nodes: Sequence[str]) -> Statements[list[Edge]]:
+        """What has to be asked for the edges at some nodes."""
+        chunks = [self._id(node) for node in nodes if is_chunk(node)]
+        others = [self._id(node) for node in nodes if not is_chunk(node)]
+        rows = (yield Statement(_OUT, {"ids": chunks})) if chunks else []
+        rows = [*rows, *((yield Statement(_IN, {"ids": others})) if others else [])]
+        return list(dict.fromkeys(self._edge(*row) for row in rows))
+
+    def chunks(self, ids: Sequence[str]) -> Statements[dict[str, Chunk]]:
+        """What has to be asked for some chunks."""
+        wanted = list(dict.fromkeys(ids))
+        rows = (yield Statement(_GET, {"ids": [self._id(chunk_node(one)) for one in wanted]})) if wanted else []
+        held = {chunk.id: chunk for (text,) in rows for chunk in [unpacked(text)]}
+        return {one: held[one] for one in wanted if one in held}
+
+    def stats(self) -> Statements[GraphStats]:
+        """What has to be asked to count everything."""
+        nodes = yield Statement(_COUNT[0], {"prefix": self.prefix})
+        edges = yield Statement(_COUNT[1], {"prefix": self.prefix})
+        counts = [*(nodes[0] if nodes else (0, 0)), *(edges[0] if edges else (0,))]  # a graph that is not there yet
+        return GraphStats(*map(int, counts))
+
+    def _forget(self, ids: Sequence[str]) -> Statements[set[str]]:
+        """Remove what chunks state; the references that they stated."""
+        targets: set[str] = set()
+        for part in _parts(ids):
+            rows = yield Statement(_FORGET, {"ids": part}, writes=True)
+            targets.update(str(target) for (target,) in rows)
+        return targets
+
+    def _row(self, edge: Edge) -> dict[str, Any]:
+        ends = {"source": self._id(edge.source), "target": self._id(edge.target)}
+        return {**ends, "relation": as_json(edge.relation)[1:-1], "weight": float(edge.weight)}
+
+    def _edge(self, source: str, relation: str, target: str, weight: float) -> Edge:
+        node = self._bare(source)
+        return Edge(node, str(json.loads(f'"{relation}"')), self._bare(target), float(weight), chunk_id(node))
+
+    def _id(self, node: str) -> str:
+        """A node or name as it is stored: servers and their clients differ in which control characters they take."""
+        return self.prefix + as_json(node)[1:-1]
+
+    def _bare(self, stored: str) -> str:
+        return str(json.loads(f'"{stored[len(self.prefix) :]}"'))
+
+
+def _check_lengths(ids: Sequence[str]) -> None:
+    long = next((one for one in ids if len(one.encode()) > LONGEST), None)
+    if long is not None:
+        raise ConfigError(f"a graph on a server takes ids and keys of up to {LONGEST} bytes, not {long[:80]!r}...")
+
+
+def _written(text: str, rows: Sequence[Any], name: str = "rows", size: int = BATCH) -> Statements[None]:
+    for part in _parts(rows, size):
+        yield Statement(text, {name: part}, writes=True)
+
+
+def _parts(rows: Sequence[T], size: int = BATCH) -> Generator[list[T], None, None]:
+    remaining = iter(rows)
+    while part := list(islice(remaining, size)):
+        yield part

@@ -1,0 +1,50 @@
+"""The direct answer of a graph: what a reference is, and what is around it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.structure.graph.reference import Reference
+from voicevault_retrievers.structure.graph.starts import starts
+from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk
+from voicevault_retrievers.types import Chunk, Query
+
+NEIGHBOURS = 10
+IDENTITY = ("is", "defined by")
+
+
+def direct(
+    walk: Walk, query: Query, references: Sequence[Reference], fan_out: int
+) -> Generator[Ask, Any, dict[str, Any] | None]:
+    """The answer for the first of the references that some chunk is, or defines; None where none does."""
+    passes = compile_filter(query.where)
+    for reference in references:
+        begun = yield from starts([reference], fan_out)
+        reached = (yield from walk.from_(begun)) if begun else {}
+        held = yield from walk.looked_up(reached)
+        order = sorted((one for one in held if passes(held[one].metadata)), key=lambda one: (-reached[one].score, one))
+        own = next((one for one in order if _is_it(reached[one])), None)
+        if own is not None:
+            return _answer(reference, held[own], [(one, reached[one]) for one in order if one != own])
+    return None
+
+
+def _is_it(reached: Reached) -> bool:
+    """Whether a path of one step says that its chunk is what the reference names."""
+    return len(reached.path) == len(("reference", "relation", "chunk")) and reached.path[1] in IDENTITY
+
+
+def _answer(reference: Reference, chunk: Chunk, around: Sequence[tuple[str, Reached]]) -> dict[str, Any]:
+    return {
+        "reference": reference.text,
+        "key": reference.key,
+        "chunk_id": chunk.id,
+        "text": chunk.text,
+        "metadata": dict(chunk.metadata),
+        "neighbours": [
+            {"chunk_id": one, "score": reached.score, "path": list(reached.path)}
+            for one, reached in around[:NEIGHBOURS]
+        ],
+    }

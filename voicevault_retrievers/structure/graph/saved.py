@@ -1,0 +1,78 @@
+"""The file that a graph in memory is kept in: a line of JSON with version, size and checksum, then one per chunk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, StorageError
+from voicevault_retrievers.structure.graph.store import Entry, Link, as_json, packed, unpacked
+
+FORMAT = 1
+_REMEDY = "restore it from a copy, or build the graph again from the chunks"
+
+
+def write(path: Path, entries: Sequence[Entry]) -> None:
+    """Write entries to a file, in one step in the place of what is there: after a crash there is the old or the new.
+
+    Raises StorageError where the file system refuses.
+    """
+    lines = (as_json([packed(entry.chunk), entry.links]) for entry in entries)
+    body = "".join(f"{line}\n" for line in lines).encode()
+    head = {"graph": FORMAT, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(json.dumps(head).encode() + b"\n" + body)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink()
+        raise StorageError(f"the graph cannot be written to {path}: {error}") from error
+
+
+def read(path: Path) -> list[Entry]:
+    """The entries in a file; for what it raises see `EmbeddedGraph.load`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"the graph in {path} cannot be read: {error}") from error
+    head, _, body = content.partition(b"\n")
+    version, size, sha256 = _head(path, head)
+    if version > FORMAT:
+        raise IncompatibleIndexError(
+            f"the graph in {path} has format {version}, and this version reads up to {FORMAT}: "
+            "install a newer voicevault-retrievers, or build the graph again from the chunks"
+        )
+    if len(body) != size or hashlib.sha256(body).hexdigest() != sha256:
+        raise IndexDamagedError(f"the graph in {path} is not what was written ({len(body)} of {size} bytes): {_REMEDY}")
+    return [_entry(line) for line in body.decode().split("\n")[:-1]]
+
+
+def _entry(line: str) -> Entry:
+    chunk, links = json.loads(line)
+    return Entry(unpacked(chunk), tuple(Link(*link) for link in links))
+
+
+def _head(path: Path, line: bytes) -> tuple[int, int, str]:
+    try:
+        head = json.loads(line)
+        return int(head["graph"]), int(head["size"]), str(head["sha256"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise IndexDamagedError(f"{path} does not begin as the file of a graph does: {_REMEDY}") from error
+
+
+def _flush_folder(folder: Path) -> None:
+    with suppress(OSError):  # some systems open no folders; the file itself is flushed
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,162 @@
+"""The channel over questions: it finds questions, and gives the chunks that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+from voicevault_retrievers.calls import Call, Lane, Plan, value_of
+from voicevault_retrievers.channel import MAX_DEPTH, Channel
+from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers.errors import FilterNotSupportedError
+from voicevault_retrievers.filters import compile_filter, scope
+from voicevault_retrievers.structure.questions.kept import (
+    DIGEST,
+    SOURCE,
+    KeepsChunks,
+    asks_of,
+    by_source,
+    source_of,
+    speaks_of_questions,
+)
+from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking, Spread, Vote, ranked
+
+QUESTIONS = 200
+"""How many questions are looked at at first: four for each of fifty chunks."""
+
+
+class QuestionChannel(Channel):
+    """Finds chunks by the questions that they answer.
+
+    `below` finds questions (see `KeepsQuestions`), at first `questions` of them, and twice as many while these give
+    fewer chunks than are wanted. A chunk has the score of its best question, as `below` scores it, and its vote's
+    `via` is that question. `chunks` gives the chunks as they are now: one that is gone, whose text is another now,
+    or whose metadata does not pass the query's filters is not returned.
+
+    The query's filters are applied to the questions, which have their chunks' metadata, before they are ranked; under
+    `require` nothing else counts in any statistics, for the questions of those chunks that `stale` names are left out
+    too. A filter on the questions' own keys raises FilterNotSupportedError. A query's variants count that are for this
+    channel, by its name or kind "question". `timeout` is in seconds, for looking up chunks; None waits. `prefix` stands
+    before every chunk's id, where several bases are searched as one.
+    """
+
+    def __init__(
+        self,
+        below: Channel,
+        chunks: KeepsChunks,
+        *,
+        stale: Callable[[], Collection[str]] = frozenset,
+        ids: Callable[[], Iterable[str]] | None = None,
+        questions: int = QUESTIONS,
+        timeout: float | None = None,
+        prefix: str = "",
+        name: str = "questions",
+    ) -> None:
+        self.below = below
+        self.chunks = chunks
+        self.stale = stale
+        self.questions = whole("questions", questions)
+        self.timeout = seconds_or_none("timeout", timeout)
+        self.prefix = prefix
+        self.name = name
+        self.kind = "question"
+        self._ids = ids
+        self._lane = Lane()
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        if k == 0:
+            return Ranking()
+        asked = yield from self._asked(query)
+        ask = max(self.questions, k)
+        ranking = yield from self._found(query, asked, ask)
+        while len(ranking[0]) < k and ranking[1] >= ask and ask < MAX_DEPTH:
+            ask = min(2 * ask, MAX_DEPTH)
+            ranking = yield from self._found(query, asked, ask)
+        hits, _, failures = ranking
+        best = enumerate(ranked(hits)[:k], 1)
+        return Ranking(tuple(replace(hit, votes=(replace(hit.votes[0], rank=rank),)) for rank, hit in best), failures)
+
+    def _asked(self, query: Query) -> Plan[Query]:
+        """The query as questions are asked it."""
+        if query.require is None:
+            return self._own(query)
+        (outcome,) = yield (self._call("stale", self.stale),)
+        return self._own(query, value_of(outcome))
+
+    def _own(self, query: Query, stale: Collection[str] = ()) -> Query:
+        """Without others' variants and weights, and without the questions of stale chunks."""
+        if speaks_of_questions(query.where) or speaks_of_questions(query.require):
+            raise FilterNotSupportedError(f"a filter on {SOURCE} or {DIGEST} means questions, not chunks")
+        own = tuple(replace(one, channels=None) for one in query.wordings(self.name, self.kind)[1:])
+        require = scope(query.require, {SOURCE: {"$nin": sorted(stale)}}) if stale else query.require
+        return replace(query, variants=own, weights=None, require=require)
+
+    def _found(self, query: Query, asked: Query, ask: int) -> Plan[tuple[list[Hit], int, tuple[Failure, ...]]]:
+        """The chunks of so many questions, how many questions there were, and what failed."""
+        ranking = yield from self.below.plan(asked, ask)
+        failures = tuple(failure.within(self.name) for failure in ranking.errors)
+        if not ranking.hits:
+            return [], 0, failures
+        ids = list(dict.fromkeys(source_of(hit.id) for hit in ranking))
+        (outcome,) = yield (self._call("chunks", partial(self.chunks.get, ids)),)
+        known: Mapping[str, Chunk] = value_of(outcome)
+        passes = [compile_filter(query.where), compile_filter(query.require)]
+        found: dict[str, Hit] = {}
+        outdated = False
+        for hit in ranking:
+            chunk = known.get(source_of(hit.id))
+            if chunk is None or chunk.id in found or not all(passing(chunk.metadata) for passing in passes):
+                continue
+            if asks_of(hit.chunk, chunk):
+                shown = replace(chunk, id=self.prefix + chunk.id) if self.prefix else chunk
+                found[chunk.id] = Hit(shown, hit.score, (self._vote(hit),))
+            outdated = outdated or chunk.id not in found
+        return list(found.values()), len(ranking), (*failures, *self._outdated(outdated))
+
+    def _outdated(self, outdated: bool) -> list[Failure]:
+        said = "questions of chunks whose text is another now are left out: update the questions"
+        return [Failure(self.name, "outdated", said, degrades=False)] if outdated else []
+
+    def _vote(self, hit: Hit) -> Vote:
+        leaf = next(part for vote in hit.votes for part in vote.leaves())
+        return Vote(self.name, 1, hit.score, query=leaf.query, terms=leaf.terms, kind=self.kind, via=(hit.chunk.text,))
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        """The best score of any question of a chunk; None where the channel below has none, as a fusion."""
+        found = self.below.scores(self._alone(query), self._questions_of(ids))
+        if found is None:
+            return None
+        best: dict[str, float] = {}
+        for question, score in found.items():
+            chunk_id = self.prefix + source_of(question)
+            best[chunk_id] = max(best.get(chunk_id, score), score)
+        return best
+
+    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
+        """That of the scores of the questions of these chunks, or of a sample of all."""
+        return self.below.spread(self._alone(query), None if among is None else self._questions_of(among))
+
+    def _questions_of(self, ids: Iterable[str]) -> list[str]:
+        """The ids of the questions of these chunks."""
+        own = (chunk_id[len(self.prefix) :] for chunk_id in ids if chunk_id.startswith(self.prefix))
+        return [question for chunk_id in own for question in self._questions.get(chunk_id, ())]
+
+    def _alone(self, query: Query) -> Query:
+        """As `_asked`, outside a plan."""
+        return self._own(query, () if query.require is None else self.stale())
+
+    @cached_property
+    def _questions(self) -> Mapping[str, Sequence[str]]:
+        """The ids of the questions of each chunk."""
+        return {} if self._ids is None else by_source(self._ids())
+
+    def _call(self, what: str, function: Callable[[], Any]) -> Call:
+        return Call(f"{self.name} {what}", function, timeout=self.timeout, lane=self._lane)
+
+    def describe(self, indent: str = "") -> str:
+        return f"{indent}{self.name}: chunks by questions\n{self.below.describe(indent + '  ')}"
+
+    def __repr__(self) -> str:
+        return f"QuestionChannel({self.below!r}, {self.chunks!r}, questions={self.questions})"

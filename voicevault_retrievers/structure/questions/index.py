@@ -1,0 +1,252 @@
+"""The index of questions: what is asked for, kept and removed when chunks change, and the channel over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal, TypeAlias, TypeVar
+
+from voicevault_retrievers.calls import Call, Plan, value_of
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.checks import whole
+from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.errors import unknown
+from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.structure.questions.asking import Asking, Questioner
+from voicevault_retrievers.structure.questions.channel import QUESTIONS, QuestionChannel
+from voicevault_retrievers.structure.questions.kept import (
+    RESERVED,
+    Chunks,
+    KeepsQuestions,
+    View,
+    blank_note,
+    by_source,
+    keeping,
+    known,
+    question_chunk,
+    questions_of,
+    same_metadata,
+)
+from voicevault_retrievers.structure.questions.stale import MARK, Stale, marked
+from voicevault_retrievers.types import Chunk
+
+T = TypeVar("T")
+
+Progress: TypeAlias = Callable[[int, int], None]
+By: TypeAlias = Literal["both", "bm25", "dense"]
+
+BATCH = 16
+"""Chunks whose questions are committed together: an update that is killed asks for so many again at most."""
+
+_HUNG = "SearchTimeoutError"
+_NOT_ASKED = "not asked, for none of those before were answered in time"
+
+
+@dataclass(frozen=True)
+class QuestionUpdate:
+    """What an update did, in chunks, but for `questions`, those that were made.
+
+    `asked` have the questions that they were asked for now, if any; `moved` have other metadata, and their questions
+    now too; `unchanged` were left alone; of `removed` the questions are gone. `failed` says why by chunk id: what they
+    had before stays, and the next update asks for them again.
+    """
+
+    asked: int = 0
+    moved: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    questions: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def further(self, made: Sequence[tuple[Chunk, Sequence[str]]], failed: Mapping[str, str]) -> QuestionUpdate:
+        """This, and what was done since."""
+        questions = self.questions + sum(len(texts) for _, texts in made)
+        return replace(self, asked=self.asked + len(made), questions=questions, failed={**self.failed, **failed})
+
+
+@dataclass
+class _Due:
+    """What an update has to do: ids of chunks, and of questions that go; and what it leaves."""
+
+    ask: list[str] = field(default_factory=list)
+    move: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    unchanged: int = 0
+    removed: int = 0
+    behind: bool = False
+    """Whether questions of another text stay."""
+
+
+class QuestionIndex:
+    """Questions that chunks answer, kept beside the chunks and brought up to date with them.
+
+    `questions` keeps them (`store.questions.question_index` makes one for a knowledge base), `chunks` is a knowledge
+    base or a mapping of ids to chunks. A question is found by its words and, where there are vectors, its meaning.
+    `commit` tells the present chunks from those before; without it they are compared at each search under rights.
+    """
+
+    def __init__(self, questions: KeepsQuestions, chunks: Chunks, commit: Callable[[], str] | None = None) -> None:
+        self.questions = questions
+        self.chunks = keeping(chunks)
+        self.commit = commit
+
+    def update(
+        self, questioner: Questioner, *, again: bool = False, at_once: int = 4, progress: Progress | None = None
+    ) -> QuestionUpdate:
+        """Ask for the questions of chunks that are new or whose text is another, and remove those of chunks gone.
+
+        Each `BATCH` of chunks is one commit: what is killed goes on where it was. A chunk for which asking fails does
+        not stop the others. With `again` all are asked for. A mapping is taken as it stands: the questions of the
+        chunks that it names become those, and the others' stay. `at_once` calls are made at the same time; `progress`
+        is told (done, total) of the chunks to ask for. Raises ConfigError for what is no questioner, and what keeping
+        raises: LockedError while another process writes.
+        """
+        return drive(self._updating(questioner, again, whole("at_once", at_once), progress))
+
+    async def aupdate(
+        self, questioner: Questioner, *, again: bool = False, at_once: int = 4, progress: Progress | None = None
+    ) -> QuestionUpdate:
+        """`update` on the running event loop; a model's `acomplete` is awaited."""
+        return await adrive(self._updating(questioner, again, whole("at_once", at_once), progress))
+
+    def channel(
+        self,
+        *,
+        by: By | None = None,
+        questions: int = QUESTIONS,
+        timeout: float | None = None,
+        prefix: str = "",
+        name: str = "questions",
+    ) -> QuestionChannel:
+        """The channel over the present questions.
+
+        `by` "bm25" and "dense" find questions by words or by meaning, and "both", which is meant where there are
+        vectors, by their reciprocal ranks. The other options are those of `QuestionChannel`; the timeout is that of
+        each search of questions too.
+        """
+        by = by or ("both" if self.questions.embedded else "bm25")
+        if by not in ("both", "bm25", "dense"):
+            raise unknown("way to find questions", by, ("both", "bm25", "dense"))
+        view = self.questions.view()
+        parts = {one: getattr(view, one)(timeout=timeout) for one in (("bm25", "dense") if by == "both" else (by,))}
+        # Under the name of this channel, so that a trace does not take them for the chunks' own.
+        below: Channel = parts[by].named(name) if by != "both" else fuse(parts, method=RRF(), depth=questions)
+        return QuestionChannel(
+            below,
+            self.chunks,
+            stale=Stale(view, self.chunks, self.commit),
+            ids=view.ids,
+            questions=questions,
+            timeout=timeout,
+            prefix=prefix,
+            name=name,
+        )
+
+    def _updating(
+        self, questioner: Questioner, again: bool, at_once: int, progress: Progress | None
+    ) -> Plan[QuestionUpdate]:
+        asking, before = Asking.of(questioner), self.commit and self.commit()
+        try:
+            yield from _doing(self.questions.hold)  # before anybody is asked, who may be slow or cost money
+            due = yield from _doing(partial(self._due, asking, again))
+            moved = yield from _doing(partial(self._tidy, due))
+            done = QuestionUpdate(moved=moved, unchanged=due.unchanged, removed=due.removed, failed=dict(due.failed))
+            done = yield from self._asked(asking, due.ask, at_once, progress, done)
+            if before is not None and not done.failed and not due.behind:
+                yield from _doing(partial(self._mark, before))
+        except BaseException:
+            self.questions.close()
+            raise
+        yield from _doing(self.questions.close)
+        return done
+
+    def _asked(
+        self, asking: Asking, ids: Sequence[str], at_once: int, progress: Progress | None, done: QuestionUpdate
+    ) -> Plan[QuestionUpdate]:
+        """Ask for the questions of chunks, and keep them batch by batch."""
+        for start in range(0, len(ids), BATCH):
+            chunks = yield from _doing(partial(self.chunks.get, ids[start : start + BATCH]))
+            made, failed = yield from asking.made(list(chunks.values()), at_once)
+            yield from _doing(partial(self._write, made))
+            done = done.further(made, failed)
+            if failed and not made and all(said.startswith(_HUNG) for said in failed.values()):
+                return done.further((), dict.fromkeys(ids[start + BATCH :], _NOT_ASKED))
+            if progress:
+                progress(min(start + BATCH, len(ids)), len(ids))
+        return done
+
+    def _due(self, asking: Asking, again: bool) -> _Due:
+        """Compare the chunks as they are with the questions that are kept."""
+        view = self.questions.view()
+        held = by_source(view.ids())
+        due, seen = _Due(), set[str]()
+        for chunk in self.chunks:
+            if not chunk.text.strip():  # nothing to ask for
+                continue
+            seen.add(chunk.id)
+            is_known = known(view, chunk)
+            if taken := [key for key in RESERVED if key in chunk.metadata]:
+                due.failed[chunk.id] = f"ConfigError: its metadata has the key {taken[0]!r}, which questions have"
+            elif asking.wants(chunk, view, again=again, is_known=is_known):
+                due.ask.append(chunk.id)
+            elif chunk.id in held and is_known and not _same_metadata(view, chunk):
+                due.move.append(chunk.id)
+            else:
+                due.unchanged += 1
+                due.behind = due.behind or not is_known
+        due.failed.update(dict.fromkeys(asking.named - seen, "ConfigError: there is no chunk of this id with a text"))
+        lost = sorted(held.keys() - seen)
+        due.gone, due.removed = [question for source in lost for question in held[source]], len(lost)
+        return due
+
+    def _tidy(self, due: _Due) -> int:
+        """Remove the questions of chunks that are gone, and copy the metadata of those that have other; how many."""
+        if due.gone:
+            self.questions.delete(due.gone)
+        view, moved = self.questions.view(), 0
+        for start in range(0, len(due.move), BATCH):
+            present = self.chunks.get(due.move[start : start + BATCH]).values()
+            chunks = [chunk for chunk in present if known(view, chunk)]
+            texts = [(chunk, [one.text for one in questions_of(view, chunk.id)]) for chunk in chunks]
+            self.questions.add([one for chunk, own in texts for one in _numbered(chunk, own)])
+            moved += len(chunks)
+        return moved
+
+    def _write(self, made: Sequence[tuple[Chunk, Sequence[str]]]) -> None:
+        """Keep the questions of some chunks in the place of those that they had, and which chunks have none.
+
+        What is too much goes first: where that is all that happens, the next update asks again.
+        """
+        new = [one for chunk, texts in made for one in _numbered(chunk, texts)]
+        view, kept = self.questions.view(), {one.id for one in new}
+        old = [one.id for chunk, _ in made for one in questions_of(view, chunk.id) if one.id not in kept]
+        if old:
+            self.questions.delete(old)
+        blank = [blank_note(chunk) for chunk, texts in made if not texts]
+        if new or blank:
+            self.questions.add(new, parents=blank)
+
+    def _mark(self, commit: str) -> None:
+        """Note of which commit of the chunks the questions are."""
+        if commit == (self.commit and self.commit()) and marked(self.questions.view()) != commit:
+            self.questions.add((), parents=[Chunk(MARK, metadata={"commit": commit})])
+
+    def __repr__(self) -> str:
+        return f"QuestionIndex({self.questions!r}, {self.chunks!r})"
+
+
+def _numbered(chunk: Chunk, texts: Sequence[str]) -> list[Chunk]:
+    return [question_chunk(chunk, number, text) for number, text in enumerate(texts, 1)]
+
+
+def _same_metadata(view: View, chunk: Chunk) -> bool:
+    return all(same_metadata(one, chunk) for one in view.get([f"{chunk.id}?1"]).values())
+
+
+def _doing(function: Callable[[], T]) -> Plan[T]:
+    """A plan of one call."""
+    (outcome,) = yield (Call("questions", function),)
+    value: T = value_of(outcome)
+    return value

@@ -1,0 +1,176 @@
+"""What questions and chunks are kept in, and how a question says whose it is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Condition, Filter, Node, Not, canonical, parse
+from voicevault_retrievers.types import Chunk
+
+COLLECTION = "quim_questions"
+"""What an engine, or a folder, of questions is called."""
+SOURCE = "source_chunk_id"
+"""The metadata key of a question that names the chunk which answers it."""
+DIGEST = "source_digest"
+"""The metadata key of a question with the digest of the text that it was made of."""
+RESERVED = (SOURCE, DIGEST)
+
+
+@runtime_checkable
+class KeepsChunks(Protocol):
+    """What a knowledge base is to questions about its chunks."""
+
+    def get(self, ids: Iterable[str], /) -> Mapping[str, Chunk]:
+        """Those of the given chunks that are here now, by id."""
+        ...
+
+    def __iter__(self) -> Iterator[Chunk]: ...
+
+
+class View(Protocol):
+    """Questions at one commit, whatever is written meanwhile."""
+
+    def bm25(self, **options: Any) -> Channel: ...
+
+    def dense(self, **options: Any) -> Channel: ...
+
+    def ids(self) -> Iterable[str]:
+        """The ids of all questions."""
+        ...
+
+    def get(self, ids: Iterable[str], /) -> Mapping[str, Chunk]:
+        """Those of the given questions that are here, by id."""
+        ...
+
+    def parents(self, ids: Iterable[str], /) -> Mapping[str, Chunk]:
+        """Those of the given notes that are here, by id: chunks that are kept and not searched."""
+        ...
+
+
+class KeepsQuestions(Protocol):
+    """Where questions are kept, as chunks: a knowledge base of their own.
+
+    Each `add` and `delete` is one commit. `embedded` says whether there are vectors.
+    """
+
+    @property
+    def embedded(self) -> bool: ...
+
+    def view(self) -> View:
+        """The questions as they are now."""
+        ...
+
+    def add(self, chunks: Sequence[Chunk], *, parents: Sequence[Chunk] = ()) -> Any: ...
+
+    def delete(self, ids: Collection[str], /) -> Any: ...
+
+    def hold(self) -> None:
+        """Take the right to write, and see what others have written."""
+        ...
+
+    def close(self) -> None:
+        """Let others write."""
+        ...
+
+
+Chunks: TypeAlias = KeepsChunks | Mapping[str, Chunk]
+
+
+class HeldChunks:
+    """Chunks in a mapping of their ids, as a place that keeps chunks."""
+
+    def __init__(self, chunks: Mapping[str, Chunk]) -> None:
+        self._chunks = chunks
+
+    def get(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        return {chunk_id: self._chunks[chunk_id] for chunk_id in ids if chunk_id in self._chunks}
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter(list(self._chunks.values()))
+
+    def __repr__(self) -> str:
+        return f"{{...}} of {len(self._chunks)} chunks"
+
+
+def keeping(chunks: Chunks) -> KeepsChunks:
+    """A knowledge base, or a mapping of ids to chunks, as what keeps chunks; ConfigError for anything else."""
+    if isinstance(chunks, Mapping):
+        return HeldChunks(chunks)
+    if isinstance(chunks, KeepsChunks):
+        return chunks
+    raise ConfigError(
+        f"chunks are in a knowledge base or in a mapping of their ids, which a {type(chunks).__name__} is not"
+    )
+
+
+def digest(text: str) -> str:
+    """What tells one text from another, as 32 hexadecimal digits."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def question_chunk(source: Chunk, number: int, text: str) -> Chunk:
+    """The question of this number (from 1) that a chunk answers; it has the chunk's metadata, for filters."""
+    own = {SOURCE: source.id, DIGEST: digest(source.text)}
+    return Chunk(f"{source.id}?{number}", text, None, {**source.metadata, **own})
+
+
+def blank_note(source: Chunk) -> Chunk:
+    """The note that a chunk's text has no questions."""
+    return Chunk(f"{source.id}?0", metadata={DIGEST: digest(source.text)})
+
+
+def known(view: View, source: Chunk) -> bool:
+    """Whether the questions of a chunk's text are kept, or that it has none."""
+    first = view.get([f"{source.id}?1"]) or view.parents([f"{source.id}?0"])
+    return any(asks_of(one, source) for one in first.values())
+
+
+def source_of(question_id: str) -> str:
+    """The id of the chunk that answers a question."""
+    return question_id.rpartition("?")[0]
+
+
+def by_source(ids: Iterable[str]) -> dict[str, list[str]]:
+    """The ids of questions, by the chunk that answers them."""
+    found: dict[str, list[str]] = {}
+    for question_id in ids:
+        found.setdefault(source_of(question_id), []).append(question_id)
+    return found
+
+
+def asks_of(question: Chunk, source: Chunk) -> bool:
+    """Whether a question was made of the text that a chunk has."""
+    return question.metadata.get(DIGEST) == digest(source.text)
+
+
+def questions_of(view: View, source: str) -> list[Chunk]:
+    """The questions of a chunk, in the order of their numbers, which begin with 1 and leave out none."""
+    found: list[Chunk] = []
+    while True:
+        ids = [f"{source}?{number}" for number in range(len(found) + 1, len(found) + 9)]
+        known = view.get(ids)
+        found += [known[one] for one in ids if one in known]
+        if len(known) < len(ids):
+            return found
+
+
+def same_metadata(question: Chunk, source: Chunk) -> bool:
+    """Whether a question has the metadata that its chunk has, in the eyes of any filter."""
+    copied = {key: value for key, value in question.metadata.items() if key not in RESERVED}
+    return canonical(copied) == canonical(dict(source.metadata))
+
+
+def speaks_of_questions(where: Filter | None) -> bool:
+    """Whether a filter asks for a key that only questions have."""
+    return _keys(parse(where)).intersection(RESERVED) != set()
+
+
+def _keys(node: Node) -> set[str]:
+    if isinstance(node, Condition):
+        return {node.key}
+    parts = (node.part,) if isinstance(node, Not) else node.parts
+    return {key for part in parts for key in _keys(part)}

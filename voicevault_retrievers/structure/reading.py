@@ -1,0 +1,103 @@
+"""Which text a model reads of each hit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from voicevault_retrievers.errors import ContextExpansionError
+from voicevault_retrievers.filters import Predicate
+from voicevault_retrievers.structure.kinship import Ancestors, Key, Kinship
+from voicevault_retrievers.structure.shown import Shown, Text
+from voicevault_retrievers.types import Chunk, Failure, Hit, Ranking
+
+
+@dataclass(frozen=True)
+class OverBudget(Failure):
+    """A note of hits that do not fit into a budget, not even with their own text; `ids` are theirs where it has any."""
+
+    ids: tuple[str, ...] = ()
+
+
+def over_budget(stage: str, over: int, ranking: Ranking, ids: Sequence[str] = ()) -> Iterator[Failure]:
+    """A note that so many hits of a ranking do not fit; none where all do."""
+    if over:
+        message = f"{over} of {len(ranking)} hits do not fit into the budget, not even with their own text"
+        yield OverBudget(stage, "over budget", message, degrades=False, ids=tuple(ids))
+
+
+class Reading:
+    """The texts of a ranking's hits, given in the order of their ranks.
+
+    A hit has the text of the highest parent that stands for it, is permitted and fits, else its own, each below its
+    header, if that was not given before; else its own without. The first is cut if nothing fits; others are left as
+    they are, and named in a note.
+    """
+
+    def __init__(
+        self, ranking: Ranking, known: Ancestors, kinship: Kinship, permitted: Predicate, shown: Shown
+    ) -> None:
+        self._ranking = ranking
+        self._known = known
+        self._kinship = kinship
+        self._permitted = permitted
+        self._shown = shown
+        self._given: set[Key] = set()
+        self._covered: set[Key] = set()
+        self._headed: set[Key] = set()
+        self._over: dict[str, None] = {}
+
+    def ranking(self, stage: str) -> Ranking:
+        """The hits with their texts; those whose text another has are gone. Failures and notes are the stage's."""
+        for place, hit in enumerate(self._ranking):
+            self._read(place, hit)
+        read = (self._with_text(place, hit) for place, hit in enumerate(self._ranking))
+        hits = tuple(hit for hit in read if hit is not None)
+        notes = over_budget(stage, len(self._over), self._ranking, tuple(self._over))
+        missing = (*_missing(stage, "parents", self._known.parents), *_missing(stage, "headers", self._known.headers))
+        return replace(self._ranking, hits=hits).failing(*missing, *notes)
+
+    def _read(self, place: int, hit: Hit) -> None:
+        own, above = self._known.own(hit.chunk), self._known.above(hit.chunk)
+        if own in self._covered or not (self._given.isdisjoint(above) and self._covered.isdisjoint(above)):
+            return
+        self._given.add(own)
+        standing = list(takewhile(lambda parent: self._permitted(parent.metadata), self._known.standing(above)))
+        texts = [self._text(parent, hit.chunk.kb, whole=True) for parent in standing]
+        alone = Text.of(hit.text) if hit.context is not None else self._text(hit.chunk, hit.chunk.kb)
+        key, head = self._header(hit.chunk)
+        for level in range(len(texts), -1, -1):
+            text = texts[level - 1] if level else alone
+            if self._shown.add(place, replace(text, head=head) if head else text):
+                self._covered.update(above[:level])
+                self._headed |= {key} if key and head else set()
+                return
+        if head and self._shown.add(place, alone):
+            return
+        self._over[hit.id] = None
+        if not self._shown.texts and self._shown.cut(place, replace(alone, head=head)) and key:
+            self._headed.add(key)
+
+    def _header(self, chunk: Chunk) -> tuple[Key | None, str]:
+        """A chunk's header, and its text where that is there, permitted and not given yet."""
+        key = self._known.header(chunk)
+        header = self._known.headers.get(key) if key and key not in self._headed else None
+        return key, header.text if header is not None and self._permitted(header.metadata) else ""
+
+    def _text(self, chunk: Chunk, kb: str, *, whole: bool = False) -> Text:
+        span = self._kinship.span_of(chunk) if chunk.text else None
+        return Text.of(chunk.text, span and replace(span, document=(kb, span.document)), whole=whole)
+
+    def _with_text(self, place: int, hit: Hit) -> Hit | None:
+        text = self._shown.texts.get(place)
+        if text is None:
+            return hit if hit.id in self._over else None
+        return hit if not text.whole and text.read == hit.text else replace(hit, context=text.read)
+
+
+def _missing(stage: str, what: str, found: Mapping[Key, Any]) -> Iterator[Failure]:
+    missing = sum(chunk is None for chunk in found.values())
+    if missing:
+        yield Failure.of(stage, ContextExpansionError(f"{missing} of {len(found)} {what} are not in the store"))

@@ -72,9 +72,10 @@ bench-quality: install  ## retrieval quality: channels, fusions, expansion, tuni
 	done
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.diversity
 
-bench-rerank: install  ## reranking: pairs a second of every backend, and what it does to quality; scores are kept
-	$(BIN)/python -m tests.benchmarks.rerank $(DATA)
-	$(BIN)/python -m tests.benchmarks.rerank_quality $(DATA)
+bench-rerank: install  ## reranking and embedding: speed of every backend, what it does to quality; scores are kept
+	for part in rerank rerank_depth rerank_quality rerank_abstention embedding loading; do \
+		$(BIN)/python -m tests.benchmarks.$$part $(DATA) || exit 1; \
+	done
 
 bench-%: install
 	$(BIN)/python -m tests.benchmarks.$* $(DATA)

@@ -18,7 +18,17 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("knowledge-bases", "langchain", "llama-index", "fusion", "expansion", "evaluation")
+        for name in (
+            "knowledge-bases",
+            "langchain",
+            "llama-index",
+            "fusion",
+            "expansion",
+            "evaluation",
+            "reranking",
+            "graph",
+            "parents",
+        )
     ),
 )
 COLUMNS = {
@@ -42,7 +52,10 @@ COLUMNS = {
 }
 """Cases and metrics of the tables that do not show all that was measured."""
 
-ACROSS = ("store", "quality", "quality_inside", "quality_strangers", "quality_expansion", "quality_tuning")
+ACROSS = (
+    "store", "quality", "quality_inside", "quality_strangers", "quality_expansion", "quality_tuning", "rerank_quality",
+    "rerank_abstention", "embedding",
+)  # fmt: skip
 """Tables that have the systems across, for they show more of each than there are systems."""
 
 SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
@@ -55,6 +68,24 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         lambda row: "draw" not in row.case and row.metric in ("gain in nDCG@10", "significantly worse"),
     ),
     "quality_pages": ("quality_pages", lambda row: row.metric in ("nDCG@10 by page", "queries given 10 chunks")),
+    "rerank": (
+        "rerank",
+        lambda row: "50 candidates" in row.case and (row.metric == "pairs a second" or row.metric.startswith("times ")),
+    ),
+    "rerank_scores": ("rerank", lambda row: row.metric == "nDCG@10"),
+    "rerank_depth": ("rerank_depth", lambda row: row.metric in ("seconds", "times faster", "nDCG@10", "difference")),
+    "rerank_quality": ("rerank_quality", lambda row: row.metric == "nDCG@10"),
+    "rerank_abstention": (
+        "rerank_abstention",
+        lambda row: row.metric in ("precision of none", "recall of none", "answerable, none said"),
+    ),
+    "embedding": (
+        "embedding",
+        lambda row: row.metric in ("times sentence-transformers", "lowest cosine to fp32", "nDCG@10"),
+    ),
+    "structure": ("structure", lambda row: row.metric in ("nDCG@10", "recall@20")),
+    "structure_pages": ("structure", lambda row: "k=" in row.case and not row.metric.startswith("longest")),
+    "loading": ("loading", lambda row: not row.metric.startswith("20 more, MiB")),
     "fusion": ("fusion", lambda row: row.metric == "p50 us"),
 }
 """The files of tables, and which of their rows they show."""
@@ -95,6 +126,8 @@ def _line(cells: Sequence[str]) -> str:
 def _cell(value: float | None) -> str:
     if value is None:
         return "—"
+    if 0.99 < value < 1:
+        return f"{value:.4f}"  # cosines, which begin to differ there
     return f"{value:,.0f}" if value >= 100 else f"{value:.3f}"
 
 

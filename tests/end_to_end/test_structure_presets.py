@@ -50,7 +50,7 @@ def llama_index(preset: Preset, kb: KnowledgeBase, query: Query) -> Scored:
 def legal() -> Preset:
     """The preset with the cross-encoder whose weights are here, which reads fewer."""
     data = preset_data("legal")
-    data["stages"][1]["rerank"] |= {"model": "accurate", "depth": 10, "max_chars": 400, "timeout": None}
+    data["stages"][0]["rerank"] |= {"model": "accurate", "depth": 10, "max_chars": 400, "timeout": None}
     return Preset.of(data)
 
 
@@ -102,7 +102,7 @@ def test_legal_is_the_same_in_both_frameworks(law: KnowledgeBase, through: Throu
 
 def test_legal_reads_parents_and_flares_where_it_is_told_to(law: KnowledgeBase) -> None:
     data = preset_data("legal")
-    del data["stages"][1]
+    del data["stages"][0]
     data["flare"] = {"enabled": True, "max_retrievals": 2}
     doubtful = tokens_in("Pilots come aboard at the outer buoy.", buoy=0.1)
     with model_server(writes(doubtful, "Pilots come aboard at the inner buoy.")) as server:

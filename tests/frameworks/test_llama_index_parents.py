@@ -223,7 +223,7 @@ def test_a_hierarchy_as_the_library_makes_it() -> None:
     parent = by_id[leaf.parent_node.node_id]
     assert (best.score, best.text) == (found[0].score, parent.get_content())
     assert told(best)["text"] == found[0].text == leaf.get_content()
-    (top, *_) = ParentExpansionPostprocessor(store, levels=None).postprocess_nodes(found)
+    (top, *_) = ParentExpansionPostprocessor(store, levels=None, merge=False).postprocess_nodes(found)
     assert parent.parent_node is not None
     assert top.text == by_id[parent.parent_node.node_id].get_content()
     piped = (retriever.pipeline.channel >> stage_of(ParentExpansionPostprocessor(store, merge=False))).search(

@@ -40,9 +40,17 @@ from voicevault_retrievers.structure.graph import EmbeddedGraph
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking
 
 H = TypeVar("H", bound="HybridRetriever")
-KnowledgeBases = Sequence[str | Path | KnowledgeBase] | KnowledgeBase | str | Path
 Structural = bool | Mapping[str, Any] | Channel
+KnowledgeBases = Sequence[str | Path | KnowledgeBase] | KnowledgeBase | str | Path
 EmbedModel = BaseEmbedding | Embedder | str | None
+
+
+class HybridOptions(ComposedOptions, total=False):
+    """What a hybrid retriever takes by name, but for its preset, and what it searches."""
+
+    questions: Structural
+    graph: Structural
+    flare: Any
 
 
 class HybridRetriever(ComposedRetriever):
@@ -97,7 +105,7 @@ class HybridRetriever(ComposedRetriever):
         analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
         channels: Mapping[str, Part] | None = None,
-        **options: Unpack[ComposedOptions],
+        **options: Unpack[HybridOptions],
     ) -> H:
         """BM25 over nodes held in memory (`bm25`, "lucene" unless the `formula` or the preset says otherwise).
 
@@ -121,7 +129,7 @@ class HybridRetriever(ComposedRetriever):
         analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
         channels: Mapping[str, Part] | None = None,
-        **options: Unpack[ComposedOptions],
+        **options: Unpack[HybridOptions],
     ) -> H:
         """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`); `channels` are searched beside.
 

@@ -15,7 +15,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
 from voicevault_retrievers.presets import Preset, load_preset, preset_names
-from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank import CALIBRATIONS, Calibration, CrossEncoderRerank, Threshold
 
 A, B = ListChannel([("x", 1.0), ("y", 0.5)]), ListChannel([("y", 1.0)], kind="keyword")
 
@@ -134,3 +134,15 @@ def test_the_preset_of_the_documentation_is_one() -> None:
         "graph_expansion", "rerank", "weighted", "recency", "near_duplicates", "mmr", "llm_rerank", "page_cap",
         "parents",
     ]  # fmt: skip
+
+
+def test_confidence_goes_by_a_calibrated_reranker() -> None:
+    data = {"version": 1, "stages": [{"rerank": {"model": "accurate"}}], "confidence": {"least": 0.4}}
+    known = Preset.of(data).confidence
+    assert known == Threshold(CALIBRATIONS["ms-marco-MiniLM-L-12-v2"], 0.4)
+    own = {"slope": 1.0, "intercept": 0.0}
+    stages = [{"rerank": {"model": "my/model", "calibration": own}}]
+    assert Preset.of({**data, "stages": stages}).confidence == Threshold(Calibration(**own), 0.4)
+    for stages in ([], [{"rerank": {"model": "my/model"}}]):
+        with pytest.raises(ConfigError, match="probabilities of a reranker"):
+            Preset.of({**data, "stages": stages})

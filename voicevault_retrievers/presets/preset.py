@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -18,15 +18,16 @@ from voicevault_retrievers.presets.asking import expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
 from voicevault_retrievers.presets.sections import choice, filled, known_backend, listed, made, section
-from voicevault_retrievers.presets.stages import Awaiting, stage
+from voicevault_retrievers.presets.stages import Awaiting, confidence, stage
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
-from voicevault_retrievers.types import Failure
+from voicevault_retrievers.rerank.calibration import Confidence, any_hit
+from voicevault_retrievers.types import Failure, Ranking
 
 VERSION = 1
 KEYS = (
     "version", "name", "k", "timeout", "on_error", "channels", "route", "expansion", "fusion", "stages", "context",
-    "flare",
+    "flare", "confidence",
 )  # fmt: skip
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 
@@ -64,6 +65,7 @@ class Preset:
     timeout: float | None
     on_error: OnError
     flare: Mapping[str, Any] = field(default_factory=dict)
+    confidence: Callable[[Ranking], Confidence] = any_hit
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Preset:
@@ -77,6 +79,7 @@ class Preset:
         }
         fused, method = fusion(data.get("fusion"))
         dense = channels.get("dense", {})
+        stages = tuple(stage(one) for one in listed(data.get("stages")))
         return cls(
             name=str(data.get("name", "custom")),
             channels={name: CHANNELS[name](options) for name, options in channels.items()},
@@ -90,12 +93,13 @@ class Preset:
             expansion=expansion(data.get("expansion")),
             method=method,
             weights=checked_weights(section("weights", fused.get("weights"), *channels), channels),
-            stages=tuple(stage(one) for one in listed(data.get("stages"))),
+            stages=stages,
             context=made(ContextBuilder, section("context", data.get("context"), *_CONTEXT_OPTIONS)),
             k=whole("k", data.get("k", 5), least=0),
             timeout=seconds_or_none("timeout", data.get("timeout")),
             on_error=choice("on_error", data.get("on_error", "skip"), _ON_ERROR),
             flare=_flare(data.get("flare")),
+            confidence=confidence(data.get("confidence"), stages),
         )
 
     def over(self, base: Base, *, model: TextModel | None = None) -> Pipeline:
@@ -134,6 +138,7 @@ class Preset:
             on_error=self.on_error,
             notes=notes,
             flare=self._flare(model),
+            confidence=self.confidence,
         )
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from voicevault_retrievers.channel import Stage
@@ -13,13 +13,16 @@ from voicevault_retrievers.presets.sections import known_backend, made, section
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.rerank import (
+    CALIBRATIONS,
     Calibration,
     CrossEncoderRerank,
     LLMRerank,
     RecencyRerank,
+    Threshold,
     WeightedRerank,
     load_scorer,
 )
+from voicevault_retrievers.rerank.calibration import LEAST, Confidence, any_hit
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS as RERANK_OPTIONS
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion
@@ -136,3 +139,18 @@ _STAGE_OPTIONS = {
     "rerank": ("model", "backend", "depth", *RERANK_OPTIONS),
     "weighted": ("weights", "depth", "scale_fused", "chunk_index_key", "chunks_in_file_key"),
 }
+
+
+def confidence(data: Any, stages: Sequence[Stage]) -> Callable[[Ranking], Confidence]:
+    """How a preset says whether anything relevant was found: by a hit, or by what its calibrated reranker says."""
+    if data is None:
+        return any_hit
+    options = section("confidence", data, "least")
+    reranker = next((one for one in stages if isinstance(one, CrossEncoderRerank)), None)
+    known = None if reranker is None else reranker.calibration or CALIBRATIONS.get(reranker.scorer_name)
+    if reranker is None or known is None:
+        raise ConfigError(
+            "confidence goes by the probabilities of a reranker: have a stage rerank whose model is in "
+            f"rerank.CALIBRATIONS ({', '.join(CALIBRATIONS)}), or give it a calibration"
+        )
+    return Threshold(known, options.get("least", LEAST), reranker.name)

@@ -213,7 +213,7 @@ def test_another_key_may_hold_the_date(root: Path) -> None:
         ({"date": {"$gte": "2024-06-20"}}, lambda day, section: day is not None and day >= "2024-06-20"),
         ({"date": {"$exists": False}}, lambda day, section: day is None),
     ],
-    ids=str,
+    ids=["a section", "since", "without a date"],
 )
 def test_a_filter_narrows_all_channels(pipeline: Pipeline, where: dict[str, Any], passes: Callable[..., bool]) -> None:
     found = pipeline.search(Query(HARBOUR, where=where)).hits

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.model_server import ModelServer, answers, model_server, says, tokens_in, writes
-from voicevault_retrievers import Chunk, KnowledgeBase, Pipeline, Query
+from voicevault_retrievers import RRF, Chunk, KnowledgeBase, Pipeline, Query, compose
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.presets import Preset, preset_data
 from voicevault_retrievers.store.graphs import update_graph
 from voicevault_retrievers.store.questions import question_index
@@ -115,6 +116,33 @@ def test_legal_reads_parents_and_flares_where_it_is_told_to(law: KnowledgeBase) 
         assert (plain.flare_retrievals, plain.answer) == (0, None)
 
 
+def test_both_frameworks_take_questions_a_graph_and_a_model_that_searches(law: KnowledgeBase) -> None:
+    from voicevault_retrievers import langchain as lc
+    from voicevault_retrievers import llama_index as li
+
+    own = {"bm25": law.bm25(), "dense": law.dense(), "questions": law.questions(by="dense"), "graph": law.graph()}
+    asked = "Analyse what section 49 HNA requires"
+    expected = compose(own, fusion=RRF(), k=5).search(asked).hits
+    options: dict[str, Any] = {"kb_names": [law], "fusion": "rrf", "k": 5, "graph": True, "questions": {"by": "dense"}}
+    documents = lc.HybridRetriever(**options).invoke(asked)
+    nodes = li.HybridRetriever(**options).retrieve(asked)
+    assert [one.id for one in documents] == [one.node_id for one in nodes] == [hit.id for hit in expected]
+    assert "graph" in documents[0].metadata["voicevault"]["channels"]
+    assert documents[0].metadata["voicevault"]["channels"]["graph"]["via"][-1] == documents[0].id
+    doubtful = tokens_in("It asks for a lamp.", lamp=0.1)
+    for framework in (lc, li):
+        with model_server(writes(doubtful, "It asks for a pilot.", doubtful, "It asks for a pilot.")) as server:
+            retriever = framework.HybridRetriever(**options, route=True, flare=server.openai())
+            result = retriever.search(asked)
+            assert (result.answer, result.flare_retrievals) == ("It asks for a pilot.", 1)
+            assert result.hits[: len(expected)] == tuple(expected)
+            assert len(result.hits) >= len(expected)
+    with pytest.raises(ConfigError, match="graph is made of knowledge bases"):
+        lc.HybridRetriever(channels=own, graph=True)
+    with pytest.raises(ConfigError, match="questions is true, a mapping of options, or a channel"):
+        li.HybridRetriever(kb_names=[law], questions="yes")  # type: ignore[arg-type]
+
+
 PAGE = "The inspector wrote on {day} that pump {number} had run dry. " * 12
 
 
@@ -182,7 +210,6 @@ def test_casefile_is_the_same_in_both_frameworks_under_rights(case: KnowledgeBas
 
 
 def test_what_a_preset_needs_is_said() -> None:
-    from voicevault_retrievers.errors import ConfigError
     from voicevault_retrievers.lexical import BM25
 
     channels = {"bm25": BM25.from_chunks([]), "dense": BM25.from_chunks([]).named("dense")}

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.rerank_quality DATA [COLLECTION ...]
 
 nDCG@10 of the default fusion, of its first 20 put in the cross-encoder's order, and of what `CrossEncoderRerank` makes
-of them by default, for at most 100 queries a collection, drawn with a fixed seed; each gain with its 95 % interval. The
-weights are ms-marco-MiniLM-L-12-v2's as they are packed (int8), made floats. Scores are kept under ~/.cache, so a run
-that was cut off goes on where it was. Writes results/rerank_quality.json.
+of them by default, and with `sure`, for at most 100 queries a collection, drawn with a fixed seed; each gain with its
+95 % interval. The weights are ms-marco-MiniLM-L-12-v2's as they are packed (int8), made floats. Scores are kept under
+~/.cache, so a run that was cut off goes on where it was. Writes results/rerank_quality.json.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from voicevault_retrievers.rerank import CrossEncoderRerank
 
 DEPTH = 20
 WITHOUT, READ, DEFAULT = "without reranking", "in the cross-encoder's order", "reranked, by default"
+SURE, LEAD = "reranked, but where the first is sure", 4.0
 
 
 def measure(given: Collection, reader: Scorer) -> Iterator[Row]:
@@ -33,7 +34,10 @@ def measure(given: Collection, reader: Scorer) -> Iterator[Row]:
     systems = {
         READ: given.fused >> CrossEncoderRerank(reader, depth=DEPTH, blend=1, timeout=None),
         DEFAULT: given.fused >> CrossEncoderRerank(reader, timeout=None),
+        SURE: given.fused >> CrossEncoderRerank(reader, timeout=None, sure=LEAD),
     }
+    sure = [bool(systems[SURE].search(one.text, 10).errors) for one in given.questions]
+    yield Row(SURE, given.name, "share of questions", float(np.mean(sure)))
     yield Row(WITHOUT, given.name, "nDCG@10", float(np.mean(plain)))
     for system, channel in systems.items():
         found = ndcgs(channel, given.questions)

@@ -4,8 +4,9 @@
 
 Statutes, the made book of notebooks/data/statutes and DATA/aila2019-statutes: nDCG@10 and recall@20 of each channel of
 the preset `legal`, and of their fusions. Questions are made by rules, from each section's own words: no language model
-is asked. Pages, DATA/mmlongbench-pages: children of 2,000 characters and parents of 8,000, each question asked inside
-its PDF; which part of the answer's pages, and of their text, is in the context. Writes results/structure.json.
+is asked. Pages, DATA/mmlongbench-pages: the preset `casefile` but for its language model, children of 2,000 characters
+and parents of 8,000, each question asked inside its PDF; which part of the answer's pages, and of their text, is in the
+context. Writes results/structure.json.
 """
 
 from __future__ import annotations
@@ -22,14 +23,11 @@ import numpy as np
 from tests.benchmarks.quality import drawn, load
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import (
-    BM25,
     RRF,
     Channel,
     Chunk,
-    ContextBuilder,
     GraphExpansion,
     KnowledgeBase,
-    ParentExpansion,
     Pipeline,
     Query,
     Result,
@@ -42,12 +40,12 @@ from voicevault_retrievers.evaluation import Judged, ndcg, rule_questions
 from voicevault_retrievers.evaluation.metrics import recall
 from voicevault_retrievers.evaluation.remembered import remembered
 from voicevault_retrievers.evaluation.significance import paired
+from voicevault_retrievers.presets import Preset, preset_data
 
 STATUTES = Path(__file__).parents[2] / "notebooks" / "data" / "statutes"
 PAGES = "mmlongbench-pages"
 PACKAGES = ("voicevault-retrievers", "numpy", "PyStemmer", "openvino", "onnxruntime")
 DEPTH = 20
-CHARS = 12_000
 PLAIN = "bm25 + dense"
 
 
@@ -118,27 +116,37 @@ def pages(folder: Path) -> Iterator[Row]:
         for file, own in parts.items()
     ]
     children = [chunk for one in split for chunk in one.chunks]
-    parents = {parent.id: parent for one in split for parent in one.parents}
     judged = [one for one in load(folder)[1] if any(texts[page].strip() for page in one.grades)]
     questions = drawn(judged, 200)
-    words = BM25.from_chunks(children)
-    for k in (3, 5, 10):
-        for system, channel in (
-            ("children alone", words),
-            ("with parents", words >> ParentExpansion(parents, max_chars=CHARS)),
-        ):
-            pipeline = Pipeline(channel, k=k, context=ContextBuilder(max_chars=CHARS))
-            shares = [_shares(pipeline, one, children, texts) for one in questions]
-            case = f"{PAGES}, k={k}"
-            yield Row(system, case, "recall of the answer's pages", float(np.mean([seen for seen, _, _ in shares])))
-            yield Row(system, case, "part of their text", float(np.mean([part for _, part, _ in shares])))
-            yield Row(system, case, "longest context, characters", float(max(length for _, _, length in shares)))
+    with (
+        tempfile.TemporaryDirectory() as kept,
+        KnowledgeBase.create("case", root=kept, embedder=load_embedder()) as kb,
+    ):
+        kb.add(children, parents=[parent for one in split for parent in one.parents])
+        for k in (3, 5, 10):
+            for system, pipeline in casefile(kb, k).items():
+                shares = [_shares(pipeline, one, children, texts) for one in questions]
+                case = f"{PAGES}, k={k}"
+                yield Row(system, case, "recall of the answer's pages", float(np.mean([seen for seen, *_ in shares])))
+                yield Row(system, case, "part of their text", float(np.mean([part for _, part, *_ in shares])))
+                yield Row(system, case, "longest context, characters", float(max(length for *_, length, _ in shares)))
+                yield Row(system, case, "parents given twice", float(sum(twice for *_, twice in shares)))
+
+
+def casefile(kb: KnowledgeBase, k: int) -> dict[str, Pipeline]:
+    """The preset `casefile` without its language model, for there is none, and without parents too."""
+    data = preset_data("casefile")
+    parents = [stage for stage in data["stages"] if "parents" in stage]
+    return {
+        "children alone": Preset.of({**data, "k": k, "stages": []}).over(kb),
+        "with parents": Preset.of({**data, "k": k, "stages": parents}).over(kb),
+    }
 
 
 def _shares(
     pipeline: Pipeline, question: Judged, children: Sequence[Chunk], texts: Mapping[str, str]
-) -> tuple[float, float, int]:
-    """Of the answer's pages with text: the part that is there at all, the part of their text, the context's length."""
+) -> tuple[float, float, int, int]:
+    """The part of the answer's pages, and of their text, that is there; the context's length; what is in it twice."""
     wanted = [page for page in question.grades if texts[page].strip()]
     file = wanted[0].rsplit("#p", 1)[0]
     result = pipeline.search(Query(question.text, where={"source_file": file}))
@@ -149,7 +157,9 @@ def _shares(
         of_page = [one for one in own if str(one.metadata["page_number"]) == page.rsplit("#p", 1)[1]]
         total = sum(len(one.text) for one in of_page)
         parts.append(sum(len(one.text) for one in of_page if one.id in there) / max(1, total))
-    return float(np.mean([part > 0 for part in parts])), float(np.mean(parts)), len(str(result.context))
+    read = [hit.context for hit in result.hits if hit.context]
+    length = len(str(result.context))
+    return float(np.mean([part > 0 for part in parts])), float(np.mean(parts)), length, len(read) - len(set(read))
 
 
 def _is_in(chunk: Chunk, result: Result) -> bool:

@@ -84,7 +84,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         lambda row: row.metric in ("times sentence-transformers", "lowest cosine to fp32", "nDCG@10"),
     ),
     "structure": ("structure", lambda row: row.metric in ("nDCG@10", "recall@20")),
-    "structure_pages": ("structure", lambda row: "k=" in row.case and not row.metric.startswith("longest")),
+    "structure_pages": ("structure", lambda row: row.metric in ("recall of the answer's pages", "part of their text")),
     "loading": ("loading", lambda row: not row.metric.startswith("20 more, MiB")),
     "fusion": ("fusion", lambda row: row.metric == "p50 us"),
 }

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from voicevault_retrievers.dense.weights import Packed, find
-from voicevault_retrievers.drive import drive
+from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import (
     ConfigError,
     InvalidScoreError,
@@ -33,6 +33,7 @@ from voicevault_retrievers.rerank import (
     load_scorer,
     rank_passages,
 )
+from voicevault_retrievers.rerank.adaptive import lead
 from voicevault_retrievers.rerank.blending import blended
 from voicevault_retrievers.rerank.cross_encoder import AT_ONCE
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
@@ -270,6 +271,29 @@ async def test_overtime_stops_or_warns(overtime: Literal["stop", "warn"], caplog
         assert [failure.kind for failure in found.errors] == ["Overtime"]
         assert "more than 0.05 were not expected" in caplog.text
         assert "3 passages in" in caplog.text
+
+
+async def test_where_the_first_is_far_ahead_nothing_is_read() -> None:
+    scorer = Counting()
+    stage = CrossEncoderRerank(scorer, sure=4.0)
+    scores = [9.0, 1.0, 0.9, 0.8, 0.7]
+    far = Ranking(tuple(Hit(Chunk(str(at), "text" * at), score) for at, score in enumerate(scores)))
+    for found in (
+        stage.refine(Query("q"), far),
+        drive(stage.plan(Query("q"), far)),
+        await adrive(stage.plan(Query("q"), far)),
+    ):
+        assert found.hits == far.hits
+        assert [(note.kind, note.degrades) for note in found.errors] == [("Skipped", False)]
+    assert scorer.asked == []
+    assert "sure=4.0" in repr(stage)
+    near = ranking("a", "bb", "ccc", "dddd", "eeeee")
+    assert stage.refine(Query("q"), near).ids != near.ids
+    assert len(scorer.asked) == 5
+    for unsure in ([], [3.0], [3.0, 1.0, 0.0], [9.0, 1.0, 0.9, None], [1.0, 1.0, 1.0, 1.0]):
+        assert lead(unsure) == 0.0
+    assert lead([4.0, 1.0, 0.0, -1.0]) == pytest.approx(3 / math.sqrt(2 / 3))
+    assert lead([2.0, 1.0, 1.0, 1.0]) > 1e6
 
 
 def test_probabilities_stand_beside_the_scores() -> None:

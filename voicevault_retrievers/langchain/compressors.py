@@ -124,7 +124,7 @@ class CrossEncoderReranker(Reranker):
     reads `max_chars` characters of a document: the window that matches the query best, or with `passages="start"` the
     first. Behind a retriever (`>>`) it scores the first `depth`; of documents that it is given, all up to
     `max_candidates`. After `timeout` seconds (None waits) what was scored comes first, and the documents say so under
-    `degraded`. `top_k` and `certainty` let it stop where the best are sure; `overtime` and `calibration`: see
+    `degraded`. `top_k` and `certainty` let it stop where the best are sure; `sure`, `overtime`, `calibration`: see
     `rerank.CrossEncoderRerank`.
     `metadata["relevance_score"]` becomes what a document is ordered by: its place and its logit, of which `blend` says
     how much the logit counts. With `blend=1` it is the logit itself, unbounded, and the order that documents came in
@@ -138,6 +138,7 @@ class CrossEncoderReranker(Reranker):
     max_candidates: int = MAX_CANDIDATES
     top_k: int | None = None
     certainty: float | None = None
+    sure: float | None = None
     blend: float = BLEND
     timeout: float | None = 5.0
     overtime: Overtime = "stop"

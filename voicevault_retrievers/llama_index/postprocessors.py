@@ -64,6 +64,7 @@ class CrossEncoderOptions(RerankerOptions, total=False):
     max_candidates: int
     top_k: int | None
     certainty: float | None
+    sure: float | None
     blend: float
     timeout: float | None
     overtime: Overtime
@@ -196,8 +197,8 @@ class CrossEncoderRerank(Reranker):
     `model` is the name of a model or a profile, found on first use, or a scorer. It reads `max_chars` characters of a
     node: the window that matches the query best, or with `passages="start"` the first. In a retriever it scores the
     first `depth`; of nodes that it is given, all up to `max_candidates`. After `timeout` seconds what was scored comes
-    first, and the nodes say so. `top_k` and `certainty` let it stop where the best are sure; `overtime` and
-    `calibration`: see `rerank.CrossEncoderRerank`. Raises ConfigError without a query.
+    first, and the nodes say so. `top_k` and `certainty` let it stop where the best are sure; `sure`, `overtime`
+    and `calibration`: see `rerank.CrossEncoderRerank`. Raises ConfigError without a query.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -212,6 +213,7 @@ class CrossEncoderRerank(Reranker):
     max_candidates: int = Field(default=MAX_CANDIDATES, ge=1, description="How many nodes are scored at most.")
     top_k: int | None = Field(default=None, ge=1, description="How many of the best are to be sure, with `certainty`.")
     certainty: float | None = Field(default=None, gt=0, lt=1, description="How sure, before scoring stops early.")
+    sure: float | None = Field(default=None, ge=0, description="A lead of the first from which on none is read.")
     blend: float = Field(default=BLEND, gt=0, le=1, description="How much the logit counts; the rest is the place.")
     timeout: float | None = Field(default=5.0, gt=0, description="Seconds until scoring stops; None waits.")
     overtime: Overtime = Field(default="stop", description='After `timeout`: "stop", or go on and "warn".')

@@ -1,4 +1,4 @@
-"""When enough passages have been scored: what is left would hardly come among the best.
+"""When enough passages have been scored: what is left would hardly come among the best, or the first is sure before.
 
 Passages come in the order of a first search, and scores fall with it, though not strictly: a straight line over the
 logarithm of the rank is fitted to those there are (least squares), and what is left is taken as normal around that
@@ -37,3 +37,15 @@ def settled_at(scores: Sequence[float], total: int, top_k: int, certainty: float
     deviation = max(deviation, TINY * float(np.abs(values).max(initial=1.0)))
     below = [0.5 * math.erfc((level + slope * x - bar) / (deviation * math.sqrt(2))) for x in depth[seen:].tolist()]
     return math.prod(below) >= certainty
+
+
+def lead(scores: Sequence[float | None]) -> float:
+    """By how many deviations of the scores behind it the first of falling scores is ahead of the second.
+
+    0 of fewer than four scores, and where one is missing: they say too little.
+    """
+    given = np.array([score for score in scores if score is not None], dtype=np.float64)
+    if len(given) < max(4, len(scores)):
+        return 0.0
+    ahead, deviation = float(given[0] - given[1]), float(given[1:].std())
+    return ahead / max(deviation, TINY * float(np.abs(given).max(initial=1.0)))

@@ -18,7 +18,7 @@ from voicevault_retrievers.errors import ConfigError, InvalidScoreError, Reranke
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.rerank.adaptive import settled_at
+from voicevault_retrievers.rerank.adaptive import lead, settled_at
 from voicevault_retrievers.rerank.blending import BLEND, blended
 from voicevault_retrievers.rerank.calibration import CALIBRATIONS, Calibration
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, PROFILES, shared_scorer
@@ -40,6 +40,7 @@ OPTIONS = (
     "max_candidates",
     "top_k",
     "certainty",
+    "sure",
     "blend",
     "timeout",
     "overtime",
@@ -67,7 +68,8 @@ class CrossEncoderRerank(Stage):
     Passages are scored in their order, some at a time. After `timeout` seconds (None waits; loading the model does not
     count), or where the scorer fails, those that were scored come first, in its order, the others follow in theirs, and
     the failure is noted. With `overtime` "warn" scoring goes on, and a note says how long it took. With a `certainty`
-    in (0, 1), scoring stops where the best `top_k` stay the best with it: see `rerank.adaptive`.
+    in (0, 1), scoring stops where the best `top_k` stay the best with it: see `rerank.adaptive`. Where the first hit is
+    ahead of the second by `sure` deviations of the scores behind it, nothing is read, and a note says so.
 
     Failures, which `refine` raises: RerankerNotAvailableError or MissingExtraError where the model cannot be had,
     RerankerError for a number of scores that is not that of the passages, InvalidScoreError for one that is NaN or
@@ -86,6 +88,7 @@ class CrossEncoderRerank(Stage):
         max_candidates: int = MAX_CANDIDATES,
         top_k: int | None = None,
         certainty: float | None = None,
+        sure: float | None = None,
         blend: float = BLEND,
         timeout: float | None = 5.0,
         overtime: Overtime = "stop",
@@ -110,6 +113,7 @@ class CrossEncoderRerank(Stage):
         self.max_candidates = whole("max_candidates", max_candidates)
         self.top_k = whole_or_none("top_k", top_k)
         self.certainty = certainty
+        self.sure = None if sure is None else number("sure", sure)
         self.blend = number("blend", blend)
         if not 0.0 < self.blend <= 1.0:
             raise ConfigError(f"blend is above 0 and at most 1, not {blend!r}")
@@ -134,6 +138,8 @@ class CrossEncoderRerank(Stage):
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         """All at once, however long it takes."""
+        if self.sure is not None and lead(self._given(ranking)) >= self.sure:
+            return ranking.failing(self._skipped())
         scores: list[float] = []
         for group in self._groups(query, ranking, scores):
             scores += self._scores(query.text, group)
@@ -142,6 +148,8 @@ class CrossEncoderRerank(Stage):
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
         if not ranking.hits:
             return ranking
+        if self.sure is not None and lead(self._given(ranking)) >= self.sure:
+            return ranking.failing(self._skipped())
         if not self._ready:
             (loaded,) = yield (Call(f"{self.name} model", self._load, kind="stage"),)
             if isinstance(loaded, Exception):
@@ -217,6 +225,10 @@ class CrossEncoderRerank(Stage):
         probable = [_probable(hit, self.name, calibration) for hit in ranking.hits[:scored]]
         return replace(ranking, hits=(*probable, *ranking.hits[scored:]))
 
+    def _skipped(self) -> Failure:
+        said = f"the first hit is {self.sure:g} deviations or more ahead of the second: none was read (sure)"
+        return Failure(self.name, "Skipped", said, degrades=False)
+
     def _told(self, scored: int, seconds: float) -> Iterator[Failure]:
         _LOG.info("%s: %d passages in %.0f ms, %.1f a second", self.name, scored, seconds * 1e3, scored / seconds)
         if self.timeout is not None and seconds > self.timeout:
@@ -247,6 +259,7 @@ class CrossEncoderRerank(Stage):
 
     def __repr__(self) -> str:
         sure = f", top_k={self.top_k}, certainty={self.certainty}" if self.top_k else ""
+        sure += f", sure={self.sure}" if self.sure is not None else ""
         more = f", calibration={self.calibration!r}" if self.calibration else ""
         return (
             f"CrossEncoderRerank({self.scorer!r}, depth={self.depth}, max_chars={self.max_chars}, "

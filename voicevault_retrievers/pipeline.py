@@ -94,7 +94,11 @@ class Pipeline:
         result = self._result(asked, ranking, spans)
         graph = _answering(self.channel, result)
         if graph is not None:
-            result = replace(result, kg_direct_answer=graph.kg_direct_query(asked))
+            channel, narrowed = graph
+            try:
+                result = replace(result, kg_direct_answer=channel.direct(narrowed, timeout=self._left(result)))
+            except Exception as error:  # noqa: BLE001 - whatever a store raised: there are hits already
+                result = self._failing(result, channel, error)
         flare = self._flare(result)
         return result if flare is None else self._checked(flare.extended(result))
 
@@ -115,19 +119,24 @@ class Pipeline:
         result = self._result(asked, ranking, spans)
         graph = _answering(self.channel, result)
         if graph is not None:
-            result = replace(result, kg_direct_answer=await graph.akg_direct_query(asked))
+            channel, narrowed = graph
+            try:
+                answer = await channel.adirect(narrowed, timeout=self._left(result))
+                result = replace(result, kg_direct_answer=answer)
+            except Exception as error:  # noqa: BLE001 - as in `search`
+                result = self._failing(result, channel, error)
         flare = self._flare(result)
         return result if flare is None else self._checked(await flare.aextended(result))
 
     def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """What the graph alone says of the first reference in a text; None where it says nothing, or there is none."""
-        graph = _graph(self.channel)
-        return None if graph is None else graph.kg_direct_query(as_query(text))
+        graph = _graph(self.channel, as_query(text))
+        return None if graph is None else graph[0].kg_direct_query(graph[1])
 
     async def akg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """`kg_direct_query` on the running event loop."""
-        graph = _graph(self.channel)
-        return None if graph is None else await graph.akg_direct_query(as_query(text))
+        graph = _graph(self.channel, as_query(text))
+        return None if graph is None else await graph[0].akg_direct_query(graph[1])
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """The best of the keyword and vector channels by RRF alone, see `hybrid.hybrid_search`."""
@@ -181,6 +190,16 @@ class Pipeline:
     def _checked(self, result: Result) -> Result:
         self._raise(result.errors)
         return result
+
+    def _left(self, result: Result) -> float | None:
+        """The seconds of a search that its spans leave, at least a moment."""
+        spent = max((span.seconds for span in result.trace), default=0.0)
+        return None if self.timeout is None else max(self.timeout - spent, 0.001)
+
+    def _failing(self, result: Result, graph: Channel, error: Exception) -> Result:
+        failure = Failure.of(graph.name, error)
+        self._raise([failure])
+        return replace(result, ranking=result.ranking.failing(failure))
 
     def _raise(self, failures: Iterable[Failure]) -> None:
         """Raise the first error, where the pipeline does not skip what fails."""
@@ -324,13 +343,20 @@ def _reranker(rerank: Stage | Scorer | str) -> Stage:
     raise ConfigError(f"rerank is a stage, a scorer or the name of a cross-encoder, not a {type(rerank).__name__}")
 
 
-def _graph(channel: Channel) -> GraphChannel | None:
-    return next((leaf for leaf in channel.leaves() if isinstance(leaf, GraphChannel)), None)
+def _graph(channel: Any, query: Query) -> tuple[GraphChannel, Query] | None:
+    """The first graph below a channel, and the query as it comes to it: what narrows on the way narrows its answer."""
+    if isinstance(channel, GraphChannel):
+        return channel, query
+    if isinstance(channel, Through):
+        query = channel.asked(query)
+    below = getattr(channel, "below", None)
+    parts = [below] if below is not None else getattr(channel, "channels", {}).values()
+    return next((found for one in parts if (found := _graph(one, query)) is not None), None)
 
 
-def _answering(channel: Channel, result: Result) -> GraphChannel | None:
-    """The graph that is to answer a SIMPLE question directly, where it found something."""
-    return _graph(channel) if result.route is Route.SIMPLE and result.hits else None
+def _answering(channel: Channel, result: Result) -> tuple[GraphChannel, Query] | None:
+    """The graph that is to answer a SIMPLE question directly, where anything was found, and what it is asked."""
+    return _graph(channel, result.query) if result.route is Route.SIMPLE and result.hits else None
 
 
 def _fused_names(channel: Any) -> set[str]:

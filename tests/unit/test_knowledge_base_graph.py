@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from voicevault_retrievers import Chunk, KnowledgeBase, Query
-from voicevault_retrievers.errors import IndexDamagedError
+from tests.helpers import ListChannel
+from voicevault_retrievers import Chunk, KnowledgeBase, Pipeline, Query, RuleRouter, compose, fuse
+from voicevault_retrievers.errors import StorageError
 from voicevault_retrievers.store import Bases
 from voicevault_retrievers.store.graphs import FILE, GraphUpdate, update_graph
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, GraphStore, build_graph
@@ -67,12 +68,80 @@ def test_a_reading_is_of_its_commit(kb: KnowledgeBase) -> None:
     assert "s3" not in dict(found(kb.graph(), "section 3 WA"))
 
 
-def test_a_damaged_file_is_named(kb: KnowledgeBase) -> None:
+def test_a_damaged_file_is_named_and_made_anew(kb: KnowledgeBase, caplog: pytest.LogCaptureFixture) -> None:
     update_graph(kb)
+    expected = found(kb.graph(), "section 3 WA")
     file = kb.path / FILE
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(IndexDamagedError, match="build the graph again"):
-        kb.graph().search("section 3 WA")
+    with KnowledgeBase.open("law", root=kb.path.parent) as again, caplog.at_level("WARNING"):
+        assert found(again.graph(), "section 3 WA") == expected
+        assert "it is made anew of the chunks" in caplog.text
+        assert update_graph(again) == GraphUpdate(4, 0, 0)
+        caplog.clear()
+        assert update_graph(again) == GraphUpdate(0, 0, 4)
+    assert caplog.text == ""
+
+
+def test_it_is_made_once_for_a_commit(kb: KnowledgeBase) -> None:
+    assert kb.references() is kb.references()
+    before = kb.references()
+    kb.delete(["s4"])
+    assert kb.references() is not before
+    several = Bases([kb])
+    assert several.references() is several.references()
+
+
+def test_what_is_not_permitted_does_not_crowd_out_what_is(tmp_path: Path) -> None:
+    hidden = [
+        Chunk(f"h{at:02d}", f"Section 5. Rule {at}.", metadata={"act": f"Act {at:02d}", "t": "b"}) for at in range(60)
+    ]
+    with KnowledgeBase.create("acts", root=tmp_path) as acts:
+        acts.add([*hidden, Chunk("mine", "Section 5. My rule.", metadata={"act": "Zoo Act", "t": "a"})])
+        query = Query("section 5", require={"t": "a"})
+        assert acts.graph().search(query).ids == ("mine",)
+        answer = acts.graph().kg_direct_query(query)
+        assert answer is not None
+        assert answer["chunk_id"] == "mine"
+
+
+async def test_the_direct_answer_stays_within_what_narrows_the_graph() -> None:
+    sections = [
+        Chunk("p", "Section 421. Open.", metadata={"t": "a"}),
+        Chunk("q", "Section 420. Secret.", metadata={"t": "b"}),
+    ]
+    graph = EmbeddedGraph()
+    build_graph(sections, graph, work="code")
+    words = ListChannel([("p", 1.0)], kind="keyword")
+    inner = compose({"bm25": words, "graph": GraphChannel(graph)}, route=True)
+    outer = Pipeline(RuleRouter() >> fuse({"tenant": inner.narrowed(require={"t": "a"}), "bm25": words}))
+    for asked, chunk_id in (("Section 420", None), ("Section 421", "p")):
+        for answer in (
+            outer.search(asked).kg_direct_answer,
+            (await outer.asearch(asked)).kg_direct_answer,
+            outer.kg_direct_query(asked),
+            await outer.akg_direct_query(asked),
+        ):
+            assert (answer and answer["chunk_id"]) == chunk_id
+
+
+async def test_a_direct_answer_that_fails_leaves_the_hits_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = EmbeddedGraph()
+    build_graph([Chunk("p", "Section 421. Open.")], graph, work="code")
+    channel = GraphChannel(graph)
+
+    def broken(query: object) -> None:
+        raise StorageError("the disk is gone")
+
+    monkeypatch.setattr(channel, "_direct", broken)
+    monkeypatch.setattr(channel, "afind", None)
+    pipeline = compose({"graph": channel}, route=True)
+    for result in (pipeline.search("Section 421"), await pipeline.asearch("Section 421")):
+        assert [hit.id for hit in result.hits] == ["p"]
+        assert result.kg_direct_answer is None
+        assert result.skipped == ("graph: StorageError: the disk is gone",)
+    with pytest.raises(StorageError):
+        compose({"graph": channel}, route=True, on_error="raise").search("Section 421")
+    assert pipeline.kg_direct_query("Section 421") is None
 
 
 def test_nothing_is_put_in_beside_the_base(kb: KnowledgeBase) -> None:

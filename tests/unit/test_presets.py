@@ -16,6 +16,7 @@ from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
 from voicevault_retrievers.presets import Preset, load_preset, preset_names
 from voicevault_retrievers.rerank import CALIBRATIONS, Calibration, CrossEncoderRerank, Threshold
+from voicevault_retrievers.rerank.calibration import any_hit
 
 A, B = ListChannel([("x", 1.0), ("y", 0.5)]), ListChannel([("y", 1.0)], kind="keyword")
 
@@ -134,6 +135,15 @@ def test_the_preset_of_the_documentation_is_one() -> None:
         "graph_expansion", "rerank", "weighted", "recency", "near_duplicates", "mmr", "llm_rerank", "page_cap",
         "parents",
     ]  # fmt: skip
+
+
+def test_confidence_does_not_judge_another_reranker() -> None:
+    preset = Preset.of({"version": 1, "stages": [{"rerank": {"model": "accurate"}}], "confidence": {"least": 0.4}})
+    own = Calibration(1.0, 0.0)
+    other = preset.reranked([CrossEncoderRerank("my/model", calibration=own, name="mine")])
+    assert other.confidence == Threshold(own, 0.4, "mine")
+    for stages in ([], [CrossEncoderRerank("my/model")]):
+        assert preset.reranked(stages).confidence is any_hit
 
 
 def test_confidence_goes_by_a_calibrated_reranker() -> None:

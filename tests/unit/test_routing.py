@@ -209,6 +209,27 @@ def test_a_question_for_what_a_section_says_is_simple(question: str) -> None:
     assert RuleRouter().explain(question).route is Route.SIMPLE
 
 
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Rules of the Court",
+        "Articles of the Constitution",
+        "Clauses in the Contract",
+        "Orders of 2023",
+        "Arts of Japan",
+    ],
+)
+def test_a_plural_names_no_section(question: str) -> None:
+    assert RuleRouter().explain(question).route is Route.STANDARD
+
+
+@pytest.mark.parametrize(
+    "question", ["Section 1" + " S.i" * 22 + " ~", "§ 1" + " §i" * 30 + " ~", "führt " * 8000, "section " * 12 + "~"]
+)
+def test_hostile_questions_are_read_to_their_end(question: str) -> None:
+    assert RuleRouter().explain(question).route in Route
+
+
 def test_a_preset_routes() -> None:
     parts = {"bm25": ListChannel([("x", 1.0)], kind="keyword"), "dense": ListChannel([("y", 1.0)])}
     told = {"version": 1, "route": {"method": "rules", "simple": ["bm25", "graph"]}}

@@ -55,6 +55,11 @@ def as_writer(model: Any) -> Writer:
     )
 
 
+def text_model_of(writer: Writer) -> TextModel | None:
+    """A writer as what gives texts alone."""
+    return writer if isinstance(writer, TextModel) else CallableTextModel(lambda prompt: writer.write(prompt).text)
+
+
 def checked(part: Any) -> Written:
     """What a writer gave, when it is a text."""
     if not isinstance(part, Written) or not isinstance(part.text, str):

@@ -24,6 +24,7 @@ from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Base, Preset, load_preset
+from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.protocols import Scorer, TextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
@@ -133,7 +134,7 @@ class ComposedRetriever(PipelineRetriever):
             given["method"] = method_of(self.fusion)
         if self.rerank is not None:
             others = [stage for stage in preset.stages if not isinstance(stage, CrossEncoderRerank)]
-            given["stages"] = (*filter(None, [self._reranker()]), *others)
+            preset = preset.reranked((*filter(None, [self._reranker()]), *others))
         return replace(preset, **given)
 
     def _loaded(self) -> Preset:
@@ -142,11 +143,13 @@ class ComposedRetriever(PipelineRetriever):
     def _over_base(self, base: Base, more: Mapping[str, Channel] | None = None) -> Pipeline:
         if self.preset is not None and not more:
             return self._preset().over(base, model=self._model())
-        channels = beside({"bm25": base.bm25(), "dense": base.dense()}, more or {})
         notes = getattr(base, "notes", ())
-        if self.preset is not None:
-            return self._preset().build(channels, notes=notes, base=base, model=self._model())
-        return self._over(channels, notes=notes)
+        if self.preset is None:
+            return self._over(beside({"bm25": base.bm25(), "dense": base.dense()}, more or {}), notes=notes)
+        preset, given = self._preset(), dict(more or {})
+        made = {name: options for name, options in preset.channels.items() if name not in given}
+        own = {name: channel_of(base, name, options) for name, options in made.items()}
+        return preset.build({**own, **given}, notes=notes, base=base, model=self._model())
 
     def _model(self) -> TextModel | None:
         """The language model for what a preset has that needs one."""

@@ -18,6 +18,7 @@ from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.flare import Flare
+from voicevault_retrievers.flare.writers import text_model_of
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.channels import as_channel
@@ -215,7 +216,9 @@ class HybridRetriever(ComposedRetriever):
         return pipeline.flaring(self.made.get("flare", [self.flare, options], lambda: flare_of(self.flare, **options)))
 
     def _model(self) -> TextModel | None:
-        return None if self.flare is None or isinstance(self.flare, Flare) else as_text_model(self.flare)
+        if isinstance(self.flare, Flare):
+            return text_model_of(self.flare.writer)
+        return None if self.flare is None else as_text_model(self.flare)
 
     def _parts(self) -> dict[str, Channel]:
         return {name: as_channel(part, id_key=self.id_key) for name, part in self.channels.items()}

@@ -205,7 +205,7 @@ class ComposedRetriever(PipelineRetriever):
         if self.rerank is not None:
             others = [self._stage(stage) for stage in preset.stages if not isinstance(stage, CrossEncoderRerank)]
             stages = [*filter(None, [self._reranker()]), *others]
-        return replace(preset, **given, stages=tuple(stages))
+        return replace(preset.reranked(stages), **given)
 
     def _reranker(self) -> Stage | None:
         """The stage that reranks, with what it has loaded; ConfigError where `rerank` is none."""

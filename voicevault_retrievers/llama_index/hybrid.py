@@ -18,6 +18,7 @@ from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.flare.writers import text_model_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever
@@ -27,12 +28,12 @@ from voicevault_retrievers.llama_index.composed import ComposedOptions, Composed
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_embedder, store_model
 from voicevault_retrievers.llama_index.listing import nodes_of
-from voicevault_retrievers.llama_index.models import as_text_model
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.writing import flare_of
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
+from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import options_of
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
@@ -168,8 +169,7 @@ class HybridRetriever(ComposedRetriever):
 
     def _surroundings(self) -> dict[str, Any]:
         base: Any = None if not self.kb_names else self._searched.bases or _NotOpenBase()
-        model = None if self.flare is None else getattr(self.flare.writer, "model", None)
-        return {"base": base, "model": None if model is None else as_text_model(model)}
+        return {"base": base, "model": None if self.flare is None else text_model_of(self.flare.writer)}
 
     def _bases(self) -> Bases:
         embedder = None if self.embed_model is None else as_embedder(self.embed_model)
@@ -309,7 +309,7 @@ def _wanted(preset: Preset | None, formula: Formula | str | None = None) -> dict
 
 
 def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
-    return {name: getattr(base, name)(**options) for name, options in wanted.items()}
+    return {name: channel_of(base, name, options) for name, options in wanted.items()}
 
 
 def _objects_of(channels: Mapping[str, Part]) -> dict[str, Any]:

@@ -213,7 +213,7 @@ class CrossEncoderRerank(Reranker):
     max_candidates: int = Field(default=MAX_CANDIDATES, ge=1, description="How many nodes are scored at most.")
     top_k: int | None = Field(default=None, ge=1, description="How many of the best are to be sure, with `certainty`.")
     certainty: float | None = Field(default=None, gt=0, lt=1, description="How sure, before scoring stops early.")
-    sure: float | None = Field(default=None, ge=0, description="A lead of the first from which on none is read.")
+    sure: float | None = Field(default=None, gt=0, description="A lead of the first from which on none is read.")
     blend: float = Field(default=BLEND, gt=0, le=1, description="How much the logit counts; the rest is the place.")
     timeout: float | None = Field(default=5.0, gt=0, description="Seconds until scoring stops; None waits.")
     overtime: Overtime = Field(default="stop", description='After `timeout`: "stop", or go on and "warn".')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
@@ -17,11 +17,11 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets.asking import expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
-from voicevault_retrievers.presets.sections import choice, filled, known_backend, listed, made, section
-from voicevault_retrievers.presets.stages import Awaiting, confidence, stage
+from voicevault_retrievers.presets.sections import channel_of, choice, filled, known_backend, listed, made, section
+from voicevault_retrievers.presets.stages import Awaiting, confidence, stage, threshold
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
-from voicevault_retrievers.rerank.calibration import Confidence, any_hit
+from voicevault_retrievers.rerank.calibration import Confidence, Threshold, any_hit
 from voicevault_retrievers.types import Failure, Ranking
 
 VERSION = 1
@@ -104,7 +104,7 @@ class Preset:
 
     def over(self, base: Base, *, model: TextModel | None = None) -> Pipeline:
         """The pipeline over a knowledge base, or several; `model` is for what needs a language model and names none."""
-        channels = {name: getattr(base, name)(**options) for name, options in self.channels.items()}
+        channels = {name: channel_of(base, name, options) for name, options in self.channels.items()}
         return self.build(channels, notes=getattr(base, "notes", ()), base=base, model=model)
 
     def build(
@@ -140,6 +140,14 @@ class Preset:
             flare=self._flare(model),
             confidence=self.confidence,
         )
+
+    def reranked(self, stages: Iterable[Stage]) -> Preset:
+        """With other stages; what was judged by the calibration of a reranker that is gone, is so by a hit."""
+        kept = tuple(stages)
+        confidence = self.confidence
+        if isinstance(confidence, Threshold):
+            confidence = threshold(kept, confidence.least) or any_hit
+        return replace(self, stages=kept, confidence=confidence)
 
     @property
     def flare_options(self) -> dict[str, Any]:

@@ -54,6 +54,17 @@ def made(make: Callable[..., T], options: Mapping[str, Any]) -> T:
         raise ConfigError(f"{make.__name__} does not take {dict(options)}: {error}") from error
 
 
+def channel_of(base: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """The channel of a base by its name; ConfigError where it has none such, or does not take the options."""
+    make = getattr(base, name, None)
+    if make is None:
+        raise ConfigError(f"{name} is made of a knowledge base, which a {type(base).__name__} is not: use over(kb)")
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise ConfigError(f"{name} does not take {dict(options)}: {error}") from error
+
+
 def filled(value: Any) -> Any:
     """The value with `${NAME}` in its texts replaced from the environment."""
     if isinstance(value, str):

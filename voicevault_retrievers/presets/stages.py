@@ -9,7 +9,7 @@ from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.diversity import MMR, NearDuplicates, PageCap
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
-from voicevault_retrievers.presets.sections import known_backend, made, section
+from voicevault_retrievers.presets.sections import channel_of, known_backend, made, section
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.rerank import (
@@ -94,7 +94,9 @@ def _parents(options: dict[str, Any]) -> Stage:
 def _graph_expansion(options: dict[str, Any]) -> Stage:
     hops = {"depth": options.pop("hops")} if "hops" in options else {}
     GraphExpansion(EmbeddedGraph(), **options, **hops)
-    return Awaiting("graph_expansion", lambda base, model: GraphExpansion(base.references(), **options, **hops))
+    return Awaiting(
+        "graph_expansion", lambda base, model: GraphExpansion(channel_of(base, "references", {}), **options, **hops)
+    )
 
 
 def _page_cap(options: dict[str, Any]) -> Stage:
@@ -146,11 +148,17 @@ def confidence(data: Any, stages: Sequence[Stage]) -> Callable[[Ranking], Confid
     if data is None:
         return any_hit
     options = section("confidence", data, "least")
-    reranker = next((one for one in stages if isinstance(one, CrossEncoderRerank)), None)
-    known = None if reranker is None else reranker.calibration or CALIBRATIONS.get(reranker.scorer_name)
-    if reranker is None or known is None:
+    found = threshold(stages, options.get("least", LEAST))
+    if found is None:
         raise ConfigError(
             "confidence goes by the probabilities of a reranker: have a stage rerank whose model is in "
             f"rerank.CALIBRATIONS ({', '.join(CALIBRATIONS)}), or give it a calibration"
         )
-    return Threshold(known, options.get("least", LEAST), reranker.name)
+    return found
+
+
+def threshold(stages: Sequence[Stage], least: float) -> Threshold | None:
+    """The threshold of the first reranker's probabilities; None where it has none, or there is no reranker."""
+    reranker = next((one for one in stages if isinstance(one, CrossEncoderRerank)), None)
+    known = None if reranker is None else reranker.calibration or CALIBRATIONS.get(reranker.scorer_name)
+    return None if reranker is None or known is None else Threshold(known, least, reranker.name)

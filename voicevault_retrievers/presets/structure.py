@@ -7,6 +7,7 @@ from typing import Any
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.presets.sections import channel_of
 
 
 def structural(base: Any, questions: Any, graph: Any) -> dict[str, Channel]:
@@ -21,7 +22,7 @@ def structural(base: Any, questions: Any, graph: Any) -> dict[str, Channel]:
         elif (options := options_of(name, given)) is not None:
             if base is None:
                 raise ConfigError(f"{name} is made of knowledge bases: give kb_names, or a channel as {name}")
-            found[name] = getattr(base, name)(**options)
+            found[name] = channel_of(base, name, options)
     return found
 
 

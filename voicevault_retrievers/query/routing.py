@@ -91,6 +91,8 @@ class RoutedChannel(Rewritten):
         routed, failures = yield from self.rewriter.plan(query)
         try:
             found = yield from self.below.plan(replace(routed, require=query.require), k)
+        except ConfigError:
+            raise
         except Exception as error:  # whatever a channel raised
             below = _fused(self.below)
             if routed.route is not Route.SIMPLE or below is None or below.on_error == "raise":
@@ -279,10 +281,13 @@ _KINDS = (
     r"sections?|sec\.?|ss?\.|articles?|art\.?|rules?|clauses?|chapters?|regulations?|paragraphs?|para\.?|schedules?|orders?"
     r"|directives?|artikel|paragra(?:f|ph)en?|absatz|abs\.|kapitel|abschnitt|ziffer|anhang|verordnung|richtlinie|§+"
 )
-_NUMBER = r"\(?(?:\d[\w./-]*|[ivxlcdm]+|[a-z])\)?(?:\s*\([\w.]+\))*"
+_NUMBER = r"\(?(?:\d[\w./-]*|(?:[ivxlcdm]+|[a-z])(?!\w))\)?(?:\s*\([\w.]+\))*"
+_NAMED = rf"(?:{_KINDS})(?![^\W\d_])\s*{_NUMBER}"
+# A part that was read is not read in another way: (?=(?P<more>...))(?P=more) is an atomic group.
 _REFERENCE = (
-    rf"{_LEAD}(?:{_KINDS})\s*{_NUMBER}(?:(?:\s+|,\s*)(?:(?:{_KINDS})\s*{_NUMBER}|(?-i:[A-Z][\w.-]*)|\d{{4}}"
-    r"|of|the|and|in|der|des|dem|im))*\s*(?:say|state|mean|require|provide|regulate|sagen|regeln)?(?:\s+for)?\s*[?.]*$"
+    rf"{_LEAD}{_NAMED}(?:(?=(?P<more>(?:\s+|,\s*)(?:{_NAMED}|(?-i:[A-Z][\w.-]*)|\d{{4}}"
+    r"|of|the|and|in|der|des|dem|im)(?!\w)))(?P=more))*"
+    r"\s*(?:say|state|mean|require|provide|regulate|sagen|regeln)?(?:\s+for)?\s*[?.]*$"
 )
 _CODE = r"^[\w.-]*\d[\w./-]*$|^(?-i:[A-Z]{2,})[ -]\d[\w./-]*$"
 _DEFINITION = (
@@ -319,7 +324,7 @@ RULES: tuple[Rule, ...] = (
         _pattern(
             r"\bwhy\b|\b(?:causes?|caused|reasons?|effects?|impacts?|consequences?|influences?)\b(?:\s+\w+)?\s+"
             r"(?:by|for|of|on|behind|does|did|do)\b|\b(?:affects?|leads?\s+to|led\s+to|results?\s+in|what\s+causes)\b",
-            r"\b(?:warum|weshalb|wieso|ursachen?|auswirkung(?:en)?|folgen\s+(?:von|der|des|hat)|führt\s+(?:\w+\s+)*zu"
+            r"\b(?:warum|weshalb|wieso|ursachen?|auswirkung(?:en)?|folgen\s+(?:von|der|des|hat)|führt\s+(?:\w+\s+){0,12}zu"
             r"|beeinflusst|wirkt\s+sich)\b",
         ),
     ),

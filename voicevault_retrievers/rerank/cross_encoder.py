@@ -114,6 +114,8 @@ class CrossEncoderRerank(Stage):
         self.top_k = whole_or_none("top_k", top_k)
         self.certainty = certainty
         self.sure = None if sure is None else number("sure", sure)
+        if self.sure == 0:
+            raise ConfigError("sure is how far the first is ahead, in deviations: above 0")
         self.blend = number("blend", blend)
         if not 0.0 < self.blend <= 1.0:
             raise ConfigError(f"blend is above 0 and at most 1, not {blend!r}")
@@ -230,7 +232,8 @@ class CrossEncoderRerank(Stage):
         return Failure(self.name, "Skipped", said, degrades=False)
 
     def _told(self, scored: int, seconds: float) -> Iterator[Failure]:
-        _LOG.info("%s: %d passages in %.0f ms, %.1f a second", self.name, scored, seconds * 1e3, scored / seconds)
+        rate = scored / max(seconds, 1e-9)
+        _LOG.info("%s: %d passages in %.0f ms, %.1f a second", self.name, scored, seconds * 1e3, rate)
         if self.timeout is not None and seconds > self.timeout:
             said = f"{scored} passages took {seconds:.1f} seconds; more than {self.timeout:g} were not expected"
             _LOG.warning("%s: %s", self.name, said)

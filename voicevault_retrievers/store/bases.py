@@ -11,7 +11,7 @@ from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.graphs import SnapshotGraph, graph_channel
+from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import locate, vacant
@@ -52,6 +52,7 @@ class Bases:
         self._analyzer = analyzer
         self._embedder = embedder
         self._views: dict[Path, View] = {}
+        self._graphs = KeptGraph()
         if len(set(self.names)) != len(self.names):
             raise ConfigError(f"each knowledge base is named once, not {self.names}")
         self._open()
@@ -121,7 +122,7 @@ class Bases:
         """The graph of what the present chunks of all refer to."""
         searched = self._searched()
         folder = searched[0].path if len(self._paths) == len(searched) == 1 else None
-        return SnapshotGraph([self._view(base) for base in searched], folder)
+        return self._graphs.of([self._view(base) for base in searched], folder)
 
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """Those of the given parents that any base has, by id; a chunk of another base has no part in them."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.structure.graph import (
     Edge,
@@ -24,6 +27,8 @@ from voicevault_retrievers.structure.graph import (
 from voicevault_retrievers.types import Chunk
 
 FILE = "references.graph"
+
+_LOG = logging.getLogger(__name__)
 
 
 class Base(Protocol):
@@ -49,10 +54,25 @@ def update_graph(base: Base, progress: Callable[[int], None] | None = None) -> G
     A base without the file is searched as well: its graph is made of all chunks when it is first asked. `progress` is
     told how many chunks are done. Raises StorageError where the file cannot be written.
     """
-    graph, update = _present([base.view()], base.path, progress)
+    graph, _, update = _present([base.view()], base.path, progress)
     if update.read or update.removed or not (base.path / FILE).is_file():
         graph.save(base.path / FILE)
     return update
+
+
+class KeptGraph:
+    """The graph of some views; that of the same commits is the same."""
+
+    def __init__(self) -> None:
+        self._mutex = Mutex()
+        self._graph: SnapshotGraph | None = None
+
+    def of(self, views: Sequence[View], folder: Path | None = None) -> SnapshotGraph:
+        """The graph of these views."""
+        with self._mutex:
+            if self._graph is None or self._graph.snapshots != [view.snapshot for view in views]:
+                self._graph = SnapshotGraph(views, folder)
+            return self._graph
 
 
 class SnapshotGraph:
@@ -67,10 +87,15 @@ class SnapshotGraph:
         self._folder = folder
         self._lock = Mutex()
 
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """The commits that it is of."""
+        return [view.snapshot for view in self._views]
+
     @cached_property
     def _made(self) -> tuple[EmbeddedGraph, RuleReferences]:
-        graph, _ = _present(self._views, self._folder)
-        return graph, _reader(entry.chunk for entry in graph.entries())
+        graph, reader, _ = _present(self._views, self._folder)
+        return graph, reader
 
     @property
     def graph(self) -> EmbeddedGraph:
@@ -123,12 +148,11 @@ def graph_channel(graph: SnapshotGraph, *, hops: int = 2, **options: Any) -> Gra
 
 def _present(
     views: Sequence[View], folder: Path | None, progress: Callable[[int], None] | None = None
-) -> tuple[EmbeddedGraph, GraphUpdate]:
-    """The graph of all chunks, what the file has of them being taken from there."""
+) -> tuple[EmbeddedGraph, RuleReferences, GraphUpdate]:
+    """The graph of all chunks, what the file has of them being taken from there, and what read their references."""
     now = {chunk.id: chunk for view in views for part in view.parts for chunk in _living(part.rows)}
     reader = _reader(now.values())
-    file = None if folder is None else folder / FILE
-    graph = EmbeddedGraph.load(file) if file is not None and file.is_file() else EmbeddedGraph()
+    graph = _kept(None if folder is None else folder / FILE)
     known = graph.entries()
     if repr(_reader(entry.chunk for entry in known)) != repr(reader):
         graph, known = EmbeddedGraph(), []  # a law that is declared now may be meant anywhere
@@ -138,7 +162,18 @@ def _present(
     read = build_graph(
         (chunk for one, chunk in now.items() if one not in kept), graph, reader=reader, progress=progress
     )
-    return graph, GraphUpdate(read, len(gone), len(kept))
+    return graph, reader, GraphUpdate(read, len(gone), len(kept))
+
+
+def _kept(file: Path | None) -> EmbeddedGraph:
+    """The graph in a file; an empty one where there is none, or one that cannot be read: all is in the chunks."""
+    if file is None or not file.is_file():
+        return EmbeddedGraph()
+    try:
+        return EmbeddedGraph.load(file)
+    except (IndexDamagedError, IncompatibleIndexError) as error:
+        _LOG.warning("%s; it is made anew of the chunks", error)
+        return EmbeddedGraph()
 
 
 def _living(rows: Rows) -> Iterator[Chunk]:

@@ -21,6 +21,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import Changes, begin
 from voicevault_retrievers.store.edits import Drop, Put
 from voicevault_retrievers.store.embedding import Prepared, Progress
+from voicevault_retrievers.store.graphs import KeptGraph
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
@@ -69,6 +70,7 @@ class KnowledgeBase(Searched):
         self._embedder = embedder
         self._limits = limits or Limits()
         self._mutex = Mutex()
+        self._graphs = KeptGraph()
 
     @classmethod
     def create(

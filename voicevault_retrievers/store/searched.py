@@ -9,7 +9,7 @@ from typing import Any
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.hybrid import HybridSearch
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.store.graphs import SnapshotGraph, graph_channel
+from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.questions import question_channel
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.structure.graph import GraphChannel
@@ -18,6 +18,8 @@ from voicevault_retrievers.structure.questions import QuestionChannel
 
 class Searched(HybridSearch, ABC):
     """What is searched at its present commit."""
+
+    _graphs: KeptGraph
 
     @property
     @abstractmethod
@@ -43,7 +45,8 @@ class Searched(HybridSearch, ABC):
         return question_channel(self, **options)
 
     def graph(self, **options: Any) -> GraphChannel:
-        """The channel over what the present chunks refer to; `options` are `hops` and those of `GraphChannel`.
+        """The channel over what the present chunks refer to; `options` are `hops`, and those of
+        `GraphChannel` but for its `depth`.
 
         The graph is made when it is first asked; `store.graphs.update_graph` keeps it in a file.
         """
@@ -51,4 +54,4 @@ class Searched(HybridSearch, ABC):
 
     def references(self) -> SnapshotGraph:
         """The graph of what the present chunks refer to, for `GraphExpansion`."""
-        return SnapshotGraph([self.view()], self.path)
+        return self._graphs.of([self.view()], self.path)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import ConfigError, SearchError
+from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.structure.graph.direct import direct
@@ -67,18 +67,18 @@ class GraphChannel(Leaf):
     async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [await self._run(self._matches(query, await self._read(w.text), k)) for w in wordings]
 
-    def direct(self, query: str | Query) -> dict[str, Any] | None:
+    def direct(self, query: str | Query, *, timeout: float | None = None) -> dict[str, Any] | None:
         """What the graph itself says of the first reference in a query that it knows; None where it knows none.
 
         A dict: `reference` (as it is written in the query), `key`, `chunk_id`, `text`, `metadata`, and `neighbours`,
-        the chunks around it, each with `chunk_id`, `score` and `path`, nearest first. Raises SearchError where the
-        graph cannot be asked.
+        the chunks around it, each with `chunk_id`, `score` and `path`, nearest first. `timeout` is in seconds.
+        Raises SearchError where the graph cannot be asked.
         """
-        return drive(self._direct_plan(as_query(query)))
+        return drive(self._direct_plan(as_query(query)), timeout=timeout)
 
-    async def adirect(self, query: str | Query) -> dict[str, Any] | None:
+    async def adirect(self, query: str | Query, *, timeout: float | None = None) -> dict[str, Any] | None:
         """`direct` on the running event loop."""
-        return await adrive(self._direct_plan(as_query(query)))
+        return await adrive(self._direct_plan(as_query(query)), timeout=timeout)
 
     def kg_direct_query(self, text: str | Query, *, require: Filter | None = None) -> dict[str, Any] | None:
         """As `direct`, but None too where the graph cannot be asked, which is logged as a warning.
@@ -87,7 +87,7 @@ class GraphChannel(Leaf):
         """
         try:
             return self.direct(_asked(text, require))
-        except SearchError as error:
+        except RetrievalError as error:
             _log.warning("%s could not be asked: %s", self.name, error)
             return None
 
@@ -95,7 +95,7 @@ class GraphChannel(Leaf):
         """`kg_direct_query` on the running event loop."""
         try:
             return await self.adirect(_asked(text, require))
-        except SearchError as error:
+        except RetrievalError as error:
             _log.warning("%s could not be asked: %s", self.name, error)
             return None
 
@@ -114,10 +114,10 @@ class GraphChannel(Leaf):
         return found
 
     def _direct(self, query: Query) -> Any:
-        return run(self.store, direct(self._walk(query), query, self.reader.read(query.text), self.fan_out))
+        return run(self.store, direct(self._walk(query), query, self.reader.read(query.text)))
 
     async def _adirect(self, query: Query) -> Any:
-        return await self._run(direct(self._walk(query), query, await self._read(query.text), self.fan_out))
+        return await self._run(direct(self._walk(query), query, await self._read(query.text)))
 
     def _walk(self, query: Query) -> Walk:
         permits = None if query.require is None else compile_filter(query.require)
@@ -125,7 +125,7 @@ class GraphChannel(Leaf):
 
     def _matches(self, query: Query, references: Sequence[Reference], k: int) -> Generator[Ask, Any, list[Match]]:
         walk = self._walk(query)
-        begun = yield from starts(references, self.fan_out)
+        begun = yield from starts(walk, references)
         reached = (yield from walk.from_(begun)) if begun else {}
         words = tuple(dict.fromkeys(reference.text for reference in references if reference.text))
         return (yield from matches(walk, query, reached, k, words))

@@ -15,13 +15,11 @@ NEIGHBOURS = 10
 IDENTITY = ("is", "defined by")
 
 
-def direct(
-    walk: Walk, query: Query, references: Sequence[Reference], fan_out: int
-) -> Generator[Ask, Any, dict[str, Any] | None]:
+def direct(walk: Walk, query: Query, references: Sequence[Reference]) -> Generator[Ask, Any, dict[str, Any] | None]:
     """The answer for the first of the references that some chunk is, or defines; None where none does."""
     passes = compile_filter(query.where)
     for reference in references:
-        begun = yield from starts([reference], fan_out)
+        begun = yield from starts(walk, [reference])
         reached = (yield from walk.from_(begun)) if begun else {}
         held = yield from walk.looked_up(reached)
         order = sorted((one for one in held if passes(held[one].metadata)), key=lambda one: (-reached[one].score, one))

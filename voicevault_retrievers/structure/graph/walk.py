@@ -87,12 +87,12 @@ class Walk:
         seen, found = set(starts), dict[str, Reached]()
         frontier = dict(starts)
         for _ in range(self.depth):
-            stated = yield from self._edges(filter(is_chunk, frontier))
+            stated = yield from self.edges(filter(is_chunk, frontier))
             free = _passed(stated, frontier, seen, self.fan_out, 1.0, chunks=False)
             onward = _passed(stated, frontier, seen, self.fan_out, self.decay, chunks=True)
             fired = {node: reached for node, reached in frontier.items() if not is_chunk(node)} | _joined(free)
             seen.update(fired)
-            edges = yield from self._edges(fired)
+            edges = yield from self.edges(fired)
             for node, steps in _passed(edges, fired, seen, self.fan_out, self.decay).items():
                 onward[node].extend(steps)
             frontier = _joined(onward)
@@ -112,7 +112,7 @@ class Walk:
         held = {one: chunk for one in wanted if (chunk := self.chunks[one]) is not None}
         return {one: chunk for one, chunk in held.items() if self.permits is None or self.permits(chunk.metadata)}
 
-    def _edges(self, nodes: Iterable[str]) -> Generator[Ask, Any, list[Edge]]:
+    def edges(self, nodes: Iterable[str]) -> Generator[Ask, Any, list[Edge]]:
         """The edges at nodes that may be walked."""
         wanted = sorted(nodes)
         if not wanted:

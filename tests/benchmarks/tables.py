@@ -74,7 +74,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     ),
     "rerank_scores": ("rerank", lambda row: row.metric == "nDCG@10"),
     "rerank_depth": ("rerank_depth", lambda row: row.metric in ("seconds", "times faster", "nDCG@10", "difference")),
-    "rerank_quality": ("rerank_quality", lambda row: row.metric == "nDCG@10"),
+    "rerank_quality": ("rerank_quality", lambda row: row.metric in ("nDCG@10", "share of questions")),
     "rerank_abstention": (
         "rerank_abstention",
         lambda row: row.metric in ("precision of none", "recall of none", "answerable, none said"),

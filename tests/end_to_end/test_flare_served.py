@@ -7,6 +7,7 @@ says what a test tells it to.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,20 @@ from tests.model_server import Handler, answers, hangs, listed, model_server, re
 from voicevault_retrievers import BM25, Chunk, Hit, Ranking
 from voicevault_retrievers.flare import Flare, FlareAnswer
 from voicevault_retrievers.flare.writers import Writer
+
+# The clients of the frameworks leave their sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Sockets that are left are collected here, and not in another test."""
+    yield
+    gc.collect()
+
 
 QUESTION = "Assess how the pump is kept"
 TEXTS = {

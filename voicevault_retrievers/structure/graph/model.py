@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.prompts import aloud, filled
+from voicevault_retrievers.prompts import filled, lists_in
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.structure.graph.laws import Laws
@@ -25,9 +24,6 @@ Answer with nothing but a JSON list of objects: "text" (the words of the referen
 or the term), "law" (the law or document it belongs to, or ""), "defines" (true where the text defines the term)."""
 
 KEPT = 256
-LONGEST_ANSWER = 20_000
-MOST_OPENINGS = 200
-_OPENING = re.compile(r"\[(?!\s*\[)|\{")
 _KIND = re.compile(r"[^a-z]+")
 
 
@@ -106,19 +102,4 @@ class ModelReferences:
 
 def _items(answer: str) -> list[Any] | None:
     """The longest JSON list in what a model says behind its thoughts; None where there is none."""
-    lists = list(_lists(aloud(answer)[-LONGEST_ANSWER:]))
-    return max(lists, key=len, default=None)
-
-
-def _lists(text: str) -> Iterator[list[Any]]:
-    decoder, end, failed = json.JSONDecoder(), 0, 0
-    for opening in _OPENING.finditer(text):
-        if opening.start() < end or failed == MOST_OPENINGS:
-            continue
-        try:
-            value, end = decoder.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            failed += 1
-            continue
-        values = list(value.values()) if isinstance(value, dict) else [value]
-        yield from (found for found in values if isinstance(found, list))
+    return max(lists_in(answer), key=len, default=None)

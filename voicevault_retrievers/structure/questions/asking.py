@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, Union
 
 from voicevault_retrievers.calls import Call, Lane, Plan
 from voicevault_retrievers.checks import seconds_or_none, whole
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.prompts import aloud, filled
+from voicevault_retrievers.prompts import LONGEST_ANSWER, aloud, filled, lists_in
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.structure.questions.kept import View, questions_of
 from voicevault_retrievers.types import Chunk
@@ -28,9 +28,6 @@ Answer with nothing but a JSON list of the questions; with [] where there is not
 
 LONGEST = 400
 """Characters of a question."""
-LONGEST_ANSWER = 20_000
-MOST_OPENINGS = 200
-_OPENING = re.compile(r"[\[{]")
 _MARK = re.compile(r"^(?:[-*+•]|\(?\d{1,2}[.):])\s+")
 _ENDS = ("?", "？", "؟", ";")
 _KEYS = ("question", "text", "query")
@@ -98,7 +95,7 @@ def questions_in(answer: Any) -> list[str]:
     if not isinstance(answer, str):
         raise RetrievalError(f"a language model gives a text, not a {type(answer).__name__}")
     text = aloud(answer)[-LONGEST_ANSWER:]
-    lists = [[_text(item) for item in found] for found in _lists(text)]
+    lists = [[_text(item) for item in found] for found in lists_in(answer)]
     longest = max((list(filter(None, found)) for found in lists), key=len, default=[])
     found = longest or [line for line in map(_line, text.splitlines()) if line.endswith(_ENDS)]
     if not found and [] not in lists:
@@ -122,21 +119,6 @@ def given(texts: Any, source: str) -> list[str]:
     if listed is None or not all(isinstance(text, str) for text in listed):
         raise RetrievalError(f"the questions of chunk {source!r} are a list of texts, not {texts!r:.200}")
     return distinct(listed)
-
-
-def _lists(text: str) -> Iterator[list[Any]]:
-    """The JSON lists in a text, bare or as values of an object."""
-    decoder, end, failed = json.JSONDecoder(), 0, 0
-    for opening in _OPENING.finditer(text):
-        if opening.start() < end or failed == MOST_OPENINGS:
-            continue
-        try:
-            value, end = decoder.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            failed += 1
-            continue
-        values = value.values() if isinstance(value, dict) else [value]
-        yield from (found for found in values if isinstance(found, list))
 
 
 def _text(item: Any) -> str:

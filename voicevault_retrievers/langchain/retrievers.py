@@ -30,6 +30,7 @@ from voicevault_retrievers.langchain.writing import flare_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import structural
 from voicevault_retrievers.protocols import TextModel, VectorIndex
 from voicevault_retrievers.store import Bases, KnowledgeBase
@@ -208,7 +209,9 @@ class HybridRetriever(ComposedRetriever):
     def _unstaged(self) -> Pipeline:
         channels = self.made.get("channels", [self.channels, self.id_key], self._parts)
         bases = self._bases() if self.kb_names else None
-        more = beside(channels, structural(bases, self.questions, self.graph))
+        given, made = structural(self.questions, self.graph, based=bases is not None)
+        given |= {name: channel_of(bases, name, options) for name, options in made.items()}
+        more = beside(channels, given)
         pipeline = self._over(more) if bases is None else self._over_base(bases, more)
         if self.flare is None:
             return pipeline

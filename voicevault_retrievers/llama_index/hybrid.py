@@ -34,7 +34,7 @@ from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
 from voicevault_retrievers.presets.sections import channel_of
-from voicevault_retrievers.presets.structure import options_of
+from voicevault_retrievers.presets.structure import structural
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.structure.graph import EmbeddedGraph
@@ -91,7 +91,9 @@ class HybridRetriever(ComposedRetriever):
         self._refuse_unused()
         self.object_map = {**_objects_of(self.channels), **self.object_map}
         given = {name: as_channel(part) for name, part in _embedded(self.channels, embed_model).items()}
-        wanted = {**(_wanted(self.preset) if self.kb_names else {}), **self._structured(given)}
+        more, made = structural(questions, graph, based=bool(self.kb_names))
+        given = beside(given, more)
+        wanted = {**(_wanted(self.preset) if self.kb_names else {}), **made}
         self._searched = _Searched(self._bases if self.kb_names else None, wanted, given)
         self._over(beside({name: _NotOpen(name) for name in wanted}, given))  # says what does not go together
 
@@ -150,18 +152,6 @@ class HybridRetriever(ComposedRetriever):
         Copies made by `with_options` and `>>` see it too.
         """
         return self._searched.reload()
-
-    def _structured(self, given: dict[str, Channel]) -> dict[str, Mapping[str, Any]]:
-        """The options of those that the knowledge bases are to make; channels go to the others that are given."""
-        made: dict[str, Mapping[str, Any]] = {}
-        for name, asked in (("questions", self.questions), ("graph", self.graph)):
-            if isinstance(asked, Channel):
-                given.update(beside(given, {name: asked.named(name)}))
-            elif (options := options_of(name, asked)) is not None:
-                if not self.kb_names:
-                    raise ConfigError(f"{name} is made of knowledge bases: give kb_names, or a channel as {name}")
-                made[name] = options
-        return made
 
     def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
         pipeline = super()._over(channels, notes)

@@ -7,26 +7,26 @@ from typing import Any
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.presets.sections import channel_of
 
 
-def structural(base: Any, questions: Any, graph: Any) -> dict[str, Channel]:
-    """The channels `questions` and `graph` that are asked for: True, or their options, over a base, or a channel.
+def structural(questions: Any, graph: Any, *, based: bool) -> tuple[dict[str, Channel], dict[str, Mapping[str, Any]]]:
+    """Of `questions` and `graph` those that are given as channels, and the options of those that a base is to make.
 
-    Raises ConfigError for anything else, and where one is to be made and there is no base.
+    Raises ConfigError for what asks for neither, and where one is to be made and nothing is `based` on a base.
     """
-    found: dict[str, Channel] = {}
-    for name, given in (("questions", questions), ("graph", graph)):
-        if isinstance(given, Channel):
-            found[name] = given.named(name)
-        elif (options := options_of(name, given)) is not None:
-            if base is None:
+    given: dict[str, Channel] = {}
+    made: dict[str, Mapping[str, Any]] = {}
+    for name, asked in (("questions", questions), ("graph", graph)):
+        if isinstance(asked, Channel):
+            given[name] = asked.named(name)
+        elif (options := _options(name, asked)) is not None:
+            if not based:
                 raise ConfigError(f"{name} is made of knowledge bases: give kb_names, or a channel as {name}")
-            found[name] = channel_of(base, name, options)
-    return found
+            made[name] = options
+    return given, made
 
 
-def options_of(name: str, given: Any) -> Mapping[str, Any] | None:
+def _options(name: str, given: Any) -> Mapping[str, Any] | None:
     """The options of a channel that is asked for; None where it is not, ConfigError for what asks for none."""
     if given is None or given is False:
         return None

@@ -140,7 +140,7 @@ class CrossEncoderRerank(Stage):
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         """All at once, however long it takes."""
-        if self.sure is not None and lead(self._given(ranking)) >= self.sure:
+        if self._is_sure(ranking):
             return ranking.failing(self._skipped())
         scores: list[float] = []
         for group in self._groups(query, ranking, scores):
@@ -150,7 +150,7 @@ class CrossEncoderRerank(Stage):
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
         if not ranking.hits:
             return ranking
-        if self.sure is not None and lead(self._given(ranking)) >= self.sure:
+        if self._is_sure(ranking):
             return ranking.failing(self._skipped())
         if not self._ready:
             (loaded,) = yield (Call(f"{self.name} model", self._load, kind="stage"),)
@@ -226,6 +226,9 @@ class CrossEncoderRerank(Stage):
             return ranking
         probable = [_probable(hit, self.name, calibration) for hit in ranking.hits[:scored]]
         return replace(ranking, hits=(*probable, *ranking.hits[scored:]))
+
+    def _is_sure(self, ranking: Ranking) -> bool:
+        return self.sure is not None and lead(self._given(ranking)) >= self.sure
 
     def _skipped(self) -> Failure:
         said = f"the first hit is {self.sure:g} deviations or more ahead of the second: none was read (sure)"

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel, Rewritten, Then, Through
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.fusion import RRF, fuse
@@ -99,7 +101,14 @@ class HybridSearch:
         self, text: str | Query, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
     ) -> Ranking:
         """`hybrid_search` on the running event loop; the same ranking."""
-        return await ahybrid_search(self._searched(), text, top_k, where=where, require=require)
+        channels = await adrive(self._searching())
+        return await ahybrid_search(channels, text, top_k, where=where, require=require)
+
+    def _searching(self) -> Plan[Mapping[str, Channel]]:
+        """`_searched` in a thread: an embedder may be loaded."""
+        (outcome,) = yield (Call("hybrid_search", self._searched),)
+        channels: Mapping[str, Channel] = value_of(outcome)
+        return channels
 
     def _searched(self) -> Mapping[str, Channel]:
         base: Any = self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -31,10 +31,13 @@ __all__ = [
     "Vote",
     "as_query",
     "check_scores",
+    "is_named",
     "ranked",
 ]  # fmt: skip
 
 ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
+
+_IDENTITY = ("is", "defined by")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,12 @@ class Chunk:
             raise ConfigError(f"chunk {self.id!r}: text is a string, not {type(self.text).__name__}")
         if not isinstance(self.metadata, FrozenDict):
             object.__setattr__(self, "metadata", FrozenDict(self.metadata))
+
+    def prefixed(self, prefix: str) -> Chunk:
+        """The same chunk with `prefix` before its id and its parent's."""
+        if not prefix:
+            return self
+        return replace(self, id=prefix + self.id, parent_id=self.parent_id and prefix + self.parent_id)
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,11 @@ class Vote:
     kind: ChannelKind | None = None
     via: tuple[str, ...] = ()
     probability: float | None = None
+
+    @property
+    def by_name(self) -> bool:
+        """Whether a graph found the hit as what the query names: see `is_named`."""
+        return self.kind == "graph" and is_named(self.via)
 
     def leaves(self) -> Iterator[Vote]:
         """The channels' votes below this one; itself when it has no parts."""
@@ -123,6 +137,11 @@ class Hit:
         """`hybrid` where at least two channels found it, else the kind of the one that did."""
         kinds = [leaf.kind for vote in self.votes for leaf in vote.leaves() if leaf.kind and leaf.rank]
         return "hybrid" if len(kinds) > 1 else (kinds[0] if kinds else None)
+
+    @property
+    def by_name(self) -> bool:
+        """Whether some channel found it as what the query names: see `Vote.by_name`."""
+        return any(leaf.by_name for vote in self.votes for leaf in vote.leaves())
 
     def vote(self, stage: str) -> Vote | None:
         """The vote of the channel or stage of this name."""
@@ -190,6 +209,11 @@ class Ranking:
     def failing(self, *failures: Failure) -> Ranking:
         """The same hits with failures more."""
         return replace(self, errors=(*self.errors, *failures)) if failures else self
+
+
+def is_named(path: Sequence[str]) -> bool:
+    """Whether a path through a graph, of one step, says that its end is, or defines, the reference it begins with."""
+    return len(path) == len(("reference", "relation", "chunk")) and path[1] in _IDENTITY
 
 
 def ranked(hits: Iterable[Hit]) -> tuple[Hit, ...]:

@@ -21,11 +21,11 @@ HISTORY = [HumanMessage("How is the seal of a pump replaced?"), AIMessage("By ha
 
 async def test_a_route_chooses_channels() -> None:
     retriever = hybrid(route={"simple": ["bm25"]})
-    for result in (retriever.search("ISO 27001"), await retriever.asearch("ISO 27001")):
+    for result in (retriever.search("Section 420 IPC"), await retriever.asearch("Section 420 IPC")):
         assert (result.route, result.channels_used) == (Route.SIMPLE, ("bm25",))
     assert retriever.search("how to reset it").channels_used == ("bm25", "dense")
-    assert hybrid(route=True).search("ISO 27001").channels_used == ("bm25", "dense")
-    assert hybrid().search("ISO 27001").route is None
+    assert hybrid(route=True).search("Section 420 IPC").channels_used == ("bm25", "dense")
+    assert hybrid().search("Section 420 IPC").route is None
     for wrong in ({"simpel": ["bm25"]}, "rules", {"simple": ["graph"]}):
         with pytest.raises(ConfigError):
             hybrid(route=wrong).search("pump")

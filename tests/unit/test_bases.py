@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from itertools import permutations
 from pathlib import Path
@@ -20,11 +22,13 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.store import Bases, KnowledgeBase, standardised
+from voicevault_retrievers.store import Bases, KnowledgeBase, embedding, standardised
+from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.standardised import Standardised
+from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk, Hit, Query, Variant
+from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 
 TEXTS = ["the pump hums", "a valve and a pump", "hot oil in the pump", "pump pump pump", "an idle turbine"]
 LOUD = CustomAnalyzer(lambda text: text.upper().split(), name="loud")
@@ -56,7 +60,7 @@ def make(tmp_path: Path) -> Make:
 
 
 def _union(*bases: KnowledgeBase) -> list[Chunk]:
-    return [Chunk(f"{kb.name}:{c.id}", c.text, c.parent_id, c.metadata, kb.name) for kb in bases for c in kb]
+    return [c.prefixed(f"{kb.name}:") for kb in bases for c in kb]
 
 
 def _scored(hits: Sequence[Hit]) -> list[tuple[str, float | None]]:
@@ -308,3 +312,65 @@ def test_reload_sees_what_was_removed_and_what_came_back(make: Make, tmp_path: P
     make("b", 1)
     assert bases.reload()
     assert {hit.id for hit in bases.bm25().search("pump")} == both
+
+
+@pytest.fixture
+def alike(tmp_path: Path) -> Bases:
+    """The same file in two bases: equal ids of chunks, parents, grandparents and headers, other texts."""
+    for name in ("one", "two"):
+        with KnowledgeBase.create(name, root=tmp_path) as kb:
+            parents = [Chunk("p", f"all of {name}", "g"), Chunk("g", f"the book of {name}"), Chunk("h", f"head {name}")]
+            kb.add([Chunk("c", f"the pump of {name}", "p", {"above": "p", "head": "h"})], parents=parents)
+            question_index(kb).update({"c": ["which pump?"]})
+    return Bases(["one", "two"], root=tmp_path)
+
+
+def test_equal_parents_of_two_bases_are_two(alike: Bases) -> None:
+    found = alike.parents(["one:p", "two:p", "two:none", "p"])
+    assert {key: (one.id, one.parent_id, one.kb, one.text) for key, one in found.items()} == {
+        "one:p": ("one:p", "one:g", "one", "all of one"),
+        "two:p": ("two:p", "two:g", "two", "all of two"),
+        "p": ("one:p", "one:g", "one", "all of one"),
+    }
+
+
+@pytest.mark.parametrize("channel", ["bm25", "questions"])
+@pytest.mark.parametrize(("levels", "read"), [(1, "all of"), (2, "the book of")])
+async def test_each_hit_gets_the_parent_of_its_own_base(alike: Bases, channel: str, levels: int, read: str) -> None:
+    pipeline = Pipeline(getattr(alike, channel)() >> ParentExpansion(alike, levels=levels, header_key="head"))
+    for result in (pipeline.search("which pump"), await pipeline.asearch("which pump")):
+        assert {hit.id: hit.text for hit in result.hits} == {
+            f"{name}:c": f"head {name}\n\n{read} {name}" for name in ("one", "two")
+        }
+        assert not result.degraded
+        assert {citation.kb for citation in result.context.citations} == {"one", "two"}
+
+
+def test_parents_that_metadata_name_are_those_of_the_same_base(alike: Bases) -> None:
+    hits = [replace(hit, chunk=replace(hit.chunk, parent_id=None)) for hit in alike.bm25().search("pump")]
+    ranking = ParentExpansion(alike, id_key="above").refine(Query("pump"), Ranking(tuple(hits)))
+    assert {hit.id: hit.text for hit in ranking} == {"one:c": "all of one", "two:c": "all of two"}
+    assert ranking.errors == ()
+
+
+def test_a_base_alone_names_parents_as_it_keeps_them(alike: Bases, tmp_path: Path) -> None:
+    alone = Bases(["two"], root=tmp_path)
+    (hit,) = alone.bm25().search("pump")
+    assert (hit.id, hit.chunk.parent_id) == ("c", "p")
+    assert {key: one.text for key, one in alone.parents(["p", "two:p"]).items()} == {"p": "all of two"}
+
+
+async def test_an_embedder_is_loaded_in_a_thread_of_its_own(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[threading.Thread] = []
+
+    def loading(entry: Any, kb: str) -> HashEmbedder:
+        loaded.append(threading.current_thread())
+        return HashEmbedder()
+
+    path = make("kb", 0, 1, 2, embedder=HashEmbedder()).path
+    monkeypatch.setattr(embedding, "make", loading)
+    kb = KnowledgeBase.open(path)
+    found = await kb.ahybrid_search("pump", where={"at": {"$lt": 2}})
+    assert [thread is threading.current_thread() for thread in loaded] == [False]
+    assert found == kb.hybrid_search("pump", where={"at": {"$lt": 2}})
+    assert len(found) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
 from voicevault_retrievers.rerank.calibration import (
     FEWEST,
@@ -23,6 +25,7 @@ from voicevault_retrievers.rerank.calibration import (
     calibration_error,
     fit_calibration,
 )
+from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.types import Chunk, Failure, Hit, Ranking, Vote
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -150,6 +153,50 @@ def test_a_reranker_that_failed_cannot_tell_that_nothing_is_relevant() -> None:
 def test_a_threshold_is_a_probability() -> None:
     with pytest.raises(ConfigError, match="least is a probability from 0 to 1, not 2"):
         Threshold(Calibration(1.0, 0.0), 2)
+
+
+def test_what_the_graph_found_by_name_is_found(tmp_path: Path) -> None:
+    kb = KnowledgeBase.create("law", root=tmp_path)
+    kb.add(
+        [
+            Chunk("s1", "Section 1. This Act may be cited as the Harbour Act or as HA.", metadata={"act": "HA"}),
+            Chunk("s2", "Section 2. Ships wait for a pilot. See section 3.", metadata={"act": "HA"}),
+            Chunk("s3", "Section 3. A pilot is paid by the hour.", metadata={"act": "HA"}),
+        ]
+    )
+    pipeline = Preset.of(
+        {
+            "version": 1,
+            "channels": {"bm25": {}, "graph": {"hops": 2}},
+            "stages": [{"rerank": {"model": "accurate"}}],
+            "confidence": {"least": 0.3},
+        }
+    )
+    unsure = CallableScorer(lambda query, passages: [-9.0] * len(passages), name="m")
+    rerank = CrossEncoderRerank(unsure, calibration=Calibration(1.0, 0.0))
+    built = pipeline.reranked([rerank]).build({"bm25": kb.bm25(), "graph": kb.graph()}, base=kb)
+    found = built.search("What does section 2 HA require?")
+    assert found.confidence == "ok"
+    assert "s2" in found.ranking.ids
+    for other in ("pilot", "section 9 HA pilot"):
+        assert built.search(other).hits
+        assert built.search(other).confidence == "none"
+
+
+@pytest.mark.parametrize(
+    ("vote", "said"),
+    [
+        (Vote("graph", 1, 1.0, kind="graph", via=("section 2 ha", "is", "s2")), "ok"),
+        (Vote("graph", 1, 1.0, kind="graph", via=("term pilot", "defined by", "s2")), "ok"),
+        (Vote("sum", 1, 1.0, parts=(Vote("graph", 1, kind="graph", via=("section 2", "is", "s2")),)), "ok"),
+        (Vote("graph", 1, 1.0, kind="graph", via=("section 2 ha", "cited by", "s3")), "none"),
+        (Vote("graph", 1, 1.0, kind="graph", via=("section 2", "is", "s2", "cites", "section 3", "is", "s3")), "none"),
+        (Vote("questions", 1, 1.0, kind="question", via=("what", "is", "it")), "none"),
+    ],
+)  # fmt: skip
+def test_only_a_path_that_says_what_a_chunk_is_is_a_name(vote: Vote, said: str) -> None:
+    hit = Hit(Chunk("s2"), None, (vote, Vote("rerank", 1, -9.0)))
+    assert Threshold(Calibration(1.0, 0.0), 0.5)(Ranking((hit,))) == said
 
 
 async def test_a_pipeline_says_that_nothing_relevant_was_found() -> None:

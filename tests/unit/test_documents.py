@@ -317,8 +317,24 @@ def test_metadata_holds_only_what_is_known() -> None:
     (chunk,) = split(Document("a.txt", (Part("  text\nmore  "),)))
     assert (chunk.text, dict(chunk.metadata)) == (
         "text\nmore",
-        {"source_file": "a.txt", "start": 2, "end": 2 + len("text\nmore"), "chunk_index": 0},
+        {
+            "source_file": "a.txt",
+            "file_id": chunk.metadata["file_id"],
+            "start": 2,
+            "end": 2 + len("text\nmore"),
+            "chunk_index": 0,
+            "chunks_in_file": 1,
+        },
     )
+
+
+def test_a_files_chunks_have_its_id_and_how_many_there_are() -> None:
+    several = split(PARTS, max_chars=60)
+    assert {chunk.metadata["chunks_in_file"] for chunk in several} == {len(several)}
+    (file_id,) = {chunk.metadata["file_id"] for chunk in several}
+    (other,) = split(Document("b.txt", PARTS.parts[:1]))
+    assert isinstance(file_id, str)
+    assert other.metadata["file_id"] != file_id == split(PARTS)[0].metadata["file_id"]
 
 
 def test_overlap_repeats_the_end_of_the_chunk_before() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,20 @@ def test_a_graph_in_a_file_is_the_same(tmp_path: Path) -> None:
     assert loaded.entries() == store.entries()
     assert [e.chunk.text for e in loaded.entries()] == [e.chunk.text for e in store.entries()]
     assert GraphChannel(loaded).search("420 IPC") == GraphChannel(store).search("420 IPC")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["kb.graph"]
+
+
+def test_two_that_write_at_once_both_write_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, flush, within = tmp_path / "kb.graph", os.fsync, [True]
+
+    def meanwhile(descriptor: int) -> None:
+        if within and within.pop():
+            graph(CHUNKS[:1]).save(path)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    graph().save(path)
+    assert EmbeddedGraph.load(path).entries() == graph().entries()
     assert [entry.name for entry in tmp_path.iterdir()] == ["kb.graph"]
 
 

@@ -266,9 +266,7 @@ def test_bases_score_as_one_collection(tmp_path: Path) -> None:
     one.add([FOX, DOG])
     two.add([CAT, Chunk("dog", "dog eat dog", metadata={"page": 1})])
     both = Bases(["one", two], root=tmp_path, embedder=HashEmbedder())
-    union = BM25.from_chunks(
-        [Chunk(f"{kb.name}:{c.id}", c.text, c.parent_id, c.metadata, kb.name) for kb in (one, two) for c in kb]
-    )
+    union = BM25.from_chunks([c.prefixed(f"{kb.name}:") for kb in (one, two) for c in kb])
     found = both.bm25().search("dog fox")
     assert [(hit.chunk, hit.score) for hit in found] == [(hit.chunk, hit.score) for hit in union.search("dog fox")]
     assert {hit.id: hit.chunk.kb for hit in found}["two:dog"] == "two"

@@ -178,3 +178,48 @@ def test_sources_are_named_once(kb: KnowledgeBase) -> None:
             Source(**{"name": "a.md", "sha256": "1", **wrong})  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ConfigError, match=r"Source\.of"):
         kb.add([], sources=["a.md"])  # type: ignore[list-item]  # wrong on purpose
+
+
+def test_all_parents_are_told_one_by_one(kb: KnowledgeBase) -> None:
+    def holds(kb: KnowledgeBase) -> None:
+        assert [(one.id, one.text, one.kb) for one in kb.iter_parents()] == [(p.id, p.text, "kb") for p in PARENTS]
+
+    everywhere(kb, holds)
+    told = kb.iter_parents()
+    kb.delete(["c"])
+    assert [one.id for one in told] == ["p1", "p2"]
+    assert [one.id for one in kb.iter_parents()] == ["p1"]
+    assert [(one.id, one.parent_id) for one in kb.view("kb:").iter_parents()] == [("kb:p1", None)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_chunks_with_vectors_are_told_in_batches_of_one_commit(kb: KnowledgeBase, size: int) -> None:
+    def holds(kb: KnowledgeBase) -> None:
+        batches = list(kb.batches(size))
+        assert [chunk for batch in batches for chunk in batch.chunks] == list(kb)
+        assert {len(batch.chunks) for batch in batches[:-1]} <= {size}
+        rows = [row.tobytes() for batch in batches if batch.vectors is not None for row in batch.vectors]
+        assert rows == [kb.view().snapshot.vector(chunk_id).tobytes() for chunk_id in kb.ids()]
+        for at, chunk in enumerate(kb):
+            rest = [one.id for batch in kb.batches(size, after=chunk.id) for one in batch.chunks]
+            assert rest == kb.ids()[at + 1 :]
+        assert {batch.vectors for batch in kb.batches(size, vectors=False)} == {None}
+
+    everywhere(kb, holds)
+    told = kb.batches(size)
+    first = next(told)
+    kb.delete(["a", "b"])
+    kb.add([Chunk("d", "a new dog")])
+    assert [chunk.id for batch in (first, *told) for chunk in batch.chunks] == ["a", "b", "c"]
+    assert [chunk.id for batch in kb.batches(size, after="b") for chunk in batch.chunks] == ["c", "d"]
+    named = [chunk.id for batch in kb.view("kb:").batches(size, after="kb:c") for chunk in batch.chunks]
+    assert named == ["kb:d"]
+
+
+def test_batches_of_what_has_no_vectors_or_no_size(tmp_path: Path) -> None:
+    with KnowledgeBase.create("words", root=tmp_path) as kb:
+        assert list(kb.batches()) == []
+        kb.add([Chunk("a", "x")])
+        assert [batch.vectors for batch in kb.batches()] == [None]
+        with pytest.raises(ConfigError, match="size"):
+            kb.batches(0)

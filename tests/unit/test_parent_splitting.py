@@ -76,7 +76,7 @@ def test_a_parent_ends_with_a_page_and_says_which_are_its_own() -> None:
 
 def test_what_is_of_several_pages_passes_no_filter_for_one_of_them() -> None:
     over, within = split_families(BOOK).parents[0], split_families(pages(300)).parents[0]
-    assert over.metadata.keys() == {"source_file", "pages", "chunk_type", "children"}
+    assert over.metadata.keys() == {"source_file", "file_id", "pages", "chunk_type", "children"}
     assert within.metadata["page_number"] == 1
     assert within.text == pages(300).parts[0].text[within.metadata["start"] : within.metadata["end"]]
     named = split_families(pages(50, 50, section="Limits")).parents[0]

@@ -11,12 +11,15 @@ import pytest
 from tests.helpers import ListChannel
 from voicevault_retrievers import presets
 from voicevault_retrievers.diversity import PageCap
+from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
 from voicevault_retrievers.presets import Preset, load_preset, preset_names
 from voicevault_retrievers.rerank import CALIBRATIONS, Calibration, CrossEncoderRerank, Threshold
 from voicevault_retrievers.rerank.calibration import any_hit
+from voicevault_retrievers.structure.graph import EmbeddedGraph
+from voicevault_retrievers.types import Chunk
 
 A, B = ListChannel([("x", 1.0), ("y", 0.5)]), ListChannel([("y", 1.0)], kind="keyword")
 
@@ -90,6 +93,18 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"version": 1, "expansion": {"method": "llm"}}, "unknown expansion method"),
         ({"version": 1, "context": {"max_tokens": 0}}, "max_tokens"),
         ({"version": 1, "name": "${NOT_SET_ANYWHERE}"}, "NOT_SET_ANYWHERE"),
+        (
+            {"version": 1, "stages": [{"parents": {"store": "falkor://h/x"}}]},
+            "redis://, rediss:// or unix://, not falk",
+        ),
+        ({"version": 1, "stages": [{"parents": {"store": 6379}}]}, "parents are in a knowledge base"),
+        ({"version": 1, "stages": [{"parents": {"key": "p:{id}"}}]}, "name it with store: redis://"),
+        ({"version": 1, "stages": [{"graph_expansion": {"store": "redis://h/0"}}]}, "falkor://, falkors://, bolt://"),
+        (
+            {"version": 1, "channels": {"graph": {"store": "falkor://host"}}},
+            "ends in its name: falkor://host:port/name",
+        ),
+        ({"version": 1, "channels": {"graph": {"store": 1}}}, "a graph store has put"),
     ],
     ids=str,
 )
@@ -156,3 +171,72 @@ def test_confidence_goes_by_a_calibrated_reranker() -> None:
     for stages in ([], [{"rerank": {"model": "my/model"}}]):
         with pytest.raises(ConfigError, match="probabilities of a reranker"):
             Preset.of({**data, "stages": stages})
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("redis://:p%40ss@h:7/2", "RedisParents('redis://***@h:7/2', key='parent:{id}', timeout=2.0)"),
+        ("rediss://u:secret@h", "RedisParents('rediss://***@h', key='parent:{id}', timeout=2.0)"),
+        ("unix://:secret@/run/r.sock", "RedisParents('unix://***@/run/r.sock', key='parent:{id}', timeout=2.0)"),
+    ],
+)
+def test_an_address_of_parents(address: str, said: str) -> None:
+    assert repr(parent_store(address)) == said
+    assert parent_store(address, key="p:{id}", timeout=None).timeout is None
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("falkor://h/laws", "FalkorDBGraph('laws', host='h', port=6379, timeout=5.0)"),
+        ("falkors://u:secret@[::1]:7/a%20b", "FalkorDBGraph('a b', host='::1', port=7, timeout=5.0)"),
+        ("bolt://h/laws", "Neo4jGraph('laws', uri='bolt://h', database=None, timeout=5.0)"),
+        (
+            "neo4j+s://u:secret@h:7687/laws?database=books",
+            "Neo4jGraph('laws', uri='neo4j+s://h:7687', database='books', timeout=5.0)",
+        ),
+    ],
+)
+def test_an_address_of_a_graph(address: str, said: str) -> None:
+    assert repr(graph_store(address)) == said
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "secret", "secret:6379/0", "http://:secret@h/x", "redis://:se/secret@h:6379/0", "redis://:1?secret@h",
+        "redis://h:secret/0", "redis://h/0?password=secret", "redis://[secret/0", "redis://h:0/secret",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_not_repeated(address: str) -> None:
+    for opened, given in ((parent_store, address), (graph_store, address.replace("redis", "falkor"))):
+        with pytest.raises(ConfigError) as raised:
+            opened(given)
+        assert "secret" not in str(raised.value)
+
+
+def test_a_store_that_nothing_would_read_is_refused() -> None:
+    graph, parents = EmbeddedGraph(), dict[str, Chunk]()
+    channels = {"bm25": B, "dense": A}
+    with pytest.raises(ConfigError, match="no stage parents without a store of its own"):
+        load_preset("voicevault").build(channels, parents=parents)
+    with pytest.raises(ConfigError, match="neither a channel graph nor a stage graph_expansion"):
+        load_preset("casefile").build(channels, graph=graph)
+    named = {"channels": {"bm25": {}, "graph": {"store": EmbeddedGraph()}}, "stages": [{"parents": {"store": {}}}]}
+    preset = Preset.of({"version": 1, **named})
+    for given in ({"parents": parents}, {"graph": graph}):
+        with pytest.raises(ConfigError, match="of its own"):
+            preset.build({"bm25": B}, **given)
+    assert preset.build({"bm25": B}).search("q").ranking.ids == ("y",)
+
+
+def test_a_store_waits_as_long_as_what_reads_it() -> None:
+    stages = [
+        {"parents": {"store": "redis://h", "timeout": 7, "key": "p:{id}"}},
+        {"graph_expansion": {"store": "falkor://h/x"}},
+    ]
+    preset = Preset.of({"version": 1, "channels": {"graph": {"store": "bolt://h/x", "timeout": 3}}, "stages": stages})
+    assert preset.channels["graph"]["store"].timeout == 3
+    assert [stage.store.timeout for stage in preset.stages] == [7, 5.0]  # type: ignore[attr-defined]
+    assert "p:{id}" in repr(preset.stages[0])

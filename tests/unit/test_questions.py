@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, LockedError, RetrievalError
+from voicevault_retrievers.errors import (
+    ConfigError,
+    FilterNotSupportedError,
+    IncompatibleIndexError,
+    IndexDamagedError,
+    LockedError,
+    RetrievalError,
+)
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.store import KnowledgeBase, commit, remove
+from voicevault_retrievers.store import KnowledgeBase, commit, export, exported, files, remove, restore
 from voicevault_retrievers.store.questions import question_channel, question_index
 from voicevault_retrievers.structure.questions import (
+    COLLECTION,
     DIGEST,
     SOURCE,
     QuestionChannel,
@@ -372,3 +382,76 @@ def test_the_digest_and_the_recipe(kb: KnowledgeBase) -> None:
     assert isinstance(channel, QuestionChannel)
     assert repr(channel).startswith("QuestionChannel(BM25(")
     assert channel.describe().startswith("questions: chunks by questions\n  questions: ")
+
+
+def test_a_repair_is_of_the_questions_too(kb: KnowledgeBase) -> None:
+    question_index(kb).update({**GIVEN, "seal": []})
+    kb.close()
+    folder = kb.path / COLLECTION
+    KnowledgeBase.open(folder, embedder=HashEmbedder()).compact()
+    assert kb.verify() == []
+    derived = next(path for path in sorted(folder.glob("seg-*/*")) if not files.original(path.name))
+    derived.write_bytes(derived.read_bytes()[:-1] + b"?")
+    assert [line.startswith("questions: ") and str(derived) in line for line in kb.verify()] == [True]
+    repaired = KnowledgeBase.repair(kb.path, embedder=HashEmbedder())
+    assert repaired.verify() == []
+    assert held(repaired) == {one: GIVEN[one] for one in ("pump", "valve")}
+    original = next(path for path in sorted(folder.glob("seg-*/chunks.jsonl")))
+    original.write_bytes(b"?" + original.read_bytes()[1:])
+    with pytest.raises(IndexDamagedError, match=r"the chunks are repaired: restore .*quim_questions"):
+        KnowledgeBase.repair(kb.path, embedder=HashEmbedder())
+
+
+def test_questions_go_where_their_base_is_exported_to(kb: KnowledgeBase, tmp_path: Path) -> None:
+    question_index(kb).update({**GIVEN, "seal": []})
+    file, again = tmp_path / "kb.jsonl", BytesIO()
+    export(kb, file)
+    other = restore(file, "other", root=tmp_path, embedder=HashEmbedder())
+    export(other, again)
+    assert again.getvalue().splitlines()[1:-1] == file.read_bytes().splitlines()[1:-1]
+    assert other.verify() == []
+    assert held(other) == {one: GIVEN[one] for one in ("pump", "valve")}
+    asked = Asks()
+    assert question_index(other).update(asked) == QuestionUpdate(unchanged=3)
+    assert asked.asked == []
+    text = "At which pressure is it released?"
+    expected = [(hit.id, hit.score) for hit in question_channel(kb).search(text)]
+    assert [(hit.id, hit.score) for hit in question_channel(other).search(text)] == expected
+
+
+def test_questions_without_vectors_are_embedded_anew(kb: KnowledgeBase, tmp_path: Path) -> None:
+    question_index(kb).update(GIVEN)
+    file = BytesIO()
+    export(kb, file, vectors=False)
+    assert b'"vector"' not in file.getvalue()
+    file.seek(0)
+    other = restore(file, "other", root=tmp_path, embedder=HashEmbedder(8))
+    assert KnowledgeBase.open(other.path / COLLECTION).manifest.embedder == other.manifest.embedder
+    assert question_channel(other, by="dense").search("At which pressure is it released?").ids[0] == "valve"
+
+
+def test_an_export_with_questions_is_of_a_version_of_its_own(
+    kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, asked = BytesIO(), BytesIO()
+    export(kb, plain)
+    question_index(kb).update(GIVEN)
+    export(kb, asked)
+    versions = [json.loads(file.getvalue().splitlines()[0])["version"] for file in (plain, asked)]
+    assert versions == [1, 2]
+    for file in (plain, asked):
+        file.seek(0)
+    assert not (restore(plain, "plain", root=tmp_path).path / COLLECTION).exists()
+    monkeypatch.setattr(exported, "VERSION", 1)
+    with pytest.raises(IncompatibleIndexError, match="version 2, newer than 1"):
+        restore(asked, "asked", root=tmp_path)
+    assert not (tmp_path / "asked").exists()
+
+
+def test_questions_of_another_embedder_are_exported_without_vectors_alone(kb: KnowledgeBase) -> None:
+    question_index(kb).update(GIVEN)
+    remove(kb.path / COLLECTION)
+    KnowledgeBase.create(kb.path / COLLECTION, embedder=HashEmbedder(8)).close()
+    with pytest.raises(IncompatibleIndexError, match="export without vectors"):
+        export(kb, BytesIO())
+    export(kb, BytesIO(), vectors=False)

@@ -21,8 +21,8 @@ ROUTER = RuleRouter()
 CASES = {
     "a reference alone": [
         "Section 420 IPC", "section 420 of the Indian Penal Code", "What does Section 302 IPC say?", "§ 823 Abs. 1 BGB",
-        "Was steht in § 242 StGB?", "Art. 5 GG", "Article 21 and Article 14 of the Constitution of India", "ERR_4012",
-        "ISO 27001", "CVE-2021-44228",
+        "Was steht in § 242 StGB?", "Art. 5 GG", "Article 21 and Article 14 of the Constitution of India", "IPC 420",
+        "420 IPC.", "AIR 1973 SC 1461",
     ],
     "a definition": [
         "definition of consideration", "define estoppel", "What does mens rea mean?",
@@ -48,6 +48,7 @@ CASES = {
     "no rule": [
         "", "What is the punishment for cheating?", "How do I reset the pump?", "Welche Frist gilt für die Kündigung?",
         "pump 3", "rule of law", "what is a section 8 company", "How many pages are there in 2019?",
+        "covid19", "2023", "ERR_4012", "ISO 27001", "CVE-2021-44228", "420 IPC and theft",
     ],
 }  # fmt: skip
 ROUTE_OF = {

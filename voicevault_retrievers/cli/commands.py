@@ -12,13 +12,15 @@ from rich.console import Console
 
 from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.demo import run_demo
+from voicevault_retrievers.cli.engine import engine
 from voicevault_retrievers.cli.eval import eval_
 from voicevault_retrievers.cli.index import index
 from voicevault_retrievers.cli.kb import kb
 from voicevault_retrievers.cli.tune import tune_
+from voicevault_retrievers.engines.opening import is_address, open_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.store import Bases, default_root
+from voicevault_retrievers.store import default_root
 from voicevault_retrievers.types import Query
 
 
@@ -28,6 +30,7 @@ def voicevault() -> None:
     """Hybrid retrieval on your own documents."""
 
 
+voicevault.add_command(engine)
 voicevault.add_command(eval_)
 voicevault.add_command(index)
 voicevault.add_command(kb)
@@ -36,7 +39,7 @@ voicevault.add_command(tune_)
 
 @voicevault.command()
 @click.argument("query")
-@click.option("--kb", required=True, metavar="A,B", help="Knowledge bases, with commas between.")
+@click.option("--kb", required=True, metavar="A,B", help="Knowledge bases, or an engine's address.")
 @click.option("--top-k", type=click.IntRange(min=0), help="How many results; the preset's number otherwise.")
 @click.option("--preset", "preset_name", default="voicevault", show_default=True, help="A preset, or a YAML file.")
 @click.option("--where", help='A filter as JSON, such as \'{"source_file": "a.pdf"}\'.')
@@ -55,11 +58,11 @@ def search(
     root: Path | None,
 ) -> None:
     """Ask one or several knowledge bases."""
-    names = [name.strip() for name in kb.split(",") if name.strip()]
+    names = [kb] if is_address(kb) else [name.strip() for name in kb.split(",") if name.strip()]
     if not names:
         raise ConfigError("--kb names at least one knowledge base")
     asked = Query(query, where=_filter(where))
-    result = load_preset(preset_name).over(Bases(names, root=root)).search(asked, top_k)
+    result = load_preset(preset_name).over(open_bases(names, root=root)).search(asked, top_k)
     if as_json:
         click.echo(json.dumps(render.as_data(result, names), ensure_ascii=False, indent=2))
     else:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bar
+from voicevault_retrievers.cli.structure import graph, parents, questions
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.store import KnowledgeBase, default_root, export, remove, restore
@@ -32,6 +33,11 @@ _json = click.option("--json", "as_json", is_flag=True, help=f"Machine-readable 
 @click.group()
 def kb() -> None:
     """Look after knowledge bases: list, check, mend, move and delete them."""
+
+
+kb.add_command(graph)
+kb.add_command(parents)
+kb.add_command(questions)
 
 
 @kb.command("list", epilog="Example: voicevault kb list --json")

@@ -13,7 +13,7 @@ from voicevault_retrievers.documents._split import split
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.types import Chunk
 
-READING = 1
+READING = 2
 """Counts up when files are read or split into other chunks than before."""
 
 

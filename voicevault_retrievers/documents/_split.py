@@ -24,8 +24,9 @@ def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list
     """Chunks of at most `max_chars` characters, cut between sections, paragraphs or sentences where they can be.
 
     None crosses a part. Neighbours share up to `overlap` characters. `start` and `end` are character offsets in the
-    part's text, `chunk_index` counts from 0 through the document. An id does not change with text added elsewhere,
-    unless an equal text is added before it in its own page and section.
+    part's text, `chunk_index` counts from 0 through the document's `chunks_in_file` chunks, `file_id` is made of its
+    name. An id does not change with text added elsewhere, unless an equal text is added before it in its own page and
+    section.
     """
     if not 0 <= overlap < max_chars:
         raise ConfigError(f"overlap is at least 0 and below max_chars, not {overlap} with max_chars {max_chars}")
@@ -36,12 +37,12 @@ def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list
     )
     seen: Counter[str] = Counter()
     chunks: list[Chunk] = []
-    for part in document.parts:
-        for start, text in _pieces(splitter, part.text):
-            key = json.dumps([document.source_file, part.page_number, part.section, text])
-            metadata = place(document, part, start, text) | {"chunk_index": len(chunks)}
-            chunks.append(Chunk(digest(f"{key}{seen[key]}"), text, metadata=metadata))
-            seen[key] += 1
+    found = [(part, start, text) for part in document.parts for start, text in _pieces(splitter, part.text)]
+    for part, start, text in found:
+        key = json.dumps([document.source_file, part.page_number, part.section, text])
+        metadata = place(document, part, start, text) | {"chunk_index": len(chunks), "chunks_in_file": len(found)}
+        chunks.append(Chunk(digest(f"{key}{seen[key]}"), text, metadata=metadata))
+        seen[key] += 1
     return chunks
 
 
@@ -73,7 +74,8 @@ def place(document: Document, part: Part, start: int, text: str) -> dict[str, An
 def named(document: Document, page_number: int | None, section: str | None) -> dict[str, Any]:
     """The metadata that name a document, and what is known of page and section."""
     told = {"source_file": document.source_file, "page_number": page_number, "section": section}
-    return {key: value for key, value in told.items() if value is not None}
+    known = {key: value for key, value in told.items() if value is not None}
+    return known | {"file_id": digest(json.dumps([document.source_file]))}
 
 
 def digest(key: str) -> str:

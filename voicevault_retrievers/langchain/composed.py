@@ -25,9 +25,12 @@ from voicevault_retrievers.langchain.staged import changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Base, Preset, load_preset
 from voicevault_retrievers.presets.sections import channel_of
+from voicevault_retrievers.presets.structure import graph_over
 from voicevault_retrievers.protocols import Scorer, TextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
+from voicevault_retrievers.structure import parent_store
+from voicevault_retrievers.structure.graph import GraphStore
 from voicevault_retrievers.types import Failure, Query, Ranking, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
@@ -40,7 +43,8 @@ class ComposedRetriever(PipelineRetriever):
     name. `expansion` is True for rules, a QueryExpander, a chat model, or a list of such. `rerank` is True for the
     default cross-encoder, the name of one, a Scorer, a LangChain cross-encoder, or a stage, such as a document
     compressor. `route` is True for rules, the channels of each route by name, or a router. A `preset` says all of this
-    itself; `k`, `timeout`, `on_error`, `fusion` and `rerank` go over its own.
+    itself; `k`, `timeout`, `on_error`, `fusion` and `rerank` go over its own. `parents` are where its stage of that
+    name reads in place of the knowledge bases: RedisParents, a mapping, or what has `fetch(ids)`.
 
     A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself, and bring the
     conversation so far as `history`, which a rewriter such as FollowUp() in `expansion` reads.
@@ -54,6 +58,7 @@ class ComposedRetriever(PipelineRetriever):
     rerank: Any = None
     max_chunks_per_page: int | None = None
     route: Any = False
+    parents: Any = None
 
     def search(
         self,
@@ -116,9 +121,17 @@ class ComposedRetriever(PipelineRetriever):
         method_of(self.fusion)
         self._reranker()
         if self.preset is None:
+            if self.parents is not None:
+                raise ConfigError(
+                    "parents= is for the stage of that name of a preset: without one, put ParentExpander(store=...) "
+                    "behind the retriever"
+                )
             _expanders(self.expansion)
             router_of(self.route)
             return
+        if self.parents is not None:
+            parent_store(self.parents)
+        self._preset().refuse_unused(self.parents, self._graph_store())
         fields = {name: type(self).model_fields[name].get_default() for name in _COMPOSED}
         taken = [name for name, default in fields.items() if getattr(self, name) != default]
         if taken:
@@ -142,24 +155,34 @@ class ComposedRetriever(PipelineRetriever):
 
     def _over_base(self, base: Base, more: Mapping[str, Channel] | None = None) -> Pipeline:
         if self.preset is not None and not more:
-            return self._preset().over(base, model=self._model())
+            return self._preset().over(base, model=self._model(), **self._stores())
         notes = getattr(base, "notes", ())
         if self.preset is None:
-            return self._over(beside({"bm25": base.bm25(), "dense": base.dense()}, more or {}), notes=notes)
+            own = {"bm25": base.bm25(), "dense": base.dense()}
+            return self._over(beside(own, more or {}), base=base, notes=notes)
         preset, given = self._preset(), dict(more or {})
-        made = {name: options for name, options in preset.channels.items() if name not in given}
+        apart = {"graph"} if self._graph_store() is not None else set()
+        made = {name: options for name, options in preset.channels.items() if name not in (*given, *apart)}
         own = {name: channel_of(base, name, options) for name, options in made.items()}
-        return preset.build({**own, **given}, notes=notes, base=base, model=self._model())
+        return self._over({**own, **given}, base=base, notes=notes)
 
     def _model(self) -> TextModel | None:
         """The language model for what a preset has that needs one."""
         return None
 
-    def _over(self, channels: Mapping[str, Channel], **options: Any) -> Pipeline:
+    def _graph_store(self) -> GraphStore | None:
+        """The graph that is read in place of a base's, if one is given."""
+        return None
+
+    def _stores(self) -> dict[str, Any]:
+        return {"parents": self.parents, "graph": self._graph_store()}
+
+    def _over(self, channels: Mapping[str, Channel], base: Base | None = None, **options: Any) -> Pipeline:
         if self.preset is not None:
-            return self._preset().build(channels, **options)
+            return self._preset().build(channels, base=base, model=self._model(), **self._stores(), **options)
+        store = self._graph_store()
         return compose(
-            channels,
+            channels if store is None else beside(channels, {"graph": graph_over(store, base)}),
             weights=self.weights,
             depth=self.depth,
             fusion=method_of(self.fusion),

@@ -16,6 +16,8 @@ from pydantic import Field
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.engines.chroma import ChromaVectors
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.opening import open_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.flare.writers import text_model_of
@@ -31,9 +33,10 @@ from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets.sections import channel_of
-from voicevault_retrievers.presets.structure import structural
+from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import TextModel, VectorIndex
 from voicevault_retrievers.store import Bases, KnowledgeBase
+from voicevault_retrievers.structure.graph import GraphStore
 
 COLLECTION = "voicevault"
 BASES_KEPT = 64
@@ -123,16 +126,18 @@ class HybridRetriever(ComposedRetriever):
     """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
 
     It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`;
-    `embeddings` where theirs cannot be loaded by name), and `channels`, by name: each a Channel, a retriever, any
-    runnable that gives documents, or a vector store. `id_key` names the metadata that tells which documents of
+    `embeddings` where theirs cannot be loaded by name), or one collection of an engine, by its address (see
+    `engines.opening.connect`); and `channels`, by name: each a Channel, a retriever, any runnable that gives documents,
+    or a vector store. `id_key` names the metadata that tells which documents of
     LangChain's own parts are the same; without it that is `Document.id`, or the content where there is none.
 
     `questions` and `graph` are channels of these names: True, or options, for those of the knowledge bases (see
-    `KnowledgeBase.questions` and `graph`), or a channel. `flare` is a Flare, or a chat model, which answers ANALYTICAL
+    `KnowledgeBase.questions` and `graph`), or a channel. A graph store, such as FalkorDBGraph, is searched as `graph`,
+    and all that a preset reads of a graph is read there. `flare` is a Flare, or a chat model, which answers ANALYTICAL
     questions, and has what it is not sure of searched for: see `Pipeline`.
     """
 
-    kb_names: Sequence[str | Path | KnowledgeBase] = Field(default_factory=list)
+    kb_names: Sequence[str | Path | KnowledgeBase | Engine] = Field(default_factory=list)
     root: str | Path | None = None
     embeddings: Any = None
     channels: dict[str, Any] = Field(default_factory=dict)
@@ -212,6 +217,8 @@ class HybridRetriever(ComposedRetriever):
         given, made = structural(self.questions, self.graph, based=bases is not None)
         given |= {name: channel_of(bases, name, options) for name, options in made.items()}
         more = beside(channels, given)
+        if (store := self._graph_store()) is not None:
+            beside(channels, {"graph": store})  # says where one is given as a channel too
         pipeline = self._over(more) if bases is None else self._over_base(bases, more)
         if self.flare is None:
             return pipeline
@@ -223,15 +230,18 @@ class HybridRetriever(ComposedRetriever):
             return text_model_of(self.flare.writer)
         return None if self.flare is None else as_text_model(self.flare)
 
+    def _graph_store(self) -> GraphStore | None:
+        return store_of(self.graph)
+
     def _parts(self) -> dict[str, Channel]:
         return {name: as_channel(part, id_key=self.id_key) for name, part in self.channels.items()}
 
-    def _bases(self) -> Bases:
+    def _bases(self) -> Bases | Engine:
         """The knowledge bases, opened once for all copies of this retriever."""
 
-        def opened() -> Bases:
+        def opened() -> Bases | Engine:
             embedder = None if self.embeddings is None else as_embedder(self.embeddings)
-            return Bases(self.kb_names, root=self.root, embedder=embedder)
+            return open_bases(self.kb_names, root=self.root, embedder=embedder)
 
         return self.made.get("bases", [self.kb_names, self.root, self.embeddings], opened, keep=BASES_KEPT)
 

@@ -26,9 +26,13 @@ from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.reranking_events import announced
 from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Preset, load_preset
+from voicevault_retrievers.presets.structure import graph_over, store_of
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
+from voicevault_retrievers.structure import parent_store
+from voicevault_retrievers.structure.graph import GraphStore
+from voicevault_retrievers.structure.parents import Parents
 from voicevault_retrievers.types import Failure, Query, Ranking, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
@@ -47,6 +51,7 @@ class ComposedOptions(RetrieverOptions, total=False):
     rerank: Rerank | None
     max_chunks_per_page: int | None
     route: Routing | None
+    parents: Parents | None
     timeout: float | None
     on_error: OnError | None
 
@@ -60,8 +65,9 @@ class ComposedRetriever(PipelineRetriever):
     the channels of each route by name, or a router. `timeout` bounds a search in seconds, and once more the objects
     behind index nodes. `on_error` "skip" (the default) leaves out a channel or stage that fails, and the nodes say so;
     "raise" raises its error. A `preset`, or its name, says all of this itself; `k`, `timeout`, `on_error`, `fusion` and
-    `rerank` go over its own. `options` are those of `PipelineRetriever`. A `Query` with `history` is a question of a
-    conversation, which a rewriter such as FollowUp() in `expansion` reads.
+    `rerank` go over its own. `parents` are where its stage of that name reads in place of the knowledge bases:
+    RedisParents, a mapping, or what has `fetch(ids)`. `options` are those of `PipelineRetriever`. A `Query` with
+    `history` is a question of a conversation, which a rewriter such as FollowUp() in `expansion` reads.
 
     A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself.
     """
@@ -77,6 +83,7 @@ class ComposedRetriever(PipelineRetriever):
         rerank: Rerank | None = None,
         max_chunks_per_page: int | None = None,
         route: Routing | None = None,
+        parents: Parents | None = None,
         timeout: float | None = None,
         on_error: OnError | None = None,
         k: int | None = None,
@@ -93,6 +100,7 @@ class ComposedRetriever(PipelineRetriever):
         self.rerank = rerank
         self.max_chunks_per_page = max_chunks_per_page
         self.route = router_of(route)
+        self.parents = parents
         self.timeout = timeout
         self.on_error = on_error
         self._check()
@@ -177,10 +185,15 @@ class ComposedRetriever(PipelineRetriever):
         return self._over(*self._sources())
 
     def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
+        around, store = self._surroundings(), self._graph_store()
+        if store is not None:
+            beside(getattr(self, "channels", {}), {"graph": store})  # says where one is given as a channel too
         if self.preset is not None:
-            return self._varied(self.preset).build(channels, notes=notes, **self._surroundings())
+            own = {name: channel for name, channel in channels.items() if name != "graph" or store is None}
+            preset = self._varied(self.preset)
+            return preset.build(own, notes=notes, parents=self.parents, graph=store, **around)
         return compose(
-            channels,
+            channels if store is None else beside(channels, {"graph": graph_over(store, around.get("base"))}),
             weights=self.weights,
             depth=DEPTH if self.depth is None else self.depth,
             fusion=self.fusion,
@@ -192,6 +205,10 @@ class ComposedRetriever(PipelineRetriever):
             on_error=self.on_error or "skip",
             notes=notes,
         )
+
+    def _graph_store(self) -> GraphStore | None:
+        """The graph that is read in place of a base's, if one is given."""
+        return store_of(getattr(self, "graph", None))
 
     def _surroundings(self) -> dict[str, Any]:
         """What a preset's stages read from, and the language model that they ask."""
@@ -222,6 +239,11 @@ class ComposedRetriever(PipelineRetriever):
         own = {name: getattr(self, name) for name in ("weights", "depth", "max_chunks_per_page", "route")}
         taken = sorted(name for name, value in own.items() if value is not None)
         taken += ["expansion"] if self.expansion else []
+        if self.preset is None and self.parents is not None:
+            raise ConfigError(
+                "parents= is for the stage of that name of a preset: without one, put "
+                "ParentExpansionPostprocessor(store) behind the retriever"
+            )
         if self.preset is not None and taken:
             raise ConfigError(f"preset {self.preset.name!r} sets {', '.join(taken)}; give the preset or these")
 
@@ -235,7 +257,8 @@ class ComposedRetriever(PipelineRetriever):
         weights = {**(self.weights or {}), **self.narrowing.weights} or None
         preset = None if self.preset is None else self.preset.name
         rerank = self._reranker() or self.rerank
-        said = {"preset": preset, "weights": weights, "depth": self.depth, "rerank": rerank}
+        parents = None if self.parents is None else parent_store(self.parents)  # which does not show what is in it
+        said = {"preset": preset, "weights": weights, "depth": self.depth, "rerank": rerank, "parents": parents}
         return {**said, **{name: getattr(self, name) for name in names}}
 
 

@@ -17,6 +17,8 @@ from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.opening import open_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.flare.writers import text_model_of
 from voicevault_retrievers.lexical import BM25, Formula
@@ -34,15 +36,16 @@ from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
 from voicevault_retrievers.presets.sections import channel_of
-from voicevault_retrievers.presets.structure import structural
+from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.structure.graph import EmbeddedGraph
+from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphStore
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking
 
 H = TypeVar("H", bound="HybridRetriever")
 Structural = bool | Mapping[str, Any] | Channel
-KnowledgeBases = Sequence[str | Path | KnowledgeBase] | KnowledgeBase | str | Path
+Graph = Structural | GraphStore
+KnowledgeBases = Sequence[str | Path | KnowledgeBase | Engine] | KnowledgeBase | Engine | str | Path
 EmbedModel = BaseEmbedding | Embedder | str | None
 
 
@@ -50,21 +53,22 @@ class HybridOptions(ComposedOptions, total=False):
     """What a hybrid retriever takes by name, but for its preset, and what it searches."""
 
     questions: Structural
-    graph: Structural
+    graph: Graph
     flare: Any
 
 
 class HybridRetriever(ComposedRetriever):
     """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
 
-    It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`),
-    which are opened on first use, and `channels`, by name: each a Channel, a LlamaIndex retriever, an index, or a
-    vector store. `embed_model` is for bases whose model cannot be loaded by its name, and for the vector stores, which
-    else are searched with the `Settings.embed_model` that was set. `options` are those of `ComposedRetriever` and
-    `PipelineRetriever`.
+    It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`), or
+    one collection of an engine, by its address (see `engines.opening.connect`), which are opened on first use, and
+    `channels`, by name: each a Channel, a LlamaIndex retriever, an index, or a vector store. `embed_model` is for bases
+    whose model cannot be loaded by its name, and for the vector stores, which else are searched with the
+    `Settings.embed_model` that was set. `options` are those of `ComposedRetriever` and `PipelineRetriever`.
 
     `questions` and `graph` are channels of these names: True, or options, for those of the knowledge bases (see
-    `KnowledgeBase.questions` and `graph`), or a channel. `flare` is a Flare, or an LLM, which answers ANALYTICAL
+    `KnowledgeBase.questions` and `graph`), or a channel. A graph store, such as FalkorDBGraph, is searched as `graph`,
+    and all that a preset reads of a graph is read there. `flare` is a Flare, or an LLM, which answers ANALYTICAL
     questions, and has what it is not sure of searched for: see `Pipeline`.
     """
 
@@ -76,13 +80,13 @@ class HybridRetriever(ComposedRetriever):
         embed_model: EmbedModel = None,
         channels: Mapping[str, Part] | None = None,
         questions: Structural = False,
-        graph: Structural = False,
+        graph: Graph = False,
         flare: Any = None,
         preset: Preset | str | Path | None = None,
         **options: Unpack[ComposedOptions],
     ) -> None:
         super().__init__(preset=preset, **options)
-        self.kb_names = [kb_names] if isinstance(kb_names, str | Path | KnowledgeBase) else list(kb_names)
+        self.kb_names = [kb_names] if isinstance(kb_names, str | Path | KnowledgeBase | Engine) else list(kb_names)
         self.root = root
         self.embed_model = embed_model
         self.channels = beside({}, channels)
@@ -119,7 +123,9 @@ class HybridRetriever(ComposedRetriever):
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
         base = _InMemory(nodes, analyzer_of(language, analyzer), embed_model, chosen)
-        own = _channels(base, _wanted(chosen, formula))
+        apart = store_of(options.get("graph")) is not None
+        wanted = {name: made for name, made in _wanted(chosen, formula).items() if name != "graph" or not apart}
+        own = _channels(base, wanted)
         return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
 
     @classmethod
@@ -161,9 +167,9 @@ class HybridRetriever(ComposedRetriever):
         base: Any = None if not self.kb_names else self._searched.bases or _NotOpenBase()
         return {"base": base, "model": None if self.flare is None else text_model_of(self.flare.writer)}
 
-    def _bases(self) -> Bases:
+    def _bases(self) -> Bases | Engine:
         embedder = None if self.embed_model is None else as_embedder(self.embed_model)
-        return Bases(self.kb_names, root=self.root, embedder=embedder)
+        return open_bases(self.kb_names, root=self.root, embedder=embedder)
 
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         return self._searched.get()
@@ -198,17 +204,20 @@ class _Searched:
     """The channels of a retriever and all its copies, and what is known not to be searched."""
 
     def __init__(
-        self, bases: Callable[[], Bases] | None, wanted: Mapping[str, Mapping[str, Any]], given: Mapping[str, Channel]
+        self,
+        bases: Callable[[], Bases | Engine] | None,
+        wanted: Mapping[str, Mapping[str, Any]],
+        given: Mapping[str, Channel],
     ) -> None:
         self._open = bases
         self._wanted = wanted
         self.given = given
-        self._bases: Bases | None = None
+        self._bases: Bases | Engine | None = None
         self._made: tuple[Mapping[str, Channel], Sequence[Failure]] | None = None if bases else (given, ())
         self._mutex = Mutex()
 
     @property
-    def bases(self) -> Bases | None:
+    def bases(self) -> Bases | Engine | None:
         """The knowledge bases, where they are open."""
         return self._bases
 
@@ -237,7 +246,7 @@ class _Searched:
         if self._bases is None and self._open is not None:
             self._bases = self._open()
         own = {} if self._bases is None else _channels(self._bases, self._wanted)
-        return {**own, **self.given}, () if self._bases is None else self._bases.notes
+        return {**own, **self.given}, getattr(self._bases, "notes", ())
 
 
 class _NotOpen(Channel):

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from voicevault_retrievers.checks import flag, number, seconds_or_none, whole
+from voicevault_retrievers.engines.addresses import graph_store
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.presets.sections import choice, made, section
 from voicevault_retrievers.store.graphs import SnapshotGraph, graph_channel
+from voicevault_retrievers.structure.graph import GraphStore
+from voicevault_retrievers.structure.graph.channel import checked_store
 
 
 def _bm25(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +49,15 @@ def _questions(options: Mapping[str, Any]) -> dict[str, Any]:
 def _graph(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: options[key] for key in ("hops", "decay", "fan_out", "timeout") if key in options}
     graph_channel(SnapshotGraph(()), **given)  # says now what is wrong with them
-    return given
+    return given if options.get("store") is None else {**given, "store": opened_graph(options)}
+
+
+def opened_graph(options: Mapping[str, Any]) -> GraphStore:
+    """The graph store that options name by its address; it waits as long as they say, if they do."""
+    store = options["store"]
+    if not isinstance(store, str):
+        return checked_store(store)
+    return graph_store(store, **({} if options.get("timeout") is None else {"timeout": options["timeout"]}))
 
 
 CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -58,6 +69,6 @@ CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 CHANNEL_OPTIONS = {
     "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive", "operators"),
     "dense": ("model", "backend", "funnel"),
-    "graph": ("hops", "decay", "fan_out"),
+    "graph": ("store", "hops", "decay", "fan_out"),
     "questions": ("by", "questions"),
 }

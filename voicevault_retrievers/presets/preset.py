@@ -18,10 +18,12 @@ from voicevault_retrievers.presets.asking import expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
 from voicevault_retrievers.presets.sections import channel_of, choice, filled, known_backend, listed, made, section
-from voicevault_retrievers.presets.stages import Awaiting, confidence, stage, threshold
+from voicevault_retrievers.presets.stages import Around, Awaiting, confidence, stage, threshold
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.rerank.calibration import Confidence, Threshold, any_hit
+from voicevault_retrievers.structure.graph import GraphStore
+from voicevault_retrievers.structure.parents import Parents
 from voicevault_retrievers.types import Failure, Ranking
 
 VERSION = 1
@@ -102,10 +104,23 @@ class Preset:
             confidence=confidence(data.get("confidence"), stages),
         )
 
-    def over(self, base: Base, *, model: TextModel | None = None) -> Pipeline:
-        """The pipeline over a knowledge base, or several; `model` is for what needs a language model and names none."""
-        channels = {name: channel_of(base, name, options) for name, options in self.channels.items()}
-        return self.build(channels, notes=getattr(base, "notes", ()), base=base, model=model)
+    def over(
+        self,
+        base: Base,
+        *,
+        model: TextModel | None = None,
+        parents: Parents | None = None,
+        graph: GraphStore | None = None,
+    ) -> Pipeline:
+        """The pipeline over a knowledge base, or several; `model` is for what needs a language model and names none.
+
+        `parents` and `graph` are read in place of the base's own, but for what names its `store` in the preset. Raises
+        ConfigError where nothing would read them.
+        """
+        made = {name: options for name, options in self.channels.items() if name != "graph" or not self._apart(graph)}
+        channels = {name: channel_of(base, name, options) for name, options in made.items()}
+        notes = getattr(base, "notes", ())
+        return self.build(channels, notes=notes, base=base, model=model, parents=parents, graph=graph)
 
     def build(
         self,
@@ -114,12 +129,21 @@ class Preset:
         notes: Iterable[Failure] = (),
         base: Base | None = None,
         model: TextModel | None = None,
+        parents: Parents | None = None,
+        graph: GraphStore | None = None,
     ) -> Pipeline:
-        """The pipeline over channels of the names that the preset has; `base` is for stages that read from one."""
+        """The pipeline over channels of the names that the preset has; `base` is for stages that read from one.
+
+        A channel `graph` that is not among them is made over the store that the preset names, or over `graph`. The
+        other options are those of `over`.
+        """
+        self.refuse_unused(parents, graph)
+        channels = {**self._graph(base, graph), **channels}
         if set(channels) != set(self.channels):
             raise ConfigError(
                 f"preset {self.name!r} has the channels {sorted(self.channels)}, given {sorted(channels)}"
             )
+        around = Around(base, model, parents, graph)
         channel: Channel = fuse(
             channels, method=self.method, weights=self.weights, depth=self.depths, on_error=self.on_error
         )
@@ -128,7 +152,7 @@ class Preset:
         if self.route is not None:
             channel = self.route >> channel
         for one in self.stages:
-            own = one.given(base, model) if isinstance(one, Awaiting) else one
+            own = one.given(around) if isinstance(one, Awaiting) else one
             channel = channel >> own.over(channels)
         return Pipeline(
             channel,
@@ -140,6 +164,30 @@ class Preset:
             flare=self._flare(model),
             confidence=self.confidence,
         )
+
+    def refuse_unused(self, parents: Parents | None, graph: GraphStore | None) -> None:
+        """Raises ConfigError for a store that nothing of the preset would read: it names its own, or none at all."""
+        reading = {one.name for one in self.stages if isinstance(one, Awaiting)}
+        if parents is not None and "parents" not in reading:
+            raise ConfigError(
+                f"preset {self.name!r} has no stage parents without a store of its own: parents= would not be used"
+            )
+        if graph is not None and "graph_expansion" not in reading and not self._apart(graph):
+            raise ConfigError(
+                f"preset {self.name!r} has neither a channel graph nor a stage graph_expansion without a store of its "
+                "own: graph= would not be used"
+            )
+
+    def _graph(self, base: Base | None, graph: GraphStore | None) -> dict[str, Channel]:
+        """The channel of a graph that is not the base's, where the preset has one."""
+        options = self.channels.get("graph", {})
+        if self._apart(graph):
+            options = {**options, "store": graph}
+        return {"graph": channel_of(base, "graph", options)} if "store" in options else {}
+
+    def _apart(self, graph: GraphStore | None) -> bool:
+        """Whether the channel graph is over this store."""
+        return graph is not None and "store" not in self.channels.get("graph", {"store": None})
 
     def reranked(self, stages: Iterable[Stage]) -> Preset:
         """With other stages; what was judged by the calibration of a reranker that is gone, is so by a hit."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers.dense.weights import BACKENDS
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.presets.structure import graph_over
 
 T = TypeVar("T")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -55,8 +57,11 @@ def made(make: Callable[..., T], options: Mapping[str, Any]) -> T:
 
 
 def channel_of(base: Any, name: str, options: Mapping[str, Any]) -> Any:
-    """The channel of a base by its name; ConfigError where it has none such, or does not take the options."""
-    make = getattr(base, name, None)
+    """The channel of a base by its name, the graph's over a `store` where that is among the options.
+
+    Raises ConfigError where the base has none such, or it does not take the options.
+    """
+    make = partial(graph_over, base=base) if name == "graph" and "store" in options else getattr(base, name, None)
     if make is None:
         raise ConfigError(f"{name} is made of a knowledge base, which a {type(base).__name__} is not: use over(kb)")
     try:

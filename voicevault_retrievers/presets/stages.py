@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.diversity import MMR, NearDuplicates, PageCap
+from voicevault_retrievers.engines.addresses import parent_store
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.presets.channels import opened_graph
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
 from voicevault_retrievers.presets.sections import channel_of, known_backend, made, section
 from voicevault_retrievers.prompts import CallableTextModel
@@ -25,16 +29,27 @@ from voicevault_retrievers.rerank import (
 from voicevault_retrievers.rerank.calibration import LEAST, Confidence, any_hit
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS as RERANK_OPTIONS
 from voicevault_retrievers.structure import ParentExpansion
-from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion
+from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion, GraphStore
+from voicevault_retrievers.structure.parents import Parents
 from voicevault_retrievers.types import Query, Ranking
 
 DEFAULT_RERANKER = "ms-marco-MiniLM-L-12-v2"
 
 
-class Awaiting(Stage):
-    """A stage that reads from the base that a preset is over, or asks the language model that it is given."""
+@dataclass(frozen=True)
+class Around:
+    """What a preset is over: its base, the language model that it asks, and stores that are not the base's."""
 
-    def __init__(self, name: str, made: Callable[[Any, TextModel | None], Stage]) -> None:
+    base: Any = None
+    model: TextModel | None = None
+    parents: Parents | None = None
+    graph: GraphStore | None = None
+
+
+class Awaiting(Stage):
+    """A stage that reads from what a preset is over, or asks the language model that it is given."""
+
+    def __init__(self, name: str, made: Callable[[Around], Stage]) -> None:
         super().__init__()
         self.name = name
         self.made = made
@@ -43,13 +58,9 @@ class Awaiting(Stage):
         """Never asked: raises ConfigError."""
         raise ConfigError(f"the stage {self.name} is made with what a preset is over: use over(base)")
 
-    def given(self, base: Any, model: TextModel | None) -> Stage:
+    def given(self, around: Around) -> Stage:
         """The stage itself; ConfigError where what it needs is missing."""
-        if base is None and self.name != "llm_rerank":
-            raise ConfigError(
-                f"the stage {self.name} reads from a knowledge base: use over(kb), or build(channels, base=kb)"
-            )
-        return self.made(base, model)
+        return self.made(around)
 
     def __repr__(self) -> str:
         return self.name
@@ -78,25 +89,52 @@ def _llm_rerank(options: dict[str, Any]) -> Stage:
         return LLMRerank(served, **options)
     LLMRerank(CallableTextModel(str), **options)  # says now what is wrong with them
 
-    def over(base: Any, model: TextModel | None) -> Stage:
-        if model is None:
+    def over(around: Around) -> Stage:
+        if around.model is None:
             raise ConfigError("llm_rerank needs a language model: name one (ollama or openai), or give model=")
-        return LLMRerank(model, **options)
+        return LLMRerank(around.model, **options)
 
     return Awaiting("llm_rerank", over)
 
 
 def _parents(options: dict[str, Any]) -> Stage:
+    store, key = options.pop("store", None), {"key": options.pop("key")} if "key" in options else {}
     ParentExpansion({}, **options)
-    return Awaiting("parents", lambda base, model: ParentExpansion(base, **options))
+    if key and not isinstance(store, str):
+        raise ConfigError("the key of parents says where they are in a Redis: name it with store: redis://...")
+    if store is not None:
+        waits = {} if options.get("timeout") is None else {"timeout": options["timeout"]}
+        return ParentExpansion(parent_store(store, **key, **waits) if isinstance(store, str) else store, **options)
+
+    def over(around: Around) -> Stage:
+        return ParentExpansion(_from_base("parents", around) if around.parents is None else around.parents, **options)
+
+    return Awaiting("parents", over)
 
 
 def _graph_expansion(options: dict[str, Any]) -> Stage:
-    hops = {"depth": options.pop("hops")} if "hops" in options else {}
+    store, hops = options.pop("store", None), {"depth": options.pop("hops")} if "hops" in options else {}
     GraphExpansion(EmbeddedGraph(), **options, **hops)
-    return Awaiting(
-        "graph_expansion", lambda base, model: GraphExpansion(channel_of(base, "references", {}), **options, **hops)
-    )
+    if store is not None:
+        return GraphExpansion(opened_graph({**options, "store": store}), **options, **hops)
+
+    def over(around: Around) -> Stage:
+        graph = around.graph
+        if graph is None:
+            graph = channel_of(_from_base("graph_expansion", around, "graph"), "references", {})
+        return GraphExpansion(graph, **options, **hops)
+
+    return Awaiting("graph_expansion", over)
+
+
+def _from_base(stage: str, around: Around, given: str = "") -> Any:
+    """The base that a stage reads from; ConfigError where there is none."""
+    if around.base is None:
+        raise ConfigError(
+            f"the stage {stage} reads from a knowledge base: use over(kb), or build(channels, base=kb); or give "
+            f"{given or stage}= another store, or name its address as `store`"
+        )
+    return around.base
 
 
 def _page_cap(options: dict[str, Any]) -> Stage:
@@ -115,8 +153,18 @@ def _recency(options: dict[str, Any]) -> Stage:
     return RecencyRerank(**options)
 
 
+class _Weighted(WeightedRerank):
+    """A cosine that no channel gave is asked of the pipeline's dense channel, which goes by the stored vector."""
+
+    def over(self, channels: Mapping[str, Channel]) -> Stage:
+        twin = copy.copy(self)
+        twin.dense = channels.get("dense")
+        twin.blocking = twin.dense is not None
+        return twin
+
+
 def _weighted(options: dict[str, Any]) -> Stage:
-    return WeightedRerank(**options)
+    return _Weighted(**options)
 
 
 _STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {
@@ -130,16 +178,27 @@ _STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {
     "rerank": _rerank,
     "weighted": _weighted,
 }
-_STAGE_OPTIONS = {
-    "graph_expansion": ("seeds", "limit", "weight", "pool", "hops", "decay", "fan_out", "timeout"),
+_STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
+    "graph_expansion": ("store", "seeds", "limit", "weight", "pool", "hops", "decay", "fan_out", "timeout"),
     "llm_rerank": (*MODEL_OPTIONS, "depth", "top_n", "max_chars", "window", "stride", "prompt", "timeout"),
     "mmr": ("lambda_mult", "by", "depth", "timeout"),
     "near_duplicates": ("threshold", "by", "timeout"),
-    "parents": ("max_chars", "max_tokens", "id_key", "header_key", "merge", "levels", "min_children_ratio", "timeout"),
+    "parents": (
+        "store",
+        "key",
+        "max_chars",
+        "max_tokens",
+        "id_key",
+        "header_key",
+        "merge",
+        "levels",
+        "min_children_ratio",
+        "timeout",
+    ),
     "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
     "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
     "rerank": ("model", "backend", "depth", *RERANK_OPTIONS),
-    "weighted": ("weights", "depth", "scale_fused", "chunk_index_key", "chunks_in_file_key"),
+    "weighted": ("weights", "depth", "scale_fused", "timeout", "chunk_index_key", "chunks_in_file_key"),
 }
 
 

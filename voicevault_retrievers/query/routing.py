@@ -17,9 +17,13 @@ from voicevault_retrievers.fusion.fuse import Fused
 from voicevault_retrievers.prompts import filled
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter
+from voicevault_retrievers.structure.graph.references import RuleReferences
 from voicevault_retrievers.types import Failure, Query, Ranking, Route
 
 R = TypeVar("R", "RuleRouter", "ModelRouter")
+
+_SHORT = 100
+"""Characters of a question that may be a reference or a definition alone."""
 
 
 class Routes:
@@ -158,7 +162,7 @@ class ModelRouter(ModelRewriter):
 
     PROMPT = (
         "Which kind of question is the one below?\n"
-        "simple: it names one thing to look up, such as a section of a law, a code or a definition\n"
+        "simple: it names one thing to look up, such as a section of a law, a case or a definition\n"
         "standard: it asks for a fact or an explanation that one passage can give\n"
         "complex: it compares, asks several things, or asks for causes and effects\n"
         "analytical: it asks to analyse, evaluate or discuss\n"
@@ -256,7 +260,17 @@ def _pattern(*alternatives: str) -> Callable[[str], object]:
 def _alone(*alternatives: str) -> Callable[[str], object]:
     """A pattern for short questions: a long one is no reference, and would be tried in very many ways."""
     search = _pattern(*alternatives)
-    return lambda question: len(question) <= 100 and search(question)
+    return lambda question: len(question) <= _SHORT and search(question)
+
+
+def _reference_alone(question: str) -> bool:
+    """Whether a short question asks for a section and the like, or is nothing but what a graph reads as references."""
+    if len(question) > _SHORT:
+        return False
+    found = [one for one in _READER.read(question) if one.kind != "term"]
+    named = {at for one in found for at in range(one.start, one.end)}
+    rest = (letter for at, letter in enumerate(question) if at not in named)
+    return (bool(found) and not any(map(str.isalnum, rest))) or bool(_ASKED.search(question))
 
 
 def _several(question: str) -> bool:
@@ -289,7 +303,8 @@ _REFERENCE = (
     r"|of|the|and|in|der|des|dem|im)(?!\w)))(?P=more))*"
     r"\s*(?:say|state|mean|require|provide|regulate|sagen|regeln)?(?:\s+for)?\s*[?.]*$"
 )
-_CODE = r"^[\w.-]*\d[\w./-]*$|^(?-i:[A-Z]{2,})[ -]\d[\w./-]*$"
+_READER = RuleReferences()
+_ASKED = re.compile(_REFERENCE, re.IGNORECASE)
 _DEFINITION = (
     r"^(?:the\s+|die\s+)?(?:definition|meaning|bedeutung)\s+(?:of|von|des|der)\s+(?:\S+\s+){0,5}\S+\s*$"
     r"|^(?:define|definiere)\s+(?:\S+\s+){0,5}\S+\s*$"
@@ -329,7 +344,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(Route.COMPLEX, "a long question of several clauses", _clauses),
-    Rule(Route.SIMPLE, "a reference alone", _alone(_REFERENCE, _CODE)),
+    Rule(Route.SIMPLE, "a reference alone", _reference_alone),
     Rule(Route.SIMPLE, "a definition", _alone(_DEFINITION)),
 )
 """In order: the first that matches decides."""

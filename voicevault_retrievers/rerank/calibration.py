@@ -69,10 +69,12 @@ class Threshold:
             raise ConfigError(f"least is a probability from 0 to 1, not {self.least!r}")
 
     def __call__(self, ranking: Ranking) -> Confidence:
-        """Whether the most probable hit is at or above the threshold.
+        """Whether the most probable hit is at or above the threshold, or a graph found one as what the query names.
 
         Where the stage failed, if only in part, or scored none of the hits, it cannot tell: then as `any_hit`.
         """
+        if any(hit.by_name for hit in ranking):  # a reference is found by what it is called, which no text need repeat
+            return "ok"
         failed = any(failure.degrades and failure.stage == self.stage for failure in ranking.errors)
         votes = [vote for hit in ranking if (vote := hit.vote(self.stage)) is not None]
         scores = [vote.score for vote in votes if vote.score is not None]

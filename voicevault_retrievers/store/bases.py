@@ -9,7 +9,7 @@ from typing import Any
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.store import analyzers, manifest
+from voicevault_retrievers.store import analyzers, codec, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
@@ -30,7 +30,8 @@ class Bases:
     empty. A group that cannot be searched is skipped and noted; a base without an embedder is searched by keywords
     only, where others have one.
 
-    Where more than one is named, a chunk's id is `base:id`, whichever of them exist, and its `kb` says which.
+    Where more than one is named, a chunk's id is `base:id`, and so is its parent's, whichever of them exist; its
+    `kb` says which.
     `analyzer` and `embedder` are those of `KnowledgeBase.open`, for the bases made with them; others load their own by
     name. Raises ConfigError when a base is named twice, IncompatibleIndexError when none was made with what is given,
     and what `KnowledgeBase.open` does for one that is damaged.
@@ -125,11 +126,19 @@ class Bases:
         return self._graphs.of([self._view(base) for base in searched], folder)
 
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        """Those of the given parents that any base has, by id; a chunk of another base has no part in them."""
+        """Those of the given parents that are here, by id: `base:id`, as chunks name them, where several are named.
+
+        One that is asked for by its bare id all the same is that of the first base that has it.
+        """
+        wanted = list(codec.several(ids))
+        bases = [(base, self._prefix(base)) for base in self._searched()]
         found: dict[str, Chunk] = {}
-        wanted = list(ids)
-        for base in self._searched():
-            found = {**base.parents(wanted), **found}
+        for base, prefix in bases:
+            own = base.parents(one.removeprefix(prefix) for one in wanted if one.startswith(prefix))
+            found |= {prefix + one: parent.prefixed(prefix) for one, parent in own.items()}
+        for base, prefix in bases:
+            own = base.parents(one for one in wanted if one not in found)
+            found |= {one: parent.prefixed(prefix) for one, parent in own.items()}
         return found
 
     def reload(self) -> bool:
@@ -173,11 +182,15 @@ class Bases:
 
     def _view(self, base: KnowledgeBase) -> View:
         """The present commit of a base, its name in every id; kept while it is the same, for the filters' masks."""
-        new = base.view(f"{base.name}:" if len(self._paths) > 1 else "")
+        new = base.view(self._prefix(base))
         known = self._views.get(base.path)
         if known is None or known.snapshot is not new.snapshot:
             known = self._views[base.path] = new
         return known
+
+    def _prefix(self, base: KnowledgeBase) -> str:
+        """What stands before the ids of a base's chunks."""
+        return f"{base.name}:" if len(self._paths) > 1 else ""
 
     def _absent(self, path: Path, degrades: bool) -> Failure:
         # The names of others are not told: a result may go to somebody who is not to know of them.

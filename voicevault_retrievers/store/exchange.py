@@ -4,6 +4,10 @@ The first line is the header: format and version, how chunks are analysed and em
 are. Each other line is an object of one key, which says what it holds: a `source`, a `parent` or a `chunk`, in this
 order, by ascending name or id. A chunk's `vector` is little-endian float32 in base64. The last line, `end`, has the
 counts again and the sha256 of all that comes before it, so that a file that was cut or changed is not taken for whole.
+
+Where there are questions about the chunks the version is 2, and behind the chunks come each `note` that a chunk has no
+questions, and each `question`, as a chunk is written. Without them it is 1, as it was before there were questions: what
+reads that version alone refuses the other as newer.
 """
 
 from __future__ import annotations
@@ -19,36 +23,47 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from voicevault_retrievers.errors import ConfigError, DocumentError, StorageError
+from voicevault_retrievers.errors import ConfigError, DocumentError, IncompatibleIndexError, StorageError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, disk, embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import begin, checked, moved_to
 from voicevault_retrievers.store.embedding import Progress
-from voicevault_retrievers.store.exported import KINDS, Exported, Header
+from voicevault_retrievers.store.exported import KINDS, QUESTION_KINDS, Exported, Header
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import free
+from voicevault_retrievers.store.questions import LIMITS, question_snapshot
 from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.store.view import View
 from voicevault_retrievers.store.writer import reporting
+from voicevault_retrievers.structure.questions import COLLECTION
+from voicevault_retrievers.structure.questions.stale import MARK
 from voicevault_retrievers.types import Chunk
 
 File: TypeAlias = str | Path | IO[bytes]
 
 
 def export(kb: KnowledgeBase, file: File, *, vectors: bool = True, progress: Progress | None = None) -> int:
-    """Write all that is in a knowledge base; how many chunks that is.
+    """Write all that is in a knowledge base, and the questions about its chunks; how many chunks that is.
 
     The same chunks give the same bytes. A path gets the whole file or stays as it was; an open file is written to from
     where it is. Without `vectors` whoever imports makes them again. `progress` is told (done, total) of the chunks.
     Raises ConfigError for a path that is not a file's, IndexDamagedError where the base is damaged, StorageError where
-    the file cannot be written.
+    the file cannot be written, and IncompatibleIndexError where questions have vectors of another embedder.
     """
-    snapshot = kb.view().snapshot
-    if vectors:
-        checked(snapshot, range(len(snapshot.segments)))
-    lines = _sealed(snapshot, vectors and snapshot.manifest.embedder is not None, progress)
+    view = kb.view()
+    snapshot, questions = view.snapshot, question_snapshot(kb)
+    for one in (snapshot, questions) if vectors else ():
+        if one is not None:
+            checked(one, range(len(one.segments)))
+    if vectors and questions is not None and questions.manifest.embedder != snapshot.manifest.embedder:
+        raise IncompatibleIndexError(
+            f"the questions about {snapshot.folder.name!r} were not embedded as its chunks are: remove "
+            f"{questions.folder} and make them again, or export without vectors"
+        )
+    lines = _sealed(view, questions, vectors and snapshot.manifest.embedder is not None, progress)
     if isinstance(file, str | Path):
         _save(Path(file), lines)
     else:
@@ -81,21 +96,42 @@ def restore(
         first = _manifest(exported.header, analyzer, embedder, target.name)
         with reporting(target, "made"), moved_to(target) as folder:
             begin(folder, first)
-            with KnowledgeBase.open(folder, analyzer=analyzer, embedder=embedder, limits=limits) as kb:
+            with (
+                KnowledgeBase.open(folder, analyzer=analyzer, embedder=embedder, limits=limits) as kb,
+                _questions(kb, exported.header, analyzer, embedder) as questions,
+            ):
                 for block in exported.blocks():
                     kb.add(block.chunks, block.vectors, parents=block.parents, sources=block.sources)
+                    if questions is not None:
+                        questions.add(block.questions, block.question_vectors, parents=block.notes)
                     if progress:
                         progress(len(kb), exported.header.counts["chunk"])
     return KnowledgeBase.open(target, analyzer=analyzer, embedder=embedder, limits=limits)
 
 
-def _sealed(snapshot: Snapshot, vectors: bool, progress: Progress | None) -> Iterator[bytes]:
+def _questions(
+    kb: KnowledgeBase, header: Header, analyzer: SavedAnalyzer | None, embedder: Embedder | None
+) -> AbstractContextManager[KnowledgeBase | None]:
+    """An empty base for the questions of an export in that of its chunks; None where it has none."""
+    if not header.questions:
+        return nullcontext()
+    folder = kb.path / COLLECTION
+    begin(folder, Manifest.first(kb.analyzer, kb.manifest.embedder, kb.manifest.vectors))
+    makes = embedder if header.vectors else kb.embedder
+    return KnowledgeBase.open(folder, analyzer=analyzer, embedder=makes, limits=LIMITS)
+
+
+def _sealed(view: View, questions: Snapshot | None, vectors: bool, progress: Progress | None) -> Iterator[bytes]:
     """All lines, and the last one, which seals them."""
+    snapshot = view.snapshot
     totals = (len(snapshot.sources), sum(1 for _ in snapshot.parent_ids()), len(snapshot))
     counts = dict(zip(KINDS, totals, strict=True))
+    if questions is not None:
+        noted = sum(1 for _ in _notes(questions))
+        counts |= dict(zip(QUESTION_KINDS, (noted, len(questions)), strict=True))
     digest = hashlib.sha256()
     done = 0
-    for entry in _entries(snapshot, vectors, counts):
+    for entry in _entries(view, questions, vectors, counts):
         line = json.dumps(entry, allow_nan=False).encode() + b"\n"
         digest.update(line)
         yield line
@@ -105,15 +141,28 @@ def _sealed(snapshot: Snapshot, vectors: bool, progress: Progress | None) -> Ite
     yield json.dumps({"end": {**counts, "sha256": digest.hexdigest()}}).encode() + b"\n"
 
 
-def _entries(snapshot: Snapshot, vectors: bool, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _entries(view: View, questions: Snapshot | None, vectors: bool, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
+    snapshot = view.snapshot
     yield asdict(Header.of(snapshot.folder.name, snapshot.manifest, vectors, counts))
     for name in sorted(snapshot.sources):
         yield {"source": asdict(snapshot.sources[name])}
-    parents = map(snapshot.parent, snapshot.parent_ids())
-    yield from ({"parent": _fields(parent)} for parent in parents if parent is not None)
-    for chunk in snapshot:
-        vector = {"vector": b64encode(snapshot.vector(chunk.id).astype("<f4").tobytes()).decode()} if vectors else {}
-        yield {"chunk": {**_fields(chunk), **vector}}
+    yield from ({"parent": _fields(parent)} for parent in view.iter_parents())
+    yield from ({"chunk": chunk} for chunk in _chunks(view, vectors))
+    if questions is not None:
+        yield from ({"note": _fields(note)} for note in _notes(questions))
+        yield from ({"question": question} for question in _chunks(View(questions, lambda: None), vectors))
+
+
+def _chunks(view: View, vectors: bool) -> Iterator[dict[str, Any]]:
+    for chunks, rows in view.batches(vectors=vectors):
+        for at, chunk in enumerate(chunks):
+            row = {} if rows is None else {"vector": b64encode(rows[at].astype("<f4").tobytes()).decode()}
+            yield {**_fields(chunk), **row}
+
+
+def _notes(questions: Snapshot) -> Iterator[Chunk]:
+    """The notes beside questions, without the one that says of which commit of their base these are."""
+    return (note for note in View(questions, lambda: None).iter_parents() if note.id != MARK)
 
 
 def _fields(chunk: Chunk) -> dict[str, Any]:

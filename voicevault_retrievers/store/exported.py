@@ -6,7 +6,7 @@ import hashlib
 import json
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import IO, Any, NamedTuple, TypeAlias, get_args
 
@@ -20,14 +20,18 @@ from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import EmbedderEntry, Manifest, VectorSearch
 from voicevault_retrievers.store.sources import Source
+from voicevault_retrievers.structure.questions.kept import RESERVED
 from voicevault_retrievers.types import Chunk, Vector
 
 Entry: TypeAlias = Source | Chunk
 
 FORMAT = "voicevault"
-VERSION = 1
+VERSION = 2
+"""The newest: with questions. One without them is written as version 1, which says less and is read everywhere."""
 KINDS = ("source", "parent", "chunk")
 """What lines hold, in the order in which they come."""
+QUESTION_KINDS = ("note", "question")
+"""What lines hold of the questions about chunks, behind the others: which chunks have none, and the questions."""
 
 BLOCK = 4096
 BLOCK_BYTES = 32 * 1024 * 1024
@@ -53,10 +57,16 @@ class Header:
     vectors: bool
     counts: Mapping[str, int]
 
+    @property
+    def questions(self) -> bool:
+        """Whether questions about the chunks are exported with them."""
+        return self.version > 1
+
     @classmethod
     def of(cls, name: str, present: Manifest, vectors: bool, counts: Mapping[str, int]) -> Header:
+        version = VERSION if set(counts) > set(KINDS) else 1
         return cls(
-            FORMAT, VERSION, name, present.analyzer, present.analyzer_fingerprint, present.embedder, present.vectors,
+            FORMAT, version, name, present.analyzer, present.analyzer_fingerprint, present.embedder, present.vectors,
             vectors, counts,
         )  # fmt: skip
 
@@ -79,17 +89,23 @@ class Header:
         entry = None if line["embedder"] is None else _embedder(line["embedder"])
         if line["vectors"] and entry is None:
             raise ValueError("there are vectors, and no embedder that made them")
-        _check(line["counts"], **dict.fromkeys(KINDS, int))
+        _check(line["counts"], **dict.fromkeys(_kinds(line["version"]), int))
         return cls(**{**line, "embedder": entry})
 
 
 class Block(NamedTuple):
-    """Some of what an export holds; `vectors` has a row per chunk, and is None where the file has none."""
+    """Some of what an export holds.
+
+    `vectors` has a row per chunk and `question_vectors` per question; they are None where the file has none.
+    """
 
     sources: list[Source]
     parents: list[Chunk]
     chunks: list[Chunk]
     vectors: NDArray[np.float32] | None
+    notes: list[Chunk]
+    questions: list[Chunk]
+    question_vectors: NDArray[np.float32] | None
 
 
 class Exported:
@@ -117,27 +133,32 @@ class Exported:
 
     def blocks(self) -> Iterator[Block]:
         """All that comes after the header; the last block when the file has been found whole."""
-        held, rows, size = _nothing(), list[Vector](), 0
+        held, rows, size = _nothing(), _nothing(), 0
         for kind, entry, row in self._entries():
             held[kind].append(entry)
-            rows += [] if row is None else [row]
+            rows[kind] += [] if row is None else [row]
             size += len(self._line)
             if size >= BLOCK_BYTES or sum(map(len, held.values())) >= BLOCK:
                 yield self._block(held, rows)
-                held, rows, size = _nothing(), [], 0
+                held, rows, size = _nothing(), _nothing(), 0
         yield self._block(held, rows)
 
-    def _block(self, held: Mapping[str, list[Any]], rows: Sequence[Vector]) -> Block:
-        vectors = np.array(rows, dtype=np.float32).reshape(-1, self._dimension) if self.header.vectors else None
-        return Block(held["source"], held["parent"], held["chunk"], vectors)
+    def _block(self, held: Mapping[str, list[Any]], rows: Mapping[str, Sequence[Vector]]) -> Block:
+        vectors, others = (self._stacked(rows[kind]) for kind in ("chunk", "question"))
+        source, parent, chunk, note, question = (held[kind] for kind in (*KINDS, *QUESTION_KINDS))
+        return Block(source, parent, chunk, vectors, note, question, others)
+
+    def _stacked(self, rows: Sequence[Vector]) -> NDArray[np.float32] | None:
+        return np.array(rows, dtype=np.float32).reshape(-1, self._dimension) if self.header.vectors else None
 
     def _entries(self) -> Iterator[tuple[str, Entry, Vector | None]]:
-        counts = dict.fromkeys(KINDS, 0)
+        kinds = _kinds(self.header.version)
+        counts = dict.fromkeys(kinds, 0)
         last = (-1, "")
         while "end" not in (line := self._next(self._longest)):
             try:
                 kind, entry, row = self._read(line)
-                place = KINDS.index(kind), entry.name if isinstance(entry, Source) else entry.id
+                place = kinds.index(kind), entry.name if isinstance(entry, Source) else entry.id
                 if place <= last:
                     raise ValueError(f"{kind} {place[1]!r} comes after {last[1]!r}: names and ids ascend, each is once")
             except (TypeError, ValueError) as error:
@@ -151,15 +172,17 @@ class Exported:
 
     def _read(self, line: dict[str, Any]) -> tuple[str, Entry, Vector | None]:
         kind = next(iter(line), "")
-        if kind not in KINDS or len(line) != 1:
-            raise ValueError(f"expected one key of {', '.join(KINDS)} and end, found {sorted(line)}")
+        kinds = _kinds(self.header.version)
+        if kind not in kinds or len(line) != 1:
+            raise ValueError(f"expected one key of {', '.join(kinds)} and end, found {sorted(line)}")
         held = line[kind]
         if kind == "source":
             _check(held, **{field.name: str for field in fields(Source)})
             return kind, Source(**held), None
-        vector = {"vector": str} if kind == "chunk" and self.header.vectors else {}
+        vector = {"vector": str} if kind in ("chunk", "question") and self.header.vectors else {}
         _check(held, id=str, text=str, parent_id=str | None, metadata=dict, **vector)
-        (chunk,) = codec.kept([Chunk(held["id"], held["text"], held["parent_id"], held["metadata"])], "", self._limits)
+        limits = _of_questions(self._limits) if kind in QUESTION_KINDS else self._limits
+        (chunk,) = codec.kept([Chunk(held["id"], held["text"], held["parent_id"], held["metadata"])], "", limits)
         return kind, chunk, self._row(held["vector"]) if vector else None
 
     def _row(self, encoded: str) -> Vector:
@@ -174,7 +197,7 @@ class Exported:
     @property
     def _longest(self) -> int:
         """Bytes of the longest line that can hold what the limits allow."""
-        limits = self._limits
+        limits = _of_questions(self._limits) if self.header.questions else self._limits
         return _ESCAPED * (limits.text + limits.metadata + 2 * limits.id) + 6 * self._dimension + _HEADER_BYTES
 
     def _next(self, longest: int) -> dict[str, Any]:
@@ -209,7 +232,23 @@ def _embedder(held: dict[str, Any]) -> EmbedderEntry:
 
 
 def _nothing() -> dict[str, list[Any]]:
-    return {kind: [] for kind in KINDS}
+    return {kind: [] for kind in (*KINDS, *QUESTION_KINDS)}
+
+
+def _kinds(version: int) -> tuple[str, ...]:
+    """What the lines of a version hold."""
+    return (*KINDS, *QUESTION_KINDS) if version > 1 else KINDS
+
+
+def _of_questions(limits: Limits) -> Limits:
+    """What a question may be where chunks are within some limits: it has its chunk's metadata, and names it."""
+    return replace(
+        limits,
+        text=max(limits.text, Limits().text),
+        metadata=limits.metadata + 8 * limits.id + 1024,
+        keys=limits.keys + len(RESERVED),
+        id=limits.id + 32,
+    )
 
 
 def _check(held: Any, **types: Any) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
+from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, StorageError
+from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.store import disk
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.structure.graph import (
@@ -19,14 +24,20 @@ from voicevault_retrievers.structure.graph import (
     Entry,
     GraphChannel,
     GraphStats,
-    ReferenceReader,
     RuleReferences,
     build_graph,
     declared_laws,
+    saved,
 )
+from voicevault_retrievers.structure.graph.building import entry_of
+from voicevault_retrievers.structure.graph.laws import plain
+from voicevault_retrievers.structure.graph.saved import Saved
 from voicevault_retrievers.types import Chunk
 
 FILE = "references.graph"
+
+_NARROWED = 16
+"""For how many sets of declared laws a graph is kept as those see it who see no others."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,10 +65,32 @@ def update_graph(base: Base, progress: Callable[[int], None] | None = None) -> G
     A base without the file is searched as well: its graph is made of all chunks when it is first asked. `progress` is
     told how many chunks are done. Raises StorageError where the file cannot be written.
     """
-    graph, _, update = _present([base.view()], base.path, progress)
-    if update.read or update.removed or not (base.path / FILE).is_file():
-        graph.save(base.path / FILE)
+    now = _present([base.view()])
+    reader = RuleReferences(_together(_declared(now.values())))
+    graph, update, current = _made(now, reader, base.path / FILE, progress)
+    if update.read or update.removed or not current:
+        saved.write(base.path / FILE, graph.entries(), _identity(reader))
     return update
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with the file of a graph in a knowledge base's folder; None where it is sound, or not there."""
+    file = folder / FILE
+    try:
+        if file.is_file():
+            saved.read(file)
+    except IncompatibleIndexError:
+        return None
+    except (IndexDamagedError, StorageError) as error:
+        return str(error)
+    return None
+
+
+def drop_damaged(folder: Path) -> None:
+    """Remove a graph's file that is damaged: it is made anew of the chunks."""
+    if damage(folder) is not None:
+        disk.remove(folder / FILE)
+        disk.flush_folder(folder)
 
 
 class KeptGraph:
@@ -78,40 +111,77 @@ class KeptGraph:
 class SnapshotGraph:
     """The graph of the chunks of views, made when it is first asked: of `folder`'s file, where that has one.
 
-    References are read by rules, which know the laws that the chunks declare ("may be cited as ..."). Nothing is put in
-    or deleted: what the chunks state, their knowledge base says.
+    References are read by rules, which know the laws that the chunks declare ("may be cited as ..."). What reads them
+    is had without the graph. Nothing is put in or deleted: what the chunks state, their knowledge base says.
     """
 
     def __init__(self, views: Sequence[View], folder: Path | None = None) -> None:
         self._views = views
         self._folder = folder
         self._lock = Mutex()
+        self._reading = Mutex()
+        self._laws: list[_Declared] | None = None
+        self._narrowed: Recent[str, NarrowedGraph] = Recent(_NARROWED)
 
     @property
     def snapshots(self) -> list[Snapshot]:
         """The commits that it is of."""
         return [view.snapshot for view in self._views]
 
-    @cached_property
-    def _made(self) -> tuple[EmbeddedGraph, RuleReferences]:
-        graph, reader, _ = _present(self._views, self._folder)
-        return graph, reader
-
     @property
     def graph(self) -> EmbeddedGraph:
         """The graph itself."""
         with self._lock:
-            return self._made[0]
+            return self._graph
+
+    @cached_property
+    def _graph(self) -> EmbeddedGraph:
+        now = _present(self._views)
+        self._declarations(now)
+        graph, _, _ = _made(now, self.reader, None if self._folder is None else self._folder / FILE)
+        return graph
 
     @property
-    def reader(self) -> ReferenceReader:
-        """What reads references out of a query as it read them out of the chunks."""
-        with self._lock:
-            return self._made[1]
+    def reader(self) -> RuleReferences:
+        """What reads references out of a query as it read them out of the chunks; had without making the graph."""
+        with self._reading:
+            return self._reader
+
+    @cached_property
+    def _reader(self) -> RuleReferences:
+        return RuleReferences(_together(self._declarations()))
+
+    def _declarations(self, now: Mapping[str, Chunk] | None = None) -> list[_Declared]:
+        """What chunks declare, read once; `now` are all chunks where somebody has them."""
+        with self._reading:
+            if self._laws is None:
+                self._laws = _declared((_present(self._views) if now is None else now).values())
+            return self._laws
 
     def read(self, text: str) -> Any:
         """The references in a text."""
         return self.reader.read(text)
+
+    def seen_by(self, require: Filter) -> SnapshotGraph | NarrowedGraph:
+        """The graph, and what reads queries, for those who see what passes a filter.
+
+        It knows the laws that these chunks declare: what others declare changes nothing that is found.
+        """
+        passes, declared = compile_filter(require), self._declarations()
+        permitted = [one for one in declared if passes(one.metadata)]
+        if len(permitted) == len(declared):
+            return self
+        laws = _together(permitted)
+        hidden = {name: others for name, others in self.reader.laws.more.items() if tuple(laws.get(name, ())) != others}
+        if not hidden:
+            return self
+        key = repr(laws)
+        with self._reading:
+            narrowed = self._narrowed.get(key)
+            if narrowed is None:
+                narrowed = NarrowedGraph(self, RuleReferences(laws), hidden)
+                self._narrowed.put(key, narrowed)
+            return narrowed
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Put in nothing that the knowledge base does not hold: raises TypeError."""
@@ -141,44 +211,118 @@ class SnapshotGraph:
         return f"SnapshotGraph({', '.join(repr(view.snapshot.folder.name) for view in self._views)})"
 
 
+class NarrowedGraph:
+    """A graph as it is where some laws are not declared: chunks that name one of them are read without."""
+
+    def __init__(self, whole: SnapshotGraph, reader: RuleReferences, hidden: Mapping[str, Sequence[str]]) -> None:
+        self._whole = whole
+        self._hidden = {plain(written) for name, others in hidden.items() for written in (name, *others)}
+        self._lock = Mutex()
+        self.reader = reader
+
+    @cached_property
+    def _other(self) -> EmbeddedGraph:
+        """What the chunks state that are read in another way."""
+        chunks = (entry.chunk for entry in self._whole.graph.entries() if self._names_hidden(entry.chunk))
+        return EmbeddedGraph(entry_of(chunk, self.reader) for chunk in chunks)
+
+    def _names_hidden(self, chunk: Chunk) -> bool:
+        said = plain(" ".join((chunk.text, *(value for value in chunk.metadata.values() if isinstance(value, str)))))
+        return any(name in said for name in self._hidden)
+
+    def read(self, text: str) -> Any:
+        """The references in a text."""
+        return self.reader.read(text)
+
+    def find(self, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """As `GraphStore.find`; a key that nothing states now may be among them."""
+        other, whole = self.other.find(names), self._whole.find(names)
+        return {name: sorted({*other[name], *whole[name]}) for name in names}
+
+    def edges(self, nodes: Sequence[str]) -> Sequence[Edge]:
+        """As `GraphStore.edges`."""
+        edges, other = self._whole.edges(nodes), self.other
+        read_anew = other.chunks(list({edge.owner for edge in edges}))
+        return [*(edge for edge in edges if edge.owner not in read_anew), *other.edges(nodes)]
+
+    def chunks(self, ids: Sequence[str]) -> Mapping[str, Chunk]:
+        """As `GraphStore.chunks`."""
+        return self._whole.chunks(ids)
+
+    @property
+    def other(self) -> EmbeddedGraph:
+        """What the chunks state that name a law which is not declared here."""
+        with self._lock:
+            return self._other
+
+
+class _Declared(NamedTuple):
+    """The laws that a chunk declares, with other ways to write each."""
+
+    metadata: Mapping[str, Any]
+    laws: Mapping[str, Sequence[str]]
+
+
 def graph_channel(graph: SnapshotGraph, *, hops: int = 2, **options: Any) -> GraphChannel:
     """The channel over a graph; `hops` is how many chunks a path may pass, the others are of `GraphChannel`."""
     return GraphChannel(graph, reader=graph, depth=hops, **options)
 
 
-def _present(
-    views: Sequence[View], folder: Path | None, progress: Callable[[int], None] | None = None
-) -> tuple[EmbeddedGraph, RuleReferences, GraphUpdate]:
-    """The graph of all chunks, what the file has of them being taken from there, and what read their references."""
-    now = {chunk.id: chunk for view in views for part in view.parts for chunk in _living(part.rows)}
-    reader = _reader(now.values())
-    graph = _kept(None if folder is None else folder / FILE)
-    known = graph.entries()
-    if repr(_reader(entry.chunk for entry in known)) != repr(reader):
-        graph, known = EmbeddedGraph(), []  # a law that is declared now may be meant anywhere
-    kept = {entry.chunk.id for entry in known if now.get(entry.chunk.id) == entry.chunk}
-    gone = [entry.chunk.id for entry in known if entry.chunk.id not in now]
-    graph.delete(gone)
-    read = build_graph(
-        (chunk for one, chunk in now.items() if one not in kept), graph, reader=reader, progress=progress
-    )
-    return graph, reader, GraphUpdate(read, len(gone), len(kept))
+def _present(views: Sequence[View]) -> dict[str, Chunk]:
+    """All chunks, by ascending id: which of two laws of one short name is meant does not hang on how they are kept."""
+    chunks = (chunk for view in views for part in view.parts for chunk in _living(part.rows))
+    return {chunk.id: chunk for chunk in sorted(chunks, key=attrgetter("id"))}
 
 
-def _kept(file: Path | None) -> EmbeddedGraph:
-    """The graph in a file; an empty one where there is none, or one that cannot be read: all is in the chunks."""
+def _made(
+    now: Mapping[str, Chunk],
+    reader: RuleReferences,
+    file: Path | None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[EmbeddedGraph, GraphUpdate, bool]:
+    """The graph of chunks, what the file has of them being taken from there; and whether that was read as they are.
+
+    A law that is declared now may be meant anywhere: of a file that was read with others nothing is taken.
+    """
+    kept = _kept(file)
+    current = kept.reader == _identity(reader)
+    entries = {entry.chunk.id: entry for entry in kept.entries} if current else {}
+    same = {one: entry for one, entry in entries.items() if now.get(one) == entry.chunk}
+    graph = EmbeddedGraph(same.values())
+    new = (chunk for one, chunk in now.items() if one not in same)
+    read = build_graph(new, graph, reader=reader, progress=progress)
+    return graph, GraphUpdate(read, sum(one not in now for one in entries), len(same)), current
+
+
+def _kept(file: Path | None) -> Saved:
+    """What is in a file; nothing where there is none, or one that cannot be read: all is in the chunks."""
     if file is None or not file.is_file():
-        return EmbeddedGraph()
+        return Saved([])
     try:
-        return EmbeddedGraph.load(file)
+        return saved.load(file)
     except (IndexDamagedError, IncompatibleIndexError) as error:
         _LOG.warning("%s; it is made anew of the chunks", error)
-        return EmbeddedGraph()
+        return Saved([])
 
 
 def _living(rows: Rows) -> Iterator[Chunk]:
     return (rows.chunks[at] for at in range(len(rows)) if rows.live is None or rows.live[at])
 
 
-def _reader(chunks: Iterable[Chunk]) -> RuleReferences:
-    return RuleReferences(declared_laws(chunk.text for chunk in chunks))
+def _declared(chunks: Iterable[Chunk]) -> list[_Declared]:
+    """What chunks declare, of those that declare something."""
+    return [_Declared(chunk.metadata, laws) for chunk in chunks if (laws := declared_laws([chunk.text]))]
+
+
+def _together(declared: Iterable[_Declared]) -> dict[str, list[str]]:
+    """The laws that some chunks declare."""
+    found: dict[str, dict[str, None]] = {}
+    for one in declared:
+        for name, others in one.laws.items():
+            found.setdefault(name, {}).update(dict.fromkeys(others))
+    return {name: list(others) for name, others in found.items()}
+
+
+def _identity(reader: RuleReferences) -> str:
+    """What tells a reader from those that know other laws."""
+    return hashlib.sha256(repr(reader).encode()).hexdigest()

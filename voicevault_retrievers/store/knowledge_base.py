@@ -170,9 +170,10 @@ class KnowledgeBase(Searched):
         """Make all that is derived from the chunks again, with the analyzer as it is installed now, and open the base.
 
         The remedy where the stemmer has changed, and where files of postings, ids or columns are damaged or missing.
-        Chunks, ids and vectors stay as they are; a repair that is killed leaves the base as it was. `progress` is told
-        (done, total) of the chunks. Raises LockedError while another process writes, IndexDamagedError where chunks,
-        vectors, tombstones, the log or the manifest are damaged, and as `open` does.
+        Chunks, ids and vectors stay as they are; a repair that is killed leaves the base as it was. The questions about
+        the chunks are repaired as well, and a damaged file of their graph is removed, which is made anew. `progress` is
+        told (done, total) of the chunks. Raises LockedError while another process writes, IndexDamagedError where
+        chunks, vectors, tombstones, the log or the manifest are damaged, of the questions too, and as `open` does.
         """
         folder = existing(base, root)
         with reporting(folder, "repaired"):
@@ -364,7 +365,7 @@ class KnowledgeBase(Searched):
         return self._writer.reload()
 
     def verify(self) -> list[str]:
-        """What is wrong on disk, every file read in full; empty when all is sound."""
+        """What is wrong on disk, its questions and its graph's file too, every file read in full; empty for nothing."""
         return problems(self.path, self.analyzer)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import vacant
+from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
 from voicevault_retrievers.text import CustomAnalyzer
@@ -23,7 +24,7 @@ from voicevault_retrievers.types import Chunk
 Base: TypeAlias = Any
 """A knowledge base, whose class itself asks this module for its channel."""
 
-_LIMITS = Limits(text=1_000_000, metadata=1 << 24, keys=1 << 16, depth=256, id=1 << 16)
+LIMITS = Limits(text=1_000_000, metadata=1 << 24, keys=1 << 16, depth=256, id=1 << 16)
 """What a chunk may be, its base has said."""
 
 
@@ -102,6 +103,14 @@ def has_questions(kb: Base) -> bool:
     return not vacant(kb.path / COLLECTION)
 
 
+def question_snapshot(kb: Base) -> Snapshot | None:
+    """The questions about a knowledge base's chunks at their present commit; None where there are none."""
+    if not has_questions(kb):
+        return None
+    analyzer = kb.analyzer if isinstance(kb.analyzer, CustomAnalyzer) else None
+    return Snapshot.open(kb.path / COLLECTION, analyzer=analyzer)
+
+
 def question_channel(kb: Base, **options: Any) -> QuestionChannel:
     """The channel over the questions about a knowledge base's chunks; `options` are those of `QuestionIndex.channel`.
 
@@ -117,7 +126,7 @@ def question_channel(kb: Base, **options: Any) -> QuestionChannel:
 
 def _index(kb: Base, wait: float) -> QuestionIndex:
     analyzer = kb.analyzer if isinstance(kb.analyzer, CustomAnalyzer) else None
-    base = type(kb).open(kb.path / COLLECTION, analyzer=analyzer, embedder=_embedder(kb), wait=wait, limits=_LIMITS)
+    base = type(kb).open(kb.path / COLLECTION, analyzer=analyzer, embedder=_embedder(kb), wait=wait, limits=LIMITS)
     return QuestionIndex(QuestionBase(base), kb, lambda: _commit(kb))
 
 

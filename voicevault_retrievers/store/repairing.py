@@ -16,18 +16,36 @@ from voicevault_retrievers.store import analyzers, codec, disk, files, log, mani
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import sweep, written
 from voicevault_retrievers.store.embedding import Progress
+from voicevault_retrievers.store.graphs import drop_damaged
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.manifest import SegmentEntry
 from voicevault_retrievers.store.merging import Merged
+from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.structure.questions import COLLECTION
 from voicevault_retrievers.types import Chunk
 
 
 def repair(folder: Path, given: SavedAnalyzer | None, progress: Progress | None = None) -> None:
+    """Make again what is derived: of the chunks, then of the questions about them; and drop a damaged graph.
+
+    Raises as `KnowledgeBase.repair` does. Where questions cannot be repaired the chunks are by then.
+    """
+    _rewrite(folder, given, progress)
+    drop_damaged(folder)
+    questions = folder / COLLECTION
+    if not vacant(questions):
+        try:
+            _rewrite(questions, given, None)
+        except IndexDamagedError as error:
+            remedy = f"the chunks are repaired: restore {questions}, or remove that folder and make the questions again"
+            raise IndexDamagedError(f"{error}; {remedy}") from error
+
+
+def _rewrite(folder: Path, given: SavedAnalyzer | None, progress: Progress | None) -> None:
     """Write every segment again from its chunks and vectors, under the lock; one manifest commits all.
 
-    Deleted chunks are left out, and a damaged end of the log is set aside. Raises as `KnowledgeBase.repair` does,
-    before anything is written.
+    Deleted chunks are left out, and a damaged end of the log is set aside. Raises before anything is written.
     """
     lock = Lock(folder / "lock")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from voicevault_retrievers.hybrid import HybridSearch
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.questions import question_channel
-from voicevault_retrievers.store.view import View
+from voicevault_retrievers.store.view import Batch, View
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.structure.questions import QuestionChannel
+from voicevault_retrievers.types import Chunk
 
 
 class Searched(HybridSearch, ABC):
@@ -27,6 +29,20 @@ class Searched(HybridSearch, ABC):
 
     @abstractmethod
     def view(self, prefix: str = "") -> View: ...
+
+    def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[Batch]:
+        """The chunks with their vectors, `size` at a time, by ascending id: for a copy in another engine.
+
+        All are of the commit that is present when this is called, whatever is written meanwhile. To go on where a copy
+        was cut off, say `after` which id it had come: that of a batch's last chunk. A batch's `vectors` are float32
+        (n, dimension), of length 1; None without an embedder, or where `vectors` is false. Raises ConfigError for a
+        size that is not above 0.
+        """
+        return self.view().batches(size, after=after, vectors=vectors)
+
+    def iter_parents(self) -> Iterator[Chunk]:
+        """All parents of the present commit, by ascending id."""
+        return self.view().iter_parents()
 
     def bm25(self, **options: Any) -> BM25:
         """The keyword channel over the present chunks; `options` are those of `BM25`."""

@@ -11,16 +11,32 @@ import numpy as np
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import log, manifest, segment
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.graphs import damage
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
+from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.structure.questions import COLLECTION
 
 
 def problems(folder: Path, analyzer: SavedAnalyzer | None = None) -> list[str]:
     """What is wrong in a knowledge base's folder, a line each; empty when all is sound.
 
+    Of the chunks, of the questions about them, and of the file of their graph. A custom analyzer has to be given.
+    """
+    found = _wrong(folder, analyzer)
+    questions = folder / COLLECTION
+    if not vacant(questions):
+        found += [f"questions: {line}" for line in _wrong(questions, analyzer)]
+    graph = damage(folder)
+    return found if graph is None else [*found, graph]
+
+
+def _wrong(folder: Path, analyzer: SavedAnalyzer | None) -> list[str]:
+    """What is wrong with chunks.
+
     Sizes, sha256 and crc32 of every file; that chunks, ids, postings and vectors join; that no chunk is live twice;
     what deleted chunks take from the counts; that the log is whole, and whether some of it was set aside. What is seen
-    while another process seals is looked at again. A custom analyzer has to be given.
+    while another process seals is looked at again.
     """
     sound: list[SegmentEntry] = []
     while True:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.dense.sampling import SIZE, Sample
@@ -22,6 +27,13 @@ from voicevault_retrievers.store.chroma import Chroma, ChromaVectors
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.types import Chunk, Vector
+
+
+class Batch(NamedTuple):
+    """Some chunks, by ascending id; `vectors` (n, dimension) has their rows, None where there are none."""
+
+    chunks: list[Chunk]
+    vectors: NDArray[np.float32] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +52,21 @@ class View:
     def dense(self, **options: Any) -> VectorChannel:
         """The vector channel; as `KnowledgeBase.dense`."""
         return vector_channel([self], self.embedder(), self.snapshot.folder.name, **options)
+
+    def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[Batch]:
+        """The chunks; as `KnowledgeBase.batches`."""
+        return self._batches(whole("size", size), after, vectors and self.snapshot.manifest.embedder is not None)
+
+    def _batches(self, size: int, after: str | None, vectors: bool) -> Iterator[Batch]:
+        ids = (one for one in self.snapshot.ids() if after is None or self.prefix + one > after)
+        while some := list(islice(ids, size)):
+            chunks = [chunk.prefixed(self.prefix) for one in some if (chunk := self.snapshot.get(one)) is not None]
+            yield Batch(chunks, np.array([self.snapshot.vector(one) for one in some]) if vectors else None)
+
+    def iter_parents(self) -> Iterator[Chunk]:
+        """The parents; as `KnowledgeBase.iter_parents`."""
+        found = map(self.snapshot.parent, self.snapshot.parent_ids())
+        return (parent.prefixed(self.prefix) for parent in found if parent is not None)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -119,8 +146,7 @@ class _Several:
 
 def _prefixed(rows: Rows, prefix: str) -> Rows:
     def chunk(at: int) -> Chunk:
-        found = rows.chunks[at]
-        return replace(found, id=prefix + found.id)
+        return rows.chunks[at].prefixed(prefix)
 
     ids = Lazy(len(rows), lambda at: prefix + rows.ids[at])
     return Rows(Lazy(len(rows), chunk), ids, rows.live, rows.columns)

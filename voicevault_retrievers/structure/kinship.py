@@ -67,6 +67,7 @@ class Ancestors:
         self._level = 0
         self._latest = [(hit.chunk.kb, hit.chunk) for hit in ranking]
         self._found = {self.own(hit.chunk) for hit in ranking}
+        self._several = {kb for kb, chunk in self._latest if kb and chunk.id.startswith(f"{kb}:")}
         self._children: defaultdict[Key, set[Key]] = defaultdict(set)
 
     def wanted(self) -> list[str]:
@@ -84,14 +85,14 @@ class Ancestors:
         self._latest = []
         self.parents |= wanted
         headers = self.headers if self._level == 1 else {}
-        return list(dict.fromkeys(wanted_id for _, wanted_id in (*wanted, *headers)))
+        return list(dict.fromkeys(one for key in (*wanted, *headers) for one in self._names(key)))
 
     def learn(self, found: Mapping[str, Chunk]) -> None:
         """Take in those of the wanted that the store has."""
         if self._level == 1:
-            self.headers = {key: _of(key, found) for key in self.headers}
+            self.headers = {key: self._of(key, found) for key in self.headers}
         for key in [key for key, parent in self.parents.items() if parent is None]:
-            parent = _of(key, found)
+            parent = self._of(key, found)
             if parent is not None:
                 self.parents[key] = parent
                 self._latest.append((key[0], parent))
@@ -136,17 +137,20 @@ class Ancestors:
         """The knowledge base and the id of a chunk's parent; None where it has none."""
         return _key(kb, self._kinship.parent_of(chunk) or chunk.metadata.get(self._naming.id_key or ""))
 
+    def _names(self, key: Key) -> list[str]:
+        """What a store may know an id by: what metadata names is called `base:id` too where several are searched."""
+        kb, named = key
+        return [named, f"{kb}:{named}"] if kb in self._several and not named.startswith(f"{kb}:") else [named]
+
+    def _of(self, key: Key, found: Mapping[str, Chunk]) -> Chunk | None:
+        """What a store has of this id that is not empty and of no other knowledge base; None where it has nothing."""
+        kb = key[0]
+        chunks = (found.get(name) for name in self._names(key))
+        return next((one for one in chunks if one and one.text and not (kb and one.kb and one.kb != kb)), None)
+
 
 def _key(kb: str, named: Any) -> Key | None:
     return (kb, str(named)) if isinstance(named, str | int) and str(named) else None
-
-
-def _of(key: Key, found: Mapping[str, Chunk]) -> Chunk | None:
-    """What a store has of this id; None where that is empty, or of another knowledge base."""
-    kb, named = key
-    chunk = found.get(named)
-    strange = chunk is None or not chunk.text or (kb and chunk.kb and chunk.kb != kb)
-    return None if strange else chunk
 
 
 def _whole(value: Any) -> int | None:

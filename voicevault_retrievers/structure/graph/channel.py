@@ -62,10 +62,11 @@ class GraphChannel(Leaf):
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         """For each wording at most k chunks, best first."""
-        return [run(self.store, self._matches(query, self.reader.read(w.text), k)) for w in wordings]
+        store, reader = seen(self.store, query), seen(self.reader, query)
+        return [run(store, self._matches(query, reader.read(w.text), k)) for w in wordings]
 
     async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [await self._run(self._matches(query, await self._read(w.text), k)) for w in wordings]
+        return [await self._run(query, self._matches(query, await self._read(query, w.text), k)) for w in wordings]
 
     def direct(self, query: str | Query, *, timeout: float | None = None) -> dict[str, Any] | None:
         """What the graph itself says of the first reference in a query that it knows; None where it knows none.
@@ -114,10 +115,11 @@ class GraphChannel(Leaf):
         return found
 
     def _direct(self, query: Query) -> Any:
-        return run(self.store, direct(self._walk(query), query, self.reader.read(query.text)))
+        references = seen(self.reader, query).read(query.text)
+        return run(seen(self.store, query), direct(self._walk(query), query, references))
 
     async def _adirect(self, query: Query) -> Any:
-        return await self._run(direct(self._walk(query), query, await self._read(query.text)))
+        return await self._run(query, direct(self._walk(query), query, await self._read(query, query.text)))
 
     def _walk(self, query: Query) -> Walk:
         permits = None if query.require is None else compile_filter(query.require)
@@ -130,12 +132,14 @@ class GraphChannel(Leaf):
         words = tuple(dict.fromkeys(reference.text for reference in references if reference.text))
         return (yield from matches(walk, query, reached, k, words))
 
-    async def _read(self, text: str) -> Sequence[Reference]:
-        aread: Callable[[str], Awaitable[Sequence[Reference]]] | None = getattr(self.reader, "aread", None)
-        return self.reader.read(text) if aread is None else await aread(text)
+    async def _read(self, query: Query, text: str) -> Sequence[Reference]:
+        reader = seen(self.reader, query)
+        aread: Callable[[str], Awaitable[Sequence[Reference]]] | None = getattr(reader, "aread", None)
+        return reader.read(text) if aread is None else await aread(text)
 
-    async def _run(self, walk: Generator[Ask, Any, T]) -> T:
-        found: T = await arun(self.store, walk) if hasattr(self.store, "aedges") else run(self.store, walk)
+    async def _run(self, query: Query, walk: Generator[Ask, Any, T]) -> T:
+        store = seen(self.store, query)
+        found: T = await arun(store, walk) if hasattr(store, "aedges") else run(store, walk)
         return found
 
     def __repr__(self) -> str:
@@ -157,6 +161,15 @@ def matches(
             if one in held and passes(held[one].metadata):
                 kept.append(Match(held[one], reached[one].score, terms, reached[one].path))
     return kept[:k]
+
+
+def seen(part: T, query: Query) -> T:
+    """A store or a reader as it is for those who may see no more than a query's rights permit.
+
+    One that knows the difference has `seen_by(require)`.
+    """
+    seen_by: Callable[[Filter], T] | None = getattr(part, "seen_by", None)
+    return part if query.require is None or seen_by is None else seen_by(query.require)
 
 
 def _waits_for_nobody(part: object, method: str) -> bool:

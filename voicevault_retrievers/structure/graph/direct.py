@@ -9,10 +9,9 @@ from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.structure.graph.reference import Reference
 from voicevault_retrievers.structure.graph.starts import starts
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk
-from voicevault_retrievers.types import Chunk, Query
+from voicevault_retrievers.types import Chunk, Query, is_named
 
 NEIGHBOURS = 10
-IDENTITY = ("is", "defined by")
 
 
 def direct(walk: Walk, query: Query, references: Sequence[Reference]) -> Generator[Ask, Any, dict[str, Any] | None]:
@@ -23,15 +22,10 @@ def direct(walk: Walk, query: Query, references: Sequence[Reference]) -> Generat
         reached = (yield from walk.from_(begun)) if begun else {}
         held = yield from walk.looked_up(reached)
         order = sorted((one for one in held if passes(held[one].metadata)), key=lambda one: (-reached[one].score, one))
-        own = next((one for one in order if _is_it(reached[one])), None)
+        own = next((one for one in order if is_named(reached[one].path)), None)
         if own is not None:
             return _answer(reference, held[own], [(one, reached[one]) for one in order if one != own])
     return None
-
-
-def _is_it(reached: Reached) -> bool:
-    """Whether a path of one step says that its chunk is what the reference names."""
-    return len(reached.path) == len(("reference", "relation", "chunk")) and reached.path[1] in IDENTITY
 
 
 def _answer(reference: Reference, chunk: Chunk, around: Sequence[tuple[str, Reached]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.checks import number, seconds_or_none, whole
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.structure.graph.channel import checked_decay, checked_store, matches
+from voicevault_retrievers.structure.graph.channel import checked_decay, checked_store, matches, seen
 from voicevault_retrievers.structure.graph.reference import chunk_node
 from voicevault_retrievers.structure.graph.store import GraphStore
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk, arun, run
@@ -60,12 +60,12 @@ class GraphExpansion(Stage):
         return max(k, self.pool)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        received, added = run(self.store, self._spread(query, ranking))
+        received, added = run(seen(self.store, query), self._spread(query, ranking))
         return self._joined(ranking, received, added)
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         """`refine` on the running event loop."""
-        received, added = await arun(self.store, self._spread(query, ranking))
+        received, added = await arun(seen(self.store, query), self._spread(query, ranking))
         return self._joined(ranking, received, added)
 
     def _spread(self, query: Query, ranking: Ranking) -> Generator[Ask, Any, tuple[Mapping[str, Reached], list[Match]]]:

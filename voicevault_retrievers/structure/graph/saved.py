@@ -5,26 +5,40 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, StorageError
 from voicevault_retrievers.structure.graph.store import Entry, Link, as_json, packed, unpacked
 
 FORMAT = 1
+RULES = 1
+"""Raised with every change to the rules by which references are read: what other rules made is made anew."""
+
 _REMEDY = "restore it from a copy, or build the graph again from the chunks"
 
 
-def write(path: Path, entries: Sequence[Entry]) -> None:
+class Saved(NamedTuple):
+    """What is in a file; `reader` says what read the references, empty where that is not known or was other rules."""
+
+    entries: list[Entry]
+    reader: str = ""
+
+
+def write(path: Path, entries: Sequence[Entry], reader: str = "") -> None:
     """Write entries to a file, in one step in the place of what is there: after a crash there is the old or the new.
 
-    Raises StorageError where the file system refuses.
+    `reader` says what read their references, by the rules of this version. Raises StorageError where the file system
+    refuses.
     """
     lines = (as_json([packed(entry.chunk), entry.links]) for entry in entries)
     body = "".join(f"{line}\n" for line in lines).encode()
     head = {"graph": FORMAT, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    head |= {"rules": RULES, "reader": reader} if reader else {}
+    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
     try:
         with new.open("wb") as file:
             file.write(json.dumps(head).encode() + b"\n" + body)
@@ -40,12 +54,17 @@ def write(path: Path, entries: Sequence[Entry]) -> None:
 
 def read(path: Path) -> list[Entry]:
     """The entries in a file; for what it raises see `EmbeddedGraph.load`."""
+    return load(path).entries
+
+
+def load(path: Path) -> Saved:
+    """What is in a file; raises as `read` does."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise StorageError(f"the graph in {path} cannot be read: {error}") from error
     head, _, body = content.partition(b"\n")
-    version, size, sha256 = _head(path, head)
+    version, size, sha256, reader = _head(path, head)
     if version > FORMAT:
         raise IncompatibleIndexError(
             f"the graph in {path} has format {version}, and this version reads up to {FORMAT}: "
@@ -53,7 +72,7 @@ def read(path: Path) -> list[Entry]:
         )
     if len(body) != size or hashlib.sha256(body).hexdigest() != sha256:
         raise IndexDamagedError(f"the graph in {path} is not what was written ({len(body)} of {size} bytes): {_REMEDY}")
-    return [_entry(line) for line in body.decode().split("\n")[:-1]]
+    return Saved([_entry(line) for line in body.decode().split("\n")[:-1]], reader)
 
 
 def _entry(line: str) -> Entry:
@@ -61,11 +80,12 @@ def _entry(line: str) -> Entry:
     return Entry(unpacked(chunk), tuple(Link(*link) for link in links))
 
 
-def _head(path: Path, line: bytes) -> tuple[int, int, str]:
+def _head(path: Path, line: bytes) -> tuple[int, int, str, str]:
     try:
         head = json.loads(line)
-        return int(head["graph"]), int(head["size"]), str(head["sha256"])
-    except (ValueError, KeyError, TypeError) as error:
+        reader = str(head.get("reader", "")) if head.get("rules") == RULES else ""
+        return int(head["graph"]), int(head["size"]), str(head["sha256"]), reader
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IndexDamagedError(f"{path} does not begin as the file of a graph does: {_REMEDY}") from error
 
 

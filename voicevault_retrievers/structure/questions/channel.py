@@ -110,8 +110,7 @@ class QuestionChannel(Channel):
             if chunk is None or chunk.id in found or not all(passing(chunk.metadata) for passing in passes):
                 continue
             if asks_of(hit.chunk, chunk):
-                shown = replace(chunk, id=self.prefix + chunk.id) if self.prefix else chunk
-                found[chunk.id] = Hit(shown, hit.score, (self._vote(hit),))
+                found[chunk.id] = Hit(chunk.prefixed(self.prefix), hit.score, (self._vote(hit),))
             outdated = outdated or chunk.id not in found
         return list(found.values()), len(ranking), (*failures, *self._outdated(outdated))
 

@@ -1,0 +1,220 @@
+"""The channels of an engine's collection: words and vectors, sync and async by the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+from voicevault_retrievers.checks import flag
+from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
+from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.leaf import Leaf, Match, weighted
+from voicevault_retrievers.lexical.analysis import weighed_terms
+from voicevault_retrievers.lexical.bm25 import formula_of
+from voicevault_retrievers.lexical.formulas import Formula
+from voicevault_retrievers.protocols import Embedder, Found
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.text import QueryTerm
+from voicevault_retrievers.types import Query, Variant, Vector
+
+T = TypeVar("T")
+Asked: TypeAlias = Callable[[SavedAnalyzer, str], Keywords]
+
+
+class Searched(Protocol):
+    """What the channels ask of an engine; see `Engine`."""
+
+    name: str
+
+    @property
+    def embedder(self) -> Embedder | None: ...
+
+    def run(self, steps: Steps[T]) -> T: ...
+
+    async def arun(self, steps: Steps[T]) -> T: ...
+
+    def exists(self) -> Steps[bool]: ...
+
+    def embedding(self) -> Steps[Embedder | None]: ...
+
+    def nearest(
+        self, vector: Vector, k: int, where: Filter | None, require: Filter | None
+    ) -> Steps[Sequence[Found]]: ...
+
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], where: Filter | None, require: Filter | None
+    ) -> Steps[Mapping[str, float]]: ...
+
+    def keywords(self, asked: Asked, k: int, require: Filter | None) -> Steps[Sequence[KeywordHit]]: ...
+
+    def keyword_scores(
+        self, asked: Asked, ids: Sequence[str], require: Filter | None
+    ) -> Steps[Mapping[str, float]]: ...
+
+    def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]: ...
+
+
+class EngineBM25(Leaf):
+    """Finds chunks by their words in an engine; scores are BM25's, higher is better.
+
+    `formula`, `statistics` and `exclude_nonpositive` are as of `BM25`; an engine that cannot score by a formula raises
+    ConfigError when it is asked. Access rights (`require`) narrow what counts, too.
+    """
+
+    each_alone = True
+
+    def __init__(
+        self,
+        engine: Searched,
+        *,
+        formula: Formula | str = "lucene",
+        statistics: Literal["collection", "filtered"] = "collection",
+        exclude_nonpositive: bool = False,
+        operators: bool = False,
+        timeout: float | None = None,
+        name: str = "bm25",
+    ) -> None:
+        super().__init__(name, "keyword", timeout=timeout)
+        if statistics not in ("collection", "filtered"):
+            raise unknown("statistics", statistics, ("collection", "filtered"))
+        if flag("operators", operators):
+            raise ConfigError("operators in queries are for knowledge bases: an engine does not read them")
+        self.engine = engine
+        self.formula = formula_of(formula)
+        self.statistics = statistics
+        self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
+        self.afind = self._afind
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """For each wording at most k chunks that have one of its terms, best first."""
+        return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
+
+    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
+        wanted, found = list(ids), dict[str, float]()
+        for wording in self._wordings(query):
+            asked = _Asked(self, query, wording)
+            for one, score in self.engine.run(self.engine.keyword_scores(asked, wanted, query.require)).items():
+                own = weighted(score, wording.weight)
+                found[one] = max(found.get(one, own), own)
+        return found
+
+    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
+        asked = _Asked(self, query, wording)
+        hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k, query.require)
+        return [Match(hit.chunk, hit.score, asked.words(hit.forms)) for hit in hits]
+
+    def __repr__(self) -> str:
+        return f"EngineBM25({self.engine!r}, {self.formula!r})"
+
+
+class _Asked:
+    """What a wording asks, once the analyzer is known; and the words of its terms."""
+
+    def __init__(self, channel: EngineBM25, query: Query, wording: Variant) -> None:
+        self._channel = channel
+        self._query = query
+        self._wording = wording
+        self._terms: Sequence[QueryTerm] = ()
+
+    def __call__(self, analyzer: SavedAnalyzer, tags: str) -> Keywords:
+        self._terms, counts = weighed_terms(analyzer, self._wording, tags)
+        channel, query = self._channel, self._query
+        return Keywords(
+            counts,
+            channel.formula,
+            query.where,
+            query.require,
+            channel.statistics == "filtered",
+            channel.exclude_nonpositive,
+        )
+
+    def words(self, forms: Sequence[str]) -> tuple[str, ...]:
+        """The words of the query that these forms are of, in its order."""
+        found = set(forms)
+        return tuple(dict.fromkeys(term.word for term in self._terms if found.intersection(term.forms)))
+
+
+class EngineDense(VectorChannel):
+    """Finds chunks by their vectors in an engine; scores are cosines, in (0, 1], as of `VectorChannel`."""
+
+    each_alone = True
+
+    def __init__(self, engine: Searched, *, timeout: float | None = None, name: str = "dense") -> None:
+        self.engine = engine
+        super().__init__(_Index(engine), None, timeout=timeout, name=name)  # type: ignore[arg-type]  # see `embedder`
+        self.afind = self._afind
+
+    @property
+    def embedder(self) -> Embedder:
+        """That of the collection, made when it is first needed; ConfigError where it has no vectors."""
+        return self._present(self.engine.embedder)
+
+    @embedder.setter
+    def embedder(self, value: Embedder | None) -> None:
+        """Nothing: the collection has its own."""
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """For each wording at most k chunks, nearest first."""
+        return self.engine.run(self._finding(query, wordings, k))
+
+    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return await self.engine.arun(self._finding(query, wordings, k))
+
+    def _finding(self, query: Query, wordings: Sequence[Variant], k: int) -> Steps[list[list[Match]]]:
+        embedder = yield from self.engine.embedding()
+        if embedder is None and not (yield from self.engine.exists()):
+            return [[] for _ in wordings]
+        self._present(embedder)
+        vectors: Sequence[Vector] = yield Work(partial(self._vectors, query, wordings))
+        found = []
+        for vector in vectors:
+            near: Sequence[Found] = yield from self.engine.nearest(vector, k, query.where, query.require)
+            found.append([Match(chunk, score) for chunk, score in near if score > 0])
+        return found
+
+    def _wordings(self, query: Query) -> tuple[Variant, ...]:
+        """Those that say something; whether the query's own vector fits is seen when it is searched."""
+        return Leaf._wordings(self, query)
+
+    def _present(self, embedder: Embedder | None) -> Embedder:
+        if embedder is None:
+            raise ConfigError(
+                f"collection {self.engine.name!r} was made without an embedder and holds no vectors: search it with "
+                "bm25(), or copy the documents into a new one made with embedder=..."
+            )
+        return embedder
+
+    def __repr__(self) -> str:
+        return f"EngineDense({self.engine!r})"
+
+
+class _Index:
+    """An engine as a vector index, for scores of given chunks."""
+
+    def __init__(self, engine: Searched) -> None:
+        self._engine = engine
+
+    @property
+    def dimension(self) -> int:
+        embedder = self._engine.embedder
+        return 0 if embedder is None else embedder.dimension
+
+    def nearest(
+        self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
+    ) -> Sequence[Found]:
+        return self._engine.run(self._engine.nearest(vector, k, where, require))
+
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
+    ) -> Mapping[str, float]:
+        return self._engine.run(self._engine.similarities(vector, ids, where, require))
+
+    def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
+        return self._engine.vectors(ids)

@@ -1,0 +1,183 @@
+"""A knowledge base, or a collection of an engine, copied into another engine, and the copy verified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from voicevault_retrievers.checks import number, whole
+from voicevault_retrievers.engines.engine import BATCH, Engine, Written
+from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.types import Chunk
+
+Source: TypeAlias = KnowledgeBase | Engine
+Progress: TypeAlias = Callable[[int, int], None]
+
+_SPACE = 1 << 128
+_FIRST_WAIT = 0.2
+
+
+class Check(NamedTuple):
+    """How many chunks there are, and the sum of their digests, which no order changes."""
+
+    chunks: int = 0
+    total: int = 0
+
+    def with_digest(self, digest: str) -> Check:
+        """With one chunk more."""
+        return Check(self.chunks + 1, (self.total + int(digest, 16)) % _SPACE)
+
+    @property
+    def checksum(self) -> str:
+        """The sum as 32 hexadecimal digits."""
+        return f"{self.total:032x}"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy did: chunks `written` and found there already (`unchanged`), those of the target that the source
+    does not have (`extra`, which `prune` removes), and what was read back of both. `seconds` are those of writing.
+    """
+
+    written: int
+    unchanged: int
+    parents: int
+    extra: int
+    pruned: bool
+    source: Check
+    target: Check
+    seconds: float
+
+    @property
+    def verified(self) -> bool:
+        """Whether the target holds exactly what the source does, by count and checksum."""
+        return self.source == self.target
+
+
+def copy(
+    source: Source,
+    target: Engine,
+    *,
+    prune: bool = False,
+    batch: int = BATCH,
+    patience: float = 60.0,
+    progress: Progress | None = None,
+) -> Copied:
+    """Copy all chunks, their vectors and parents; what the target has as it is, is left alone.
+
+    So a copy that was broken off goes on when it is made again. Vectors are taken over where one embedder made both,
+    else the target's embeds the texts. A server that goes away is waited for, `patience` seconds. At the end the target
+    is read back and compared. Raises what reading the source and `Engine.upsert` do.
+    """
+    size, wait = whole("batch", batch), number("patience", patience)
+    begun, total = time.monotonic(), len(source)
+    writing = _Writing(source, target, wait)
+    held = Check()
+    for chunks, vectors in _batches(source, size):
+        writing.write(chunks, vectors)
+        for chunk in chunks:
+            held = held.with_digest(target.digest(chunk))
+        if progress is not None:
+            progress(held.chunks, total)
+    seconds = time.monotonic() - begun
+    present, extra = _listed(source, target)
+    if extra and prune:
+        _patiently(lambda: target.delete(extra), wait)
+        present, _ = _listed(source, target)
+    done = writing.done
+    return Copied(
+        done.added + done.replaced, done.unchanged, len(writing.sent), len(extra), prune, held, present, seconds
+    )
+
+
+class _Writing:
+    """Batches on their way, each parent with the first chunk that names it."""
+
+    def __init__(self, source: Source, target: Engine, patience: float) -> None:
+        self._source = source
+        self._target = target
+        self._patience = patience
+        self._fingerprint = _fingerprint(source)
+        self.done = Written()
+        self.sent: set[str] = set()
+
+    def write(self, chunks: list[Chunk], vectors: Any) -> None:
+        parents = list(self._above(chunks))
+        given = vectors if self._fits() else None
+        new = _patiently(lambda: self._target.upsert(chunks, given, parents=parents), self._patience)
+        self.done = Written(*(before + more for before, more in zip(self.done, new, strict=True)))
+
+    def _fits(self) -> bool:
+        own = self._target.embedder
+        return own is not None and own.fingerprint == self._fingerprint
+
+    def _above(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """The parents of chunks, and theirs, that were not sent yet."""
+        wanted = {chunk.parent_id for chunk in chunks if chunk.parent_id is not None} - self.sent
+        while wanted:
+            found = self._source.parents(wanted)
+            self.sent |= found.keys()
+            yield from found.values()
+            wanted = {parent.parent_id for parent in found.values() if parent.parent_id is not None} - self.sent
+
+
+def _batches(source: Source, size: int) -> Iterator[tuple[list[Chunk], Any]]:
+    if isinstance(source, KnowledgeBase):
+        yield from source.batches(size)
+        return
+    ids: list[str] = []
+    for entry in source.stored(size):
+        ids.append(entry.id)
+        if len(ids) == size:
+            yield _read(source, ids)
+            ids = []
+    if ids:
+        yield _read(source, ids)
+
+
+def _read(source: Engine, ids: list[str]) -> tuple[list[Chunk], Any]:
+    chunks = list(source.get(ids).values())
+    rows = source.vectors(ids)
+    return chunks, [rows[chunk.id] for chunk in chunks] if rows else None
+
+
+def _fingerprint(source: Source) -> str | None:
+    if isinstance(source, KnowledgeBase):
+        entry = source.manifest.embedder
+        return None if entry is None else entry.fingerprint
+    embedder = source.embedder
+    return None if embedder is None else embedder.fingerprint
+
+
+def _listed(source: Source, target: Engine) -> tuple[Check, list[str]]:
+    """What the target holds, and the ids of its chunks that the source does not have."""
+    present, extra, some = Check(), list[str](), list[str]()
+    for entry in target.stored():
+        present = present.with_digest(entry.digest)
+        some.append(entry.id)
+        if len(some) == BATCH:
+            extra += _lacking(source, some)
+            some = []
+    return present, extra + (_lacking(source, some) if some else [])
+
+
+def _lacking(source: Source, ids: list[str]) -> list[str]:
+    """Those of the ids that the source does not have."""
+    held = source.get(ids)
+    return [one for one in ids if one not in held]
+
+
+def _patiently(function: Callable[[], Any], patience: float) -> Any:
+    """What a function returns; tried again, ever more slowly, while its server is away and patience lasts."""
+    end, wait = time.monotonic() + patience, _FIRST_WAIT
+    while True:
+        try:
+            return function()
+        except (SearchNotAvailableError, SearchTimeoutError):
+            if time.monotonic() + wait > end:
+                raise
+        time.sleep(wait)
+        wait = min(2 * wait, 5.0)

@@ -1,0 +1,127 @@
+"""A knowledge base as an engine, so that what is written for engines works without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
+from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.steps import Steps, asking
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.protocols import Found
+from voicevault_retrievers.store import KnowledgeBase, remove
+from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.types import Chunk, Vector
+
+
+class EmbeddedEngine(Engine):
+    """The knowledge base of this name under `root` (or at a path) as an engine; see `Engine`."""
+
+    capabilities = Capabilities(exact_keywords=True, exact_vectors=True, atomic=True, native_async=False)
+
+    def __init__(self, name: str, *, root: Path | str | None = None, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._root = root
+        self._base: KnowledgeBase | None = None
+
+    @property
+    def kb(self) -> KnowledgeBase:
+        """The knowledge base, as it is now."""
+        if self._base is None:
+            analyzer, embedder = self._given
+            self._base = KnowledgeBase.open(self.name, root=self._root, analyzer=analyzer, embedder=embedder)
+        self._base.reload()
+        return self._base
+
+    def _now(self, ask: Any) -> Any:
+        return ask()
+
+    def _read_recipe(self) -> Steps[str | None]:
+        return asking(self._recipe_text)
+
+    def _recipe_text(self) -> str | None:
+        if vacant(locate(self.name, self._root)):
+            return None
+        made = self.kb.manifest
+        return Recipe(made.analyzer, made.analyzer_fingerprint, made.embedder, self._options).text()
+
+    def _create(self, recipe: Recipe) -> Steps[None]:
+        analyzer, embedder = self._given
+        yield lambda: KnowledgeBase.open_or_create(self.name, root=self._root, analyzer=analyzer, embedder=embedder)
+
+    def _drop(self) -> Steps[None]:
+        self.close()
+        yield lambda: remove(self.name, root=self._root)
+
+    def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
+        return asking(lambda: {one: self.digest(chunk) for one, chunk in self.kb.get(ids).items()})
+
+    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
+        chunks = [record.chunk for record in records]
+        rows = [record.vector for record in records if record.vector is not None]
+        yield lambda: self.kb.add(chunks, np.array(rows) if rows else None, parents=parents)
+
+    def _remove(self, ids: Sequence[str]) -> Steps[int]:
+        return asking(lambda: self.kb.delete(ids))
+
+    def _count(self) -> Steps[int]:
+        return asking(lambda: len(self.kb))
+
+    def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
+        return asking(lambda: self.kb.parents(ids) if parents else self.kb.get(ids))
+
+    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
+        return asking(lambda: self._listed(cursor, limit))
+
+    def _listed(self, cursor: Any, limit: int) -> tuple[Sequence[Stored], Any]:
+        after = [one for one in self.kb.ids() if cursor is None or one > cursor]
+        page = [Stored(one, self.digest(chunk)) for one, chunk in self.kb.get(after[:limit]).items()]
+        return page, page[-1].id if len(after) > limit else None
+
+    def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
+        return asking(lambda: self.kb.view().index.nearest(vector, k, where=where, require=require))
+
+    def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
+        return asking(lambda: self.kb.view().index.vectors(ids))
+
+    def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
+        return asking(lambda: self._found(asked, k))
+
+    def _found(self, asked: Keywords, k: int) -> list[KeywordHit]:
+        hits = self.kb.bm25().index.search(
+            asked.terms,
+            k,
+            asked.formula,
+            where=asked.where,
+            require=asked.require,
+            filtered=asked.filtered,
+            positive=asked.positive,
+        )
+        return [KeywordHit(hit.chunk, hit.score, hit.terms) for hit in hits]
+
+    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
+        options: dict[str, Any] = {"where": asked.where, "require": asked.require, "filtered": asked.filtered}
+        return asking(lambda: self.kb.bm25().index.scores(asked.terms, ids, asked.formula, **options))
+
+    def _tags(self, require: Filter | None) -> Steps[str]:
+        return asking(lambda: self.kb.bm25().index.tags(require=require))
+
+    def sibling(self, suffix: str, **options: Any) -> EmbeddedEngine:
+        given: dict[str, Any] = {"embedder": self._given[1], "analyzer": self._given[0], "limits": self._limits}
+        return EmbeddedEngine(self.name + suffix, root=self._root, **{**given, **options})
+
+    def close(self) -> None:
+        base, self._base = self._base, None
+        if base is not None:
+            base.close()
+
+    async def aclose(self) -> None:
+        """Nothing: a knowledge base has no connections of an event loop."""
+
+    def __repr__(self) -> str:
+        return f"EmbeddedEngine({self.name!r})"

@@ -1,0 +1,180 @@
+"""What every engine offers: a collection of chunks in a database, written and searched as a knowledge base is."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from voicevault_retrievers.engines.channels import Asked, EngineBM25, EngineDense
+from voicevault_retrievers.engines.keywords import KeywordHit
+from voicevault_retrievers.engines.questions import question_channel
+from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.records import Capabilities as Capabilities
+from voicevault_retrievers.engines.records import Record as Record
+from voicevault_retrievers.engines.records import Stored as Stored
+from voicevault_retrievers.engines.records import Written as Written
+from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.engines.writing import BATCH as BATCH
+from voicevault_retrievers.engines.writing import Progress as Progress
+from voicevault_retrievers.engines.writing import Writing
+from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.hybrid import HybridSearch
+from voicevault_retrievers.protocols import Embedder, Found
+from voicevault_retrievers.store import codec
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.structure.questions import QuestionChannel
+from voicevault_retrievers.types import Chunk, Vector
+
+
+class Engine(Writing, HybridSearch):
+    """A collection of an engine, by its name: searched through its channels, as a knowledge base is.
+
+    Nothing is asked of the server before the first operation. A collection that does not exist is searched to an empty
+    result, and made when chunks are first put in, with the `analyzer` of their words and the `embedder` of their
+    vectors (None for keywords only); one that exists keeps its own, and refuses others with IncompatibleIndexError.
+    `timeout` is in seconds, for each request. Every operation has an async twin; both take the same steps.
+
+    Raises SearchNotAvailableError where the server cannot be reached or refuses the user, SearchTimeoutError where it
+    is too slow, FilterNotSupportedError where rights cannot be counted, SearchError for any other answer.
+    """
+
+    @abstractmethod
+    def sibling(self, suffix: str, **options: Any) -> Engine:
+        """Another collection of the same server, by this one's name and a suffix."""
+
+    def reload(self) -> bool:
+        """Read anew what the collection was made with; whether that is another now, or there is one by now."""
+        before = self._recipe
+        self.forget()
+        return self.recipe != before
+
+    def __len__(self) -> int:
+        return self.run(self._if_there(self._count, 0))
+
+    async def acount(self) -> int:
+        """How many chunks there are."""
+        return await self.arun(self._if_there(self._count, 0))
+
+    def get(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        """Those of the given chunks that are here, by id."""
+        return self.run(self._getting(ids, parents=False))
+
+    async def aget(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        """`get` on the running event loop."""
+        return await self.arun(self._getting(ids, parents=False))
+
+    def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        """Those of the given parents that are here, by id."""
+        return self.run(self._getting(ids, parents=True))
+
+    async def aparents(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        """`parents` on the running event loop."""
+        return await self.arun(self._getting(ids, parents=True))
+
+    def fetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        """`parents`, as a `ParentStore`."""
+        return self.parents(ids)
+
+    async def afetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        """`fetch` on the running event loop."""
+        return await self.aparents(ids)
+
+    def stored(self, size: int = BATCH) -> Iterator[Stored]:
+        """The id and digest of each chunk, in an order of the engine's own."""
+        cursor: Any = None
+        if not self.run(self._ready()):
+            return
+        while True:
+            page, cursor = self.run(self._page(cursor, size))
+            yield from page
+            if cursor is None:
+                return
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """The chunks, in an order of the engine's own."""
+        ids: list[str] = []
+        for entry in self.stored():
+            ids.append(entry.id)
+            if len(ids) == BATCH:
+                yield from self.get(ids).values()
+                ids = []
+        yield from self.get(ids).values() if ids else ()
+
+    def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
+        """The vectors of those of the given chunks that are here, of length 1."""
+        wanted = list(codec.several(ids))
+        none: Mapping[str, Vector] = {}
+        return dict(self.run(self._if_there(partial(self._vectors, wanted), none))) if wanted else {}
+
+    def bm25(self, **options: Any) -> EngineBM25:
+        """The keyword channel; `options` are those of `EngineBM25`."""
+        return EngineBM25(self, **options)
+
+    def dense(self, **options: Any) -> EngineDense:
+        """The vector channel; `options` are those of `EngineDense`."""
+        return EngineDense(self, **options)
+
+    def questions(self, **options: Any) -> QuestionChannel:
+        """The channel over the questions that chunks answer; as `engines.questions.question_channel`."""
+        return question_channel(self, **options)
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """The embedder of the vectors; None for keywords only, or where there is no collection and none was given."""
+        return self.run(self.embedding())
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """What the collection was made with; None where there is none."""
+        return self._recipe if self.run(self._ready()) else None
+
+    @property
+    def analyzer(self) -> SavedAnalyzer | None:
+        """The analyzer of the words; None where there is no collection and none was given."""
+        return self._analyzer if self.run(self._ready()) else self._given[0]
+
+    def nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
+        """The nearest chunks; none where there is no collection."""
+        none: Sequence[Found] = ()
+        return (yield from self._if_there(partial(self._nearest, vector, k, where, require), none))
+
+    def keywords(self, asked: Asked, k: int, require: Filter | None) -> Steps[Sequence[KeywordHit]]:
+        """The chunks that have a term of what `asked` makes of the analyzer and its tags; none without a collection."""
+        if not (yield from self._ready()):
+            return ()
+        tags = yield from self._tags(require)
+        analyzer = self._analyzer  # as it is now: the collection may have been found to be another, or gone
+        return () if analyzer is None else (yield from self._keywords(asked(analyzer, tags), k))
+
+    def keyword_scores(self, asked: Asked, ids: Sequence[str], require: Filter | None) -> Steps[Mapping[str, float]]:
+        """The scores of given chunks, as of `keywords`."""
+        if not ids or not (yield from self._ready()):
+            return {}
+        tags = yield from self._tags(require)
+        analyzer = self._analyzer
+        return {} if analyzer is None else (yield from self._keyword_scores(asked(analyzer, tags), ids))
+
+    def similarities(
+        self, vector: Vector, ids: Sequence[str], where: Filter | None, require: Filter | None
+    ) -> Steps[Mapping[str, float]]:
+        """The cosines of those of the given chunks that are here and pass, from their stored vectors."""
+        if not ids or not (yield from self._ready()):
+            return {}
+        rows = yield from self._vectors(ids)
+        if where or require:
+            chunks = yield from self._get(list(rows), False)
+            passes = [compile_filter(one) for one in (where, require) if one]
+            rows = {one: rows[one] for one in chunks if all(each(chunks[one].metadata) for each in passes)}
+        wanted = vector.astype(np.float64)
+        return {one: float(row.astype(np.float64) @ wanted) for one, row in rows.items()}
+
+    def _getting(self, ids: Iterable[str], parents: bool) -> Steps[dict[str, Chunk]]:
+        wanted = list(dict.fromkeys(codec.several(ids)))
+        if not wanted or not (yield from self._ready()):
+            return {}
+        found = yield from self._get(wanted, parents)
+        return {one: found[one] for one in wanted if one in found}

@@ -1,0 +1,132 @@
+"""BM25 over an engine's own statistics: what is asked, what counts, and the score of a chunk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.lexical.asked import Forms
+from voicevault_retrievers.lexical.formulas import Formula, Lucene
+from voicevault_retrievers.types import Chunk
+
+
+class Keywords(NamedTuple):
+    """What is asked of an engine: the forms of each term, and how often the query has it.
+
+    A chunk has a term in at most one form. `where` narrows what is found, `require` what counts too; `filtered` says
+    that only what passes `where` counts. `positive` leaves out what scores 0 or less.
+    """
+
+    terms: Mapping[Forms, float]
+    formula: Formula = Lucene()
+    where: Filter | None = None
+    require: Filter | None = None
+    filtered: bool = False
+    positive: bool = False
+
+    @property
+    def forms(self) -> list[str]:
+        """All forms, each once."""
+        return list(dict.fromkeys(form for forms in self.terms for form in forms))
+
+    @property
+    def passing(self) -> Filter | None:
+        """What is found."""
+        return both(self.require, self.where)
+
+    @property
+    def counting(self) -> Filter | None:
+        """What counts in the statistics; None for all chunks."""
+        return self.passing if self.filtered else self.require
+
+
+@dataclass(frozen=True)
+class Population:
+    """The chunks that count: how many, the sum of their lengths in terms, and how many have each form.
+
+    `histogram` gives pairs (n, how many terms n chunks have); only formulas that replace negative weights ask for it.
+    """
+
+    total: int
+    length: int
+    frequencies: Mapping[str, int]
+    histogram: Callable[[], Iterable[tuple[int, int]]] | None = field(default=None, compare=False)
+
+    @property
+    def mean(self) -> float:
+        """The mean length in terms."""
+        return self.length / self.total if self.total else 0.0
+
+
+class Weighted(NamedTuple):
+    """A term that some chunk has: its forms, and `count * idf`."""
+
+    forms: Forms
+    weight: float
+
+
+class KeywordHit(NamedTuple):
+    """A chunk that has a term of the query: its score, higher is better, and which forms it has."""
+
+    chunk: Chunk
+    score: float
+    forms: tuple[str, ...]
+
+
+def weigh(asked: Keywords, population: Population) -> list[Weighted]:
+    """The terms that some chunk has, in the query's order, by what each occurrence counts.
+
+    Raises ConfigError where the formula needs a histogram and the population has none.
+    """
+    known = [
+        (forms, count, sum(population.frequencies.get(form, 0) for form in forms))
+        for forms, count in asked.terms.items()
+    ]
+    held = [(forms, count, n) for forms, count, n in known if n]
+    idf = [asked.formula.idf(n, population.total) for _, _, n in held]
+    if idf and min(idf) < 0:
+        idf = _floored(asked.formula, population, idf)
+    return [Weighted(forms, count * weight) for (forms, count, _), weight in zip(held, idf, strict=True)]
+
+
+def _floored(formula: Formula, population: Population, idf: list[float]) -> list[float]:
+    def histogram() -> Iterable[tuple[int, int]]:
+        if population.histogram is None:
+            raise ConfigError(
+                f"{formula!r} replaces negative weights by a mean over all terms, which this engine cannot tell: use "
+                "Lucene(), the default, or search the documents in a knowledge base"
+            )
+        return population.histogram()
+
+    floor = formula.floor(histogram, population.total)
+    return idf if floor is None else [floor if value < 0 else value for value in idf]
+
+
+def score(
+    formula: Formula, terms: Sequence[Weighted], mean: float, frequencies: Mapping[str, int], length: int
+) -> tuple[float, tuple[str, ...]] | None:
+    """The score of a chunk that has these terms so often, and the forms that it has; None where it has none.
+
+    The exact BM25 of `formula`, as a knowledge base computes it but for the last bits.
+    """
+    norm = float(formula.norm(length, mean))
+    absent = formula.absent()
+    parts, found = [], []
+    for forms, weight in terms:
+        form = next((one for one in forms if frequencies.get(one)), None)
+        if form is not None:
+            parts.append(weight * float(formula.tf(frequencies[form], norm)))
+            found.append(form)
+        elif absent:
+            parts.append(weight * absent)
+    return (math.fsum(parts), tuple(found)) if found else None
+
+
+def best(hits: Iterable[KeywordHit], k: int, *, positive: bool = False) -> list[KeywordHit]:
+    """The k hits of the highest score, ties by ascending id; `positive` leaves out what scores 0 or less."""
+    kept = (hit for hit in hits if not positive or hit.score > 0)
+    return sorted(kept, key=lambda hit: (-hit.score, hit.chunk.id))[:k]

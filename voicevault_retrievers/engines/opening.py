@@ -1,0 +1,73 @@
+"""Engines by address, so that a configuration names one in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.store import Bases, KnowledgeBase
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+
+SCHEMES = {
+    "chroma": "chroma_engine",
+    "chroma+file": "chroma_engine",
+    "chromas": "chroma_engine",
+    "milvus": "milvus",
+    "milvus+file": "milvus",
+    "milvuss": "milvus",
+    "postgresql": "postgres",
+    "qdrant": "qdrant",
+    "qdrant+file": "qdrant",
+    "qdrants": "qdrant",
+}
+"""The module of this package that opens addresses of each scheme: its `at(address, **options)`."""
+
+
+def open_bases(
+    names: Iterable[str | Path | KnowledgeBase | Engine],
+    *,
+    root: Path | str | None = None,
+    embedder: Embedder | None = None,
+) -> Bases | Engine:
+    """What is searched: knowledge bases as one, or one engine's collection, which is named alone, by its address.
+
+    Raises ConfigError where a collection is named beside others, and as `Bases` and `connect` do.
+    """
+    given = list(names)
+    if not any(isinstance(name, Engine) or is_address(name) for name in given):
+        return Bases(cast("list[str | Path | KnowledgeBase]", given), root=root, embedder=embedder)
+    if len(given) > 1:
+        raise ConfigError(
+            "an engine's collection is searched alone: name one address, or copy what else is to be found"
+        )
+    (one,) = given
+    return one if isinstance(one, Engine) else connect(str(one), embedder=embedder)
+
+
+def is_address(name: object) -> bool:
+    """Whether a knowledge base's name is an engine's address."""
+    return isinstance(name, str) and "://" in name
+
+
+def connect(
+    address: str, *, embedder: Embedder | None = None, analyzer: SavedAnalyzer | None = None, **options: Any
+) -> Engine:
+    """The collection of an engine at an address; nothing is asked of its server yet. See `Engine` for the options.
+
+    - `qdrant://[key@]host[:6333]/COLLECTION`, `qdrants://` for TLS, `qdrant+file:///FOLDER/COLLECTION` in local mode
+    - `postgresql://[user[:password]@]host[:5432]/DATABASE#COLLECTION`
+    - `chroma://host[:8000]/COLLECTION`, `chromas://` for TLS, `chroma+file:///FOLDER/COLLECTION`
+    - `milvus://[user:password@]host[:19530]/COLLECTION`, `milvuss://` for TLS, `milvus+file:///FILE.db/COLLECTION`
+
+    Raises ConfigError for any other address, MissingExtraError where the engine's client is not installed.
+    """
+    scheme = address.partition("://")[0] if is_address(address) else address
+    if scheme not in SCHEMES:
+        raise unknown("engine address (SCHEME://...)", scheme, SCHEMES)
+    at: Callable[..., Engine] = import_module(f"voicevault_retrievers.engines.{SCHEMES[scheme]}").at
+    return at(address, embedder=embedder, analyzer=analyzer, **options)

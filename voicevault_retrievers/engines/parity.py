@@ -1,0 +1,121 @@
+"""How the lists of two bases differ for the same questions, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.checks import whole
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.types import Chunk, Query, Ranking
+
+TOLERANCE = 1e-6
+"""Scores nearer than this, relative to the larger, are equal."""
+
+CAUSES: Mapping[str, str] = {
+    "absent": "the other base does not hold the chunk",
+    "text": "the other base holds another text, or other metadata, under its id",
+    "tie": "its score equals that of the last place, and of equals another was taken",
+    "approximate": "the other base would score it among the first, and did not find it: its search is approximate",
+    "scores": "the other base scores it otherwise: its statistics or its terms differ",
+}
+"""Why a chunk among the first of one list is not among those of the other."""
+
+
+class Compared(Protocol):
+    """What is compared: a knowledge base or an engine."""
+
+    def bm25(self, **options: Any) -> Channel: ...
+
+    def dense(self, **options: Any) -> Channel: ...
+
+    def get(self, ids: Iterable[str], /) -> Mapping[str, Chunk]: ...
+
+
+@dataclass
+class Parity:
+    """How alike the lists of one channel are: over `queries`, the mean `overlap` of the first k, in [0, 1]; how many
+    lists are `same` in ids and order; how far scores of the same chunk are apart at most, relative (`score_error`);
+    and of the chunks that are in one list only, how many for each of `CAUSES`.
+    """
+
+    channel: str
+    k: int
+    queries: int = 0
+    overlap: float = 0.0
+    same: int = 0
+    score_error: float = 0.0
+    causes: Counter[str] = field(default_factory=Counter)
+
+
+def parity(
+    reference: Compared,
+    other: Compared,
+    queries: Iterable[str | Query],
+    *,
+    k: int = 10,
+    channels: Sequence[str] = ("bm25", "dense"),
+) -> list[Parity]:
+    """Compare the first k of each channel. Raises ConfigError where there is no query, and what searching raises."""
+    asked, depth = list(queries), whole("k", k)
+    if not asked:
+        raise ConfigError("there are no queries to compare two bases by: give some")
+    return [_compared(reference, other, asked, depth, name) for name in channels]
+
+
+def _compared(reference: Compared, other: Compared, queries: Sequence[str | Query], k: int, name: str) -> Parity:
+    found = Parity(name, k)
+    first, second = getattr(reference, name)(), getattr(other, name)()
+    for query in queries:
+        asked = query if isinstance(query, Query) else Query(query)
+        ours, theirs = first.search(asked, k), second.search(asked, k)
+        common = set(ours.ids) & set(theirs.ids)
+        longest = max(len(ours), len(theirs))
+        found.queries += 1
+        found.overlap += len(common) / longest if longest else 1.0
+        found.same += ours.ids == theirs.ids
+        scores = {hit.id: hit.score for hit in ours}, {hit.id: hit.score for hit in theirs}
+        for one in common:
+            found.score_error = max(found.score_error, _apart(scores[0][one], scores[1][one]))
+        missing = [one for one in ours.ids if one not in common]
+        if missing:
+            found.causes.update(_causes(reference, other, second, asked, ours, theirs, missing, k))
+    found.overlap /= found.queries
+    return found
+
+
+def _causes(
+    reference: Compared,
+    other: Compared,
+    channel: Channel,
+    query: Query,
+    ours: Ranking,
+    theirs: Ranking,
+    missing: Sequence[str],
+    k: int,
+) -> Iterable[str]:
+    held, known = other.get(missing), reference.get(missing)
+    scores = channel.scores(query, missing) or {}
+    last = theirs.hits[-1].score if len(theirs) >= k else None
+    expected = {hit.id: hit.score for hit in ours}
+    for one in missing:
+        score = scores.get(one)
+        if one not in held:
+            yield "absent"
+        elif (held[one].text, held[one].metadata) != (known[one].text, known[one].metadata):
+            yield "text"
+        elif score is not None and last is not None and _apart(score, last) <= TOLERANCE:
+            yield "tie"
+        elif score is not None and (last is None or score > last or _apart(score, expected[one]) <= TOLERANCE):
+            yield "approximate"
+        else:
+            yield "scores"
+
+
+def _apart(one: float | None, other: float | None) -> float:
+    if one is None or other is None:
+        return 0.0 if one is other else 1.0
+    return abs(one - other) / max(abs(one), abs(other), 1e-12)

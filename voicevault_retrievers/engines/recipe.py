@@ -1,0 +1,100 @@
+"""What an engine's collection was made with: the analyzer of its words, the embedder of its vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.protocols import Embedder
+from voicevault_retrievers.store import analyzers, embedding
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.manifest import EmbedderEntry
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The recipe of a collection. `options` are what else its engine fixed when it was made."""
+
+    analyzer: Mapping[str, Any]
+    analyzer_fingerprint: str
+    embedder: EmbedderEntry | None
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, analyzer: SavedAnalyzer | None, embedder: Embedder | None, options: Mapping[str, Any]) -> Recipe:
+        """That of a new collection. Raises ConfigError for an analyzer without a name."""
+        made = analyzers.named(analyzer)
+        entry = None if embedder is None else embedding.describe(embedder)
+        return cls(made.recipe(), made.fingerprint, entry, dict(options))
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Recipe:
+        """The recipe that `text` says. Raises IncompatibleIndexError for what is none, or of a newer version."""
+        try:
+            told = json.loads(text)
+            version, entry = told["version"], told["embedder"]
+            if version > VERSION:
+                raise IncompatibleIndexError(
+                    f"collection {name!r} was made by a newer version of this package (format {version}): upgrade it"
+                )
+            return cls(
+                told["analyzer"],
+                told["analyzer_fingerprint"],
+                None if entry is None else EmbedderEntry(**entry),
+                told["options"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise IncompatibleIndexError(
+                f"collection {name!r} was not made by this package, or not in this way ({error!r}): give another name, "
+                "or search it as a vector store of its framework"
+            ) from error
+
+    def text(self) -> str:
+        """One line that `parse` reads."""
+        entry = None if self.embedder is None else vars_of(self.embedder)
+        return json.dumps(
+            {
+                "version": VERSION,
+                "analyzer": dict(self.analyzer),
+                "analyzer_fingerprint": self.analyzer_fingerprint,
+                "embedder": entry,
+                "options": dict(self.options),
+            },
+            sort_keys=True,
+        )
+
+    def make_analyzer(self, given: SavedAnalyzer | None, name: str) -> SavedAnalyzer:
+        """Its analyzer as it is here. Raises IncompatibleIndexError for another, or one that gives other terms now."""
+        made = analyzers.make(self.analyzer, given, name)
+        analyzers.check(made, self.analyzer_fingerprint, name)
+        return made
+
+    def make_embedder(self, given: Embedder | None, name: str) -> Embedder | None:
+        """Its embedder: the given one where it fits, else made by its name. Raises as `KnowledgeBase.embedder`."""
+        if given is not None:
+            embedding.check(self.embedder, given, name)
+            return given
+        return None if self.embedder is None else embedding.make(self.embedder, name)
+
+    def with_options(self, options: Mapping[str, Any]) -> Recipe:
+        """With other options."""
+        return replace(self, options=dict(options))
+
+    def check_options(self, given: Mapping[str, Any], name: str) -> None:
+        """Raises ConfigError where an option is given that differs from what the collection was made with."""
+        for key, value in given.items():
+            if self.options.get(key) != value:
+                raise ConfigError(
+                    f"collection {name!r} was made with {key}={self.options.get(key)!r}, not {value!r}: open it "
+                    f"without {key}, or copy it into a new one"
+                )
+
+
+def vars_of(entry: EmbedderEntry) -> dict[str, Any]:
+    """An embedder's entry as plain data."""
+    return {name: getattr(entry, name) for name in ("fingerprint", "dimension", "model", "backend")}

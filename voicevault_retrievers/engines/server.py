@@ -1,0 +1,179 @@
+"""What an engine is to the classes over it: a server that is asked in steps, and what its collection was made with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+from voicevault_retrievers.checks import seconds_or_none
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
+from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.records import Capabilities, Record, Stored
+from voicevault_retrievers.engines.steps import Steps, Work, arun, in_thread, run
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.protocols import Embedder, Found
+from voicevault_retrievers.store import embedding
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.limits import Limits
+from voicevault_retrievers.types import Chunk, Vector
+
+T = TypeVar("T")
+
+
+class Server(ABC):
+    """One collection of a server. A subclass says what is asked; how operations are made of that, see `Engine`."""
+
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        embedder: Embedder | None = None,
+        analyzer: SavedAnalyzer | None = None,
+        timeout: float | None = 30.0,
+        limits: Limits | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a collection's name is a string that is not empty, not {name!r}")
+        self.name = name
+        self.timeout = seconds_or_none("timeout", timeout)
+        self._given = analyzer, embedder
+        self._options = dict(options or {})
+        self._limits = limits or Limits()
+        self._mutex = Mutex()
+        self._recipe: Recipe | None = None
+        self._analyzer: SavedAnalyzer | None = None
+        self._embedder: Embedder | None = None
+
+    # What an engine is asked: steps, each yielding what `_now` and `_later` understand.
+
+    @abstractmethod
+    def _now(self, ask: Any) -> Any:
+        """Ask the server, and wait."""
+
+    async def _later(self, ask: Any) -> Any:
+        """`_now` on the running event loop; in a worker thread where the engine has no async client."""
+        return await in_thread(partial(self._now, ask))
+
+    @abstractmethod
+    def _read_recipe(self) -> Steps[str | None]:
+        """What `_create` was given; None where there is no such collection."""
+
+    @abstractmethod
+    def _create(self, recipe: Recipe) -> Steps[None]:
+        """Make the collection, and keep `recipe.text()`; no error where somebody else has just made it."""
+
+    @abstractmethod
+    def _drop(self) -> Steps[None]:
+        """Remove the collection with all in it."""
+
+    @abstractmethod
+    def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
+        """The digests of those of the given chunks that are here."""
+
+    @abstractmethod
+    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
+        """Put in chunks, in the place of those of their ids, and parents, which are kept and not searched."""
+
+    @abstractmethod
+    def _remove(self, ids: Sequence[str]) -> Steps[int]:
+        """Remove chunks, and parents that no chunk names any more; how many chunks were here."""
+
+    @abstractmethod
+    def _count(self) -> Steps[int]:
+        """How many chunks there are."""
+
+    @abstractmethod
+    def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
+        """Those of the given chunks, or parents, that are here."""
+
+    @abstractmethod
+    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
+        """At most `limit` chunks from a cursor (None for the first) on, each once, and the next cursor or None."""
+
+    @abstractmethod
+    def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
+        """At most k chunks that pass both filters, by falling cosine, ties by ascending id."""
+
+    @abstractmethod
+    def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
+        """The vectors of those of the given chunks that are here, of length 1."""
+
+    @abstractmethod
+    def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
+        """At most k chunks that have a term and pass, by falling score, ties by ascending id."""
+
+    @abstractmethod
+    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
+        """The score of each given chunk that is here and passes: 0.0 where no term matches."""
+
+    @abstractmethod
+    def _tags(self, require: Filter | None) -> Steps[str]:
+        """The control characters that terms of chunks begin with (see `Analyzer`); more than there are do no harm."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections that are not of an event loop; the next operation opens them again."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+
+    # How it is done.
+
+    def run(self, steps: Steps[T]) -> T:
+        """Take the steps."""
+        return run(steps, self._now)
+
+    async def arun(self, steps: Steps[T]) -> T:
+        """Take the steps on the running event loop."""
+        return await arun(steps, self._later)
+
+    def embedding(self) -> Steps[Embedder | None]:
+        """The embedder, made when it is first needed."""
+        if not (yield from self._ready()):
+            return self._given[1]
+        recipe = self._recipe
+        if self._embedder is None and recipe is not None and recipe.embedder is not None:
+            made: Embedder | None = yield Work(partial(recipe.make_embedder, self._given[1], self.name))
+            with self._mutex:
+                self._embedder = self._embedder or made
+        return self._embedder
+
+    def exists(self) -> Steps[bool]:
+        """Whether there is a collection of this name."""
+        return (yield from self._ready())
+
+    def forget(self) -> None:
+        """Read the recipe anew before the next operation: the collection may be another, or gone."""
+        with self._mutex:
+            self._recipe = self._analyzer = self._embedder = None
+
+    def _ready(self, create: bool = False) -> Steps[bool]:
+        """Whether there is a collection, whose recipe is known from then on; `create` makes it where there is none."""
+        if self._recipe is not None:
+            return True
+        text = yield from self._read_recipe()
+        if text is None and create:
+            yield from self._create(Recipe.of(*self._given, self._options))
+            text = yield from self._read_recipe()
+        if text is None:
+            return False
+        recipe = Recipe.parse(text, self.name)
+        recipe.check_options(self._options, self.name)
+        analyzer, embedder = self._given
+        made = recipe.make_analyzer(analyzer, self.name)
+        if embedder is not None:
+            embedding.check(recipe.embedder, embedder, self.name)
+        with self._mutex:
+            self._recipe, self._analyzer = recipe, made
+        return True
+
+    def _if_there(self, steps: Callable[[], Steps[T]], otherwise: T) -> Steps[T]:
+        return (yield from steps()) if (yield from self._ready()) else otherwise

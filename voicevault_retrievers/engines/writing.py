@@ -1,0 +1,176 @@
+"""How chunks come into an engine, and go."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from numpy.typing import ArrayLike
+
+from voicevault_retrievers.dense.exact import unit_rows
+from voicevault_retrievers.engines.records import Record, Written
+from voicevault_retrievers.engines.server import Server
+from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
+from voicevault_retrievers.lexical.analysis import analyse
+from voicevault_retrievers.store import codec, embedding
+from voicevault_retrievers.text import Analyzed, Analyzer
+from voicevault_retrievers.types import Chunk
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+BATCH = 500
+"""Chunks that are written together: what is broken off goes on behind the last batch that was written."""
+
+
+class Writing(Server):
+    """An engine that chunks are put into and deleted from."""
+
+    def upsert(
+        self,
+        chunks: Iterable[Chunk],
+        vectors: ArrayLike | None = None,
+        *,
+        parents: Iterable[Chunk] = (),
+        progress: Progress | None = None,
+    ) -> Written:
+        """Put in chunks, in the place of those of their ids; those that are there as they are, are left alone.
+
+        They are written in batches of `BATCH`, so what is broken off, the same call goes on with. `vectors`, a row of
+        length 1 per chunk, saves embedding. `parents` are kept and not searched. `progress` is told (done, total) of
+        the chunks after each batch. Raises ConfigError for chunks or vectors that do not fit, before anything is
+        written.
+        """
+        return self.run(self._upserting(chunks, vectors, parents, progress))
+
+    async def aupsert(
+        self,
+        chunks: Iterable[Chunk],
+        vectors: ArrayLike | None = None,
+        *,
+        parents: Iterable[Chunk] = (),
+        progress: Progress | None = None,
+    ) -> Written:
+        """`upsert` on the running event loop."""
+        return await self.arun(self._upserting(chunks, vectors, parents, progress))
+
+    def delete(self, ids: Iterable[str] | None = None, *, where: Filter | None = None) -> int:
+        """Delete chunks by their ids or by a filter; how many were here. Parents go with their last chunk.
+
+        Raises ConfigError where not one of the two is given, and for a filter that says nothing (see `clear`).
+        """
+        return self.run(self._deleting(ids, where))
+
+    async def adelete(self, ids: Iterable[str] | None = None, *, where: Filter | None = None) -> int:
+        """`delete` on the running event loop."""
+        return await self.arun(self._deleting(ids, where))
+
+    def clear(self) -> None:
+        """Remove the collection with all in it, its recipe too."""
+        self.run(self._clearing())
+
+    async def aclear(self) -> None:
+        """`clear` on the running event loop."""
+        await self.arun(self._clearing())
+
+    def _deleting(self, ids: Iterable[str] | None, where: Filter | None) -> Steps[int]:
+        if (ids is None) == (where is None):
+            raise ConfigError("say which chunks to delete by ids or by where=...")
+        if where is not None and says_nothing(where):
+            raise ConfigError(f"where={where!r} has a part that says nothing: say what is to go, or use clear()")
+        passes = compile_filter(where)
+        if not (yield from self._ready()):
+            return 0
+        wanted = list(dict.fromkeys(codec.several(ids))) if ids is not None else (yield from self._passing(passes))
+        gone = 0
+        for start in range(0, len(wanted), BATCH):
+            gone += yield from self._remove(wanted[start : start + BATCH])
+        return gone
+
+    def _passing(self, passes: Callable[[Mapping[str, Any]], bool]) -> Steps[list[str]]:
+        found: list[str] = []
+        cursor: Any = None
+        while True:
+            page, cursor = yield from self._page(cursor, BATCH)
+            chunks = yield from self._get([entry.id for entry in page], False)
+            found += [one for one, chunk in chunks.items() if passes(chunk.metadata)]
+            if cursor is None:
+                return found
+
+    def _clearing(self) -> Steps[None]:
+        if (yield from self._ready()):
+            yield from self._drop()
+        self.forget()
+
+    def _upserting(
+        self,
+        chunks: Iterable[Chunk],
+        vectors: ArrayLike | None,
+        parents: Iterable[Chunk],
+        progress: Progress | None,
+    ) -> Steps[Written]:
+        given = codec.kept(chunks, self.name, self._limits)
+        above = {parent.id: parent for parent in codec.kept(parents, self.name, self._limits)}
+        if not given and not above:
+            return Written()
+        yield from self._ready(create=True)
+        entry = None if self._recipe is None else self._recipe.embedder
+        if entry is None and vectors is not None:
+            raise ConfigError(f"collection {self.name!r} was made without an embedder and keeps no vectors")
+        rows = None if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
+        written = Written()
+        for start in range(0, max(len(given), 1), BATCH):
+            part = given[start : start + BATCH]
+            own = None if rows is None else rows[start : start + len(part)]
+            last = start + BATCH >= len(given)
+            named = list(above) if last else [c.parent_id for c in part if c.parent_id is not None]
+            new = yield from self._changed(part)
+            records = yield from self._records(part, new, own)
+            kept = [above.pop(one) for one in dict.fromkeys(named) if one in above]
+            if records or kept:
+                yield from self._write(records, kept)
+            there = sum(known for known in new.values())
+            written = Written(
+                written.added + len(new) - there, written.replaced + there, written.unchanged + len(part) - len(new)
+            )
+            if progress is not None:
+                progress(start + len(part), len(given))
+        return written
+
+    def _changed(self, chunks: Sequence[Chunk]) -> Steps[dict[str, bool]]:
+        """Of the chunks those that are not here as they are, and whether another is here under their id."""
+        held = (yield from self._digests([chunk.id for chunk in chunks])) if chunks else {}
+        return {c.id: c.id in held for c in chunks if held.get(c.id) != self.digest(c)}
+
+    def _records(self, chunks: Sequence[Chunk], new: Collection[str], rows: Any) -> Steps[list[Record]]:
+        chosen = [at for at, chunk in enumerate(chunks) if chunk.id in new]
+        if not chosen:
+            return []
+        texts = [chunks[at].text for at in chosen]
+        embedder = (yield from self.embedding()) if rows is None else None
+        if rows is not None:
+            vectors: Any = [rows[at] for at in chosen]
+        elif embedder is None:
+            vectors = [None] * len(chosen)
+        else:
+            vectors = yield Work(partial(embedding.embed, embedder, texts, None))
+        analyzed = yield Work(partial(self._analysed, texts))
+        return [
+            Record(chunks[at], vector, Counter(analyzed.document(number)), self.digest(chunks[at]))
+            for number, (at, vector) in enumerate(zip(chosen, vectors, strict=True))
+        ]
+
+    def _analysed(self, texts: Sequence[str]) -> Analyzed:
+        return analyse(self._analyzer or Analyzer(), texts)
+
+    def digest(self, chunk: Chunk) -> str:
+        """What tells a chunk, and what made its vector and terms, from all others; 32 hexadecimal digits."""
+        recipe = self._recipe
+        made = "" if recipe is None else recipe.analyzer_fingerprint
+        vector = "" if recipe is None or recipe.embedder is None else recipe.embedder.fingerprint
+        told = b"\0".join([made.encode(), vector.encode(), codec.encode(chunk)])
+        return hashlib.blake2b(told, digest_size=16).hexdigest()

@@ -28,6 +28,7 @@ PAGES = (
             "reranking",
             "graph",
             "parents",
+            "questions",
         )
     ),
 )
@@ -49,12 +50,23 @@ COLUMNS = {
         *(("100k", f"{change} {part} ms") for change in ("add", "delete") for part in ("p50", "p99")),
         ("100k", "adds/s of 8 threads"),
     ],
+    "legal_settings": [
+        ("statute book, chosen on", "nDCG@10"),
+        ("statute book, other half", "nDCG@10"),
+        *(
+            ("statute book, other half, over standard without the graph", f"gain in nDCG@10{end}")
+            for end in ("", ", lower end", ", upper end")
+        ),
+        ("statute book, other half", "recall@20"),
+        ("aila2019-statutes, all", "nDCG@10"),
+        ("aila2019-statutes, all", "recall@20"),
+    ],
 }
 """Cases and metrics of the tables that do not show all that was measured."""
 
 ACROSS = (
     "store", "quality", "quality_inside", "quality_strangers", "quality_expansion", "quality_tuning", "rerank_quality",
-    "rerank_abstention", "embedding",
+    "rerank_abstention", "embedding", "legal", "legal_routes",
 )  # fmt: skip
 """Tables that have the systems across, for they show more of each than there are systems."""
 
@@ -85,6 +97,24 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     ),
     "structure": ("structure", lambda row: row.metric in ("nDCG@10", "recall@20")),
     "structure_pages": ("structure", lambda row: row.metric in ("recall of the answer's pages", "part of their text")),
+    "legal": (
+        "legal",
+        lambda row: (
+            row.case.endswith((", fused", ", reranked", ", neighbours")) and row.metric in ("nDCG@10", "recall@20")
+        ),
+    ),
+    "legal_routes": (
+        "legal",
+        lambda row: ("that name" in row.case or "definitions" in row.case) and row.system != "rules",
+    ),
+    "legal_contexts": ("legal", lambda row: row.metric.endswith(("that is read", "that are read", "most tokens"))),
+    "legal_settings": ("legal", lambda row: True),
+    "legal_counts": ("legal", lambda row: row.system == "rules"),
+    "legal_gains": ("legal", lambda row: ", over " not in row.case and row.metric.startswith("gain in")),
+    "legal_questions": (
+        "legal",
+        lambda row: row.system in ("+ questions", "questions, beside the graph") and row.metric.startswith("gain in"),
+    ),
     "loading": ("loading", lambda row: not row.metric.startswith("20 more, MiB")),
     "fusion": ("fusion", lambda row: row.metric == "p50 us"),
 }
@@ -99,6 +129,8 @@ def table(name: str) -> str | None:
         return None
     every = (Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"])
     rows = [row for row in every if shown(row)]
+    if name in IN_WORDS:
+        return IN_WORDS[name](rows)
     columns = COLUMNS.get(name) or list(dict.fromkeys((row.case, row.metric) for row in rows))
     values = {row[:3]: row.value for row in rows}
     systems = list(dict.fromkeys(row.system for row in rows if (row.case, row.metric) in columns))
@@ -106,6 +138,44 @@ def table(name: str) -> str | None:
     lines.insert(0, ("system", *(f"{case}, {metric}" for case, metric in columns)))
     head, *body = zip(*lines, strict=True) if name in ACROSS else lines
     return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+
+
+def gains_in_words(rows: Sequence[Row]) -> str:
+    """Each gain with its interval, and whether it helps: where the interval has no 0 in it."""
+    values = {row[:3]: row.value for row in rows}
+    metrics = list(dict.fromkeys(row.metric for row in rows if not row.metric.endswith(" end")))
+    lines = [("measured on", "added", "which", *metrics)]
+    for case, system in dict.fromkeys((row.case, row.system) for row in rows):
+        ends = ("", ", lower end", ", upper end")
+        gains = [tuple(values[system, case, f"{metric}{end}"] for end in ends) for metric in metrics]
+        told = [f"{gain:+.3f} ({low:+.3f} to {high:+.3f})" for gain, low, high in gains]
+        lines.append((case, system, _verdict(gains), *told))
+    head, *body = lines
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+
+
+def _verdict(gains: Sequence[Sequence[float]]) -> str:
+    helps, hurts = any(low > 0 for _, low, _ in gains), any(high < 0 for *_, high in gains)
+    if not any(value for gain in gains for value in gain):
+        return "changes nothing"
+    if helps and hurts:
+        return "helps and hurts"
+    return "helps" if helps else "hurts" if hurts else "does not help: it may be chance"
+
+
+def counts_in_words(rows: Sequence[Row]) -> str:
+    """A line for each case: what was counted, and how many."""
+    cases = dict.fromkeys(row.case for row in rows)
+    counted = {case: [f"{row.metric} {row.value:.0f}" for row in rows if row.case == case] for case in cases}
+    return "\n".join(f"- {case}: {', '.join(counts)}" for case, counts in counted.items())
+
+
+IN_WORDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
+    "legal_counts": counts_in_words,
+    "legal_gains": gains_in_words,
+    "legal_questions": gains_in_words,
+}
+"""What has words beside its numbers, and how they are made."""
 
 
 def with_tables(text: str) -> str:

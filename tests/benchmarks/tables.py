@@ -29,6 +29,9 @@ PAGES = (
             "graph",
             "parents",
             "questions",
+            "chroma",
+            "pdf-chat",
+            "sizing",
         )
     ),
 )
@@ -66,7 +69,7 @@ COLUMNS = {
 
 ACROSS = (
     "store", "quality", "quality_inside", "quality_strangers", "quality_expansion", "quality_tuning", "rerank_quality",
-    "rerank_abstention", "embedding", "legal", "legal_routes",
+    "rerank_abstention", "embedding", "pdf_chat_costs", "legal", "legal_routes",
 )  # fmt: skip
 """Tables that have the systems across, for they show more of each than there are systems."""
 
@@ -115,6 +118,12 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         "legal",
         lambda row: row.system in ("+ questions", "questions, beside the graph") and row.metric.startswith("gain in"),
     ),
+    "pdf_chat": ("pdf_chat", lambda row: row.metric in ("nDCG@5", "recall@5")),
+    "pdf_chat_gains": ("pdf_chat", lambda row: row.metric.startswith("gain in") and not row.metric.endswith(", p")),
+    "pdf_chat_costs": ("pdf_chat", lambda row: row.case == "costs"),
+    "sizing": ("sizing", lambda row: row.metric.startswith("bytes a chunk,")),
+    "sizing_many": ("sizing", lambda row: row.case.endswith("million")),
+    "sizing_formulas": ("sizing", lambda row: row.case == "formula"),
     "loading": ("loading", lambda row: not row.metric.startswith("20 more, MiB")),
     "fusion": ("fusion", lambda row: row.metric == "p50 us"),
 }
@@ -174,6 +183,7 @@ IN_WORDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "legal_counts": counts_in_words,
     "legal_gains": gains_in_words,
     "legal_questions": gains_in_words,
+    "pdf_chat_gains": gains_in_words,
 }
 """What has words beside its numbers, and how they are made."""
 

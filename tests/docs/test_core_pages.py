@@ -12,7 +12,8 @@ from tests.docs.test_documents_run import needs_weights
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = (
-    "claims", "expansion", "flare", "funnel", "fusion", "graph", "newsroom", "parents", "questions", "reranking",
+    "chroma", "claims", "engines", "expansion", "flare", "funnel", "fusion", "graph", "milvus", "newsroom", "parents",
+    "pdf-chat", "qdrant", "questions", "reranking",
 )  # fmt: skip
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
 

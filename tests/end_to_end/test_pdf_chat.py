@@ -267,25 +267,28 @@ def channels(engine: Engine) -> dict[str, Channel]:
     return {"bm25": engine.bm25(**options["bm25"]), "dense": engine.dense(**options["dense"])}
 
 
-def _langchain(engine: Engine) -> Ask:
+def _langchain(**searched: Any) -> Ask:
     pytest.importorskip("langchain_core")
     from voicevault_retrievers.langchain import HybridRetriever
 
-    retriever = HybridRetriever(preset="pdf-chat", channels=channels(engine))
+    retriever = HybridRetriever(preset="pdf-chat", **searched)
 
     def ask(question: str, where: dict[str, Any] | None) -> Scored:
         documents = retriever.invoke(question, where=where)
-        assert all(document.metadata["voicevault"]["found_by"] for document in documents)
+        for document in documents:
+            told = document.metadata["voicevault"]
+            assert told["found_by"] in ("hybrid", "semantic", "keyword")
+            assert bool(told["channels"].get("bm25", {}).get("matched_terms")) == (told["found_by"] != "semantic")
         return [(document.id or "", document.metadata.get("relevance_score")) for document in documents]
 
     return ask
 
 
-def _llama_index(engine: Engine) -> Ask:
+def _llama_index(**searched: Any) -> Ask:
     pytest.importorskip("llama_index.core")
     from voicevault_retrievers.llama_index import HybridRetriever
 
-    retriever = HybridRetriever(preset="pdf-chat", channels=channels(engine))
+    retriever = HybridRetriever(preset="pdf-chat", **searched)
 
     def ask(question: str, where: dict[str, Any] | None) -> Scored:
         return [(one.node.node_id, one.score) for one in retriever.with_options(where=where).retrieve(question)]
@@ -294,11 +297,14 @@ def _llama_index(engine: Engine) -> Ask:
 
 
 @pytest.mark.parametrize("framework", [_langchain, _llama_index])
-def test_the_frameworks_give_the_same_ids_and_scores(framework: Callable[[Engine], Ask], engine: Engine) -> None:
-    ask = framework(engine)
-    pipeline = load_preset("pdf-chat").over(engine)
+def test_the_frameworks_give_the_same_ids_and_scores(
+    framework: Callable[..., Ask], engine: Engine, kb: KnowledgeBase
+) -> None:
+    over_engine, over_base = (load_preset("pdf-chat").over(one) for one in (engine, kb))
+    asked = framework(channels=channels(engine)), framework(kb_names=[kb.name], root=kb.path.parent)
     for question in QUESTIONS:
         for where in (None, {"source_file": {"$in": ["file-05.pdf", "file-06.pdf"]}}):
-            expected = scored(pipeline.search(Query(question, where=where)).hits)
-            assert len(expected) == 5
-            assert ask(question, where) == expected
+            for ask, pipeline in zip(asked, (over_engine, over_base), strict=True):
+                expected = scored(pipeline.search(Query(question, where=where)).hits)
+                assert len(expected) == 5
+                assert ask(question, where) == expected

@@ -20,6 +20,7 @@ from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.types import Chunk, Vector
 
 WORDS = ("pump", "valve", "turbine", "seal", "pipe")
@@ -29,7 +30,11 @@ WORDS = ("pump", "valve", "turbine", "seal", "pipe")
 def kb(tmp_path: Path) -> KnowledgeBase:
     made = KnowledgeBase.create("plant", root=tmp_path, embedder=HashEmbedder())
     chunks = [Chunk(f"c{at:02}", f"the {WORDS[at % 5]} number {at}", f"p{at // 10}", {"n": at}) for at in range(25)]
-    made.add(chunks, parents=[Chunk(f"p{at}", f"parent {at}", "top") for at in range(3)] + [Chunk("top", "all")])
+    made.add(
+        chunks,
+        parents=[Chunk(f"p{at}", f"parent {at}", "top") for at in range(3)]
+        + [Chunk("top", "all"), Chunk("h", "a header")],
+    )
     return made
 
 
@@ -54,12 +59,12 @@ def target(tmp_path: Path, kb: KnowledgeBase) -> Flaky:
 def test_a_copy_holds_all_and_is_verified(kb: KnowledgeBase, target: Flaky) -> None:
     told: list[tuple[int, int]] = []
     done = copy(kb, target, batch=10, progress=lambda *at: told.append(at))
-    assert (done.written, done.unchanged, done.parents, done.extra, done.verified) == (25, 0, 4, 0, True)
+    assert (done.written, done.unchanged, done.parents, done.extra, done.verified) == (25, 0, 5, 0, True)
     assert told == [(10, 25), (20, 25), (25, 25)]
     assert {one: (c.text, c.parent_id, c.metadata) for one, c in target.get(kb.ids()).items()} == {
         c.id: (c.text, c.parent_id, c.metadata) for c in kb
     }
-    assert target.parents(["p0", "top"]).keys() == {"p0", "top"}
+    assert target.parents(["p0", "top", "h"]).keys() == {"p0", "top", "h"}
     rows = target.vectors(["c03"])["c03"]
     assert np.array_equal(rows, kb.view().index.vectors(["c03"])["c03"])
     again = copy(kb, target)
@@ -138,6 +143,18 @@ def test_approximate_search_is_told_from_other_scores(kb: KnowledgeBase) -> None
     (found,) = parity(kb, blind, ["the pump number 5"], k=3, channels=["dense"])
     assert found.causes == {"approximate": 1}
     assert found.overlap == pytest.approx(2 / 3)
+
+
+def test_questions_are_copied_too(kb: KnowledgeBase, target: Flaky) -> None:
+    assert copy(kb, target).questions is None
+    question_index(kb).update({"c03": ["where does it leak?"], "c04": ["who laid it?"], "c05": []})
+    done = copy(kb, target)
+    assert done.verified
+    assert done.questions is not None
+    assert (done.questions.written, done.questions.verified) == (2, True)
+    (hit, *_) = target.questions(by="bm25").search("leak")
+    assert (hit.id, hit.votes[0].via) == ("c03", ("where does it leak?",))
+    assert engine_questions(target).update({"c05": []}).unchanged == len(kb)
 
 
 def test_questions_of_an_engine(kb: KnowledgeBase, target: Flaky) -> None:

@@ -52,7 +52,7 @@ def engine() -> None:
 @options.root
 @options.reporting
 def copy_(source: str, target: str, prune: bool, patience: float, as_json: bool, root: Path | None) -> None:
-    """Copy chunks, vectors and parents into an engine, and verify the copy by count and checksum.
+    """Copy chunks, vectors, parents and questions into an engine, and verify the copy by count and checksum.
 
     What was copied before and has not changed is left as it is. When it is broken off, the same command goes on from
     there. Exits with 1 where the collection then does not hold what the source does.
@@ -102,7 +102,7 @@ def diff(
     console = Console(markup=False, soft_wrap=True)
     table = Table("channel", "questions", f"overlap@{k}", "same lists", "score error", "only in one", box=None)
     for each in found:
-        numbers = f"{each.overlap:.3f}", f"{each.same}", f"{each.score_error:.1e}", f"{each.causes.total()}"
+        numbers = f"{each.overlap:.3f}", f"{each.same}", f"{each.score_error:.1e}", f"{sum(each.causes.values())}"
         table.add_row(each.channel, str(each.queries), *numbers)
     console.print(table)
     for line in _causes(found):
@@ -148,17 +148,16 @@ def _told(done: Copied) -> str:
     extra = (
         f"{done.extra} more {'were removed' if done.pruned else 'are in the collection'}" if done.extra else "no others"
     )
+    asked = "" if done.questions is None else f", {done.questions.source.chunks} questions"
     return (
-        f"{done.written} chunks written ({rate:.0f} a second), {done.unchanged} unchanged, {done.parents} parents; "
-        f"{extra}\n{done.target.chunks} of {done.source.chunks} chunks, checksum {done.target.checksum}: "
+        f"{done.written} chunks written ({rate:.0f} a second), {done.unchanged} unchanged, {done.parents} parents"
+        f"{asked}; {extra}\n{done.target.chunks} of {done.source.chunks} chunks, checksum {done.target.checksum}: "
         f"{'verified' if done.verified else 'NOT the same as the source'}"
     )
 
 
 def _causes(found: list[Parity]) -> list[str]:
-    return [
-        f"{each.channel}: {count} x {CAUSES[cause]}" for each in found for cause, count in each.causes.most_common()
-    ]
+    return [f"{each.channel}: {count} x {CAUSES[cause]}" for each in found for cause, count in each.causes.items()]
 
 
 def _print_json(data: dict[str, Any]) -> None:

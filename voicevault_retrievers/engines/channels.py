@@ -99,14 +99,14 @@ class EngineBM25(Leaf):
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
         wanted, found = list(ids), dict[str, float]()
         for wording in self._wordings(query):
-            asked = _Asked(self, query, wording)
+            asked = AskedWording(self, query, wording)
             for one, score in self.engine.run(self.engine.keyword_scores(asked, wanted, query.require)).items():
                 own = weighted(score, wording.weight)
                 found[one] = max(found.get(one, own), own)
         return found
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
-        asked = _Asked(self, query, wording)
+        asked = AskedWording(self, query, wording)
         hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k, query.require)
         return [Match(hit.chunk, hit.score, asked.words(hit.forms)) for hit in hits]
 
@@ -114,7 +114,7 @@ class EngineBM25(Leaf):
         return f"EngineBM25({self.engine!r}, {self.formula!r})"
 
 
-class _Asked:
+class AskedWording:
     """What a wording asks, once the analyzer is known; and the words of its terms."""
 
     def __init__(self, channel: EngineBM25, query: Query, wording: Variant) -> None:
@@ -168,16 +168,20 @@ class EngineDense(VectorChannel):
         return await self.engine.arun(self._finding(query, wordings, k))
 
     def _finding(self, query: Query, wordings: Sequence[Variant], k: int) -> Steps[list[list[Match]]]:
-        embedder = yield from self.engine.embedding()
-        if embedder is None and not (yield from self.engine.exists()):
-            return [[] for _ in wordings]
-        self._present(embedder)
-        vectors: Sequence[Vector] = yield Work(partial(self._vectors, query, wordings))
-        found = []
-        for vector in vectors:
+        found: list[list[Match]] = []
+        for vector in (yield from self.embedded(query, wordings)) or ():
             near: Sequence[Found] = yield from self.engine.nearest(vector, k, query.where, query.require)
             found.append([Match(chunk, score) for chunk, score in near if score > 0])
-        return found
+        return found or [[] for _ in wordings]
+
+    def embedded(self, query: Query, wordings: Sequence[Variant]) -> Steps[Sequence[Vector] | None]:
+        """The vectors of wordings of a query; None where there is no collection, ConfigError where it has none."""
+        embedder = yield from self.engine.embedding()
+        if embedder is None and not (yield from self.engine.exists()):
+            return None
+        self._present(embedder)
+        vectors: Sequence[Vector] = yield Work(partial(self._vectors, query, wordings))
+        return vectors
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
         """Those that say something; whether the query's own vector fits is seen when it is searched."""

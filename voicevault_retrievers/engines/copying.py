@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.engines.engine import BATCH, Engine, Written
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.questions import has_questions, question_index
 from voicevault_retrievers.types import Chunk
 
 Source: TypeAlias = KnowledgeBase | Engine
@@ -39,7 +42,8 @@ class Check(NamedTuple):
 @dataclass(frozen=True)
 class Copied:
     """What a copy did: chunks `written` and found there already (`unchanged`), those of the target that the source
-    does not have (`extra`, which `prune` removes), and what was read back of both. `seconds` are those of writing.
+    does not have (`extra`, which `prune` removes), and what was read back of both. `seconds` are those of writing;
+    `questions` is what was done with those that the chunks answer, if there are some.
     """
 
     written: int
@@ -50,11 +54,12 @@ class Copied:
     source: Check
     target: Check
     seconds: float
+    questions: Copied | None = None
 
     @property
     def verified(self) -> bool:
-        """Whether the target holds exactly what the source does, by count and checksum."""
-        return self.source == self.target
+        """Whether the target holds exactly what the source does, by count and checksum; its questions, too."""
+        return self.source == self.target and (self.questions is None or self.questions.verified)
 
 
 def copy(
@@ -66,7 +71,7 @@ def copy(
     patience: float = 60.0,
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy all chunks, their vectors and parents; what the target has as it is, is left alone.
+    """Copy all chunks, their vectors, parents and questions; what the target has as it is, is left alone.
 
     So a copy that was broken off goes on when it is made again. Vectors are taken over where one embedder made both,
     else the target's embeds the texts. A server that goes away is waited for, `patience` seconds. At the end the target
@@ -82,6 +87,7 @@ def copy(
             held = held.with_digest(target.digest(chunk))
         if progress is not None:
             progress(held.chunks, total)
+    writing.write_rest()
     seconds = time.monotonic() - begun
     present, extra = _listed(source, target)
     if extra and prune:
@@ -89,8 +95,23 @@ def copy(
         present, _ = _listed(source, target)
     done = writing.done
     return Copied(
-        done.added + done.replaced, done.unchanged, len(writing.sent), len(extra), prune, held, present, seconds
+        written=done.added + done.replaced,
+        unchanged=done.unchanged,
+        parents=len(writing.sent),
+        extra=len(extra),
+        pruned=prune,
+        source=held,
+        target=present,
+        seconds=seconds,
+        questions=_questions(source, target, prune=prune, batch=size, patience=wait),
     )
+
+
+def _questions(source: Source, target: Engine, **options: Any) -> Copied | None:
+    if not isinstance(source, KnowledgeBase) or not has_questions(source):
+        return None
+    asked: Any = question_index(source).questions
+    return copy(asked.base, target.asked, **options)
 
 
 class _Writing:
@@ -107,8 +128,16 @@ class _Writing:
     def write(self, chunks: list[Chunk], vectors: Any) -> None:
         parents = list(self._above(chunks))
         given = vectors if self._fits() else None
-        new = _patiently(lambda: self._target.upsert(chunks, given, parents=parents), self._patience)
+        new = _patiently(partial(self._target.upsert, chunks, given, parents=parents), self._patience)
         self.done = Written(*(before + more for before, more in zip(self.done, new, strict=True)))
+
+    def write_rest(self) -> None:
+        """The parents that no chunk names, such as headers that metadata name; an engine does not list its own."""
+        if isinstance(self._source, KnowledgeBase):
+            rest = (parent for parent in self._source.iter_parents() if parent.id not in self.sent)
+            while some := list(islice(rest, BATCH)):
+                _patiently(partial(self._target.upsert, (), parents=some), self._patience)
+                self.sent.update(parent.id for parent in some)
 
     def _fits(self) -> bool:
         own = self._target.embedder

@@ -55,7 +55,7 @@ class EmbeddedEngine(Engine):
         yield lambda: KnowledgeBase.open_or_create(self.name, root=self._root, analyzer=analyzer, embedder=embedder)
 
     def _drop(self) -> Steps[None]:
-        self.close()
+        self._close()
         yield lambda: remove(self.name, root=self._root)
 
     def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
@@ -115,12 +115,12 @@ class EmbeddedEngine(Engine):
         given: dict[str, Any] = {"embedder": self._given[1], "analyzer": self._given[0], "limits": self._limits}
         return EmbeddedEngine(self.name + suffix, root=self._root, **{**given, **options})
 
-    def close(self) -> None:
+    def _close(self) -> None:
         base, self._base = self._base, None
         if base is not None:
             base.close()
 
-    async def aclose(self) -> None:
+    async def _aclose(self) -> None:
         """Nothing: a knowledge base has no connections of an event loop."""
 
     def __repr__(self) -> str:

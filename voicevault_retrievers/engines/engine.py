@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from voicevault_retrievers.engines.channels import Asked, EngineBM25, EngineDense
 from voicevault_retrievers.engines.keywords import KeywordHit
-from voicevault_retrievers.engines.questions import question_channel
+from voicevault_retrievers.engines.questions import QUESTIONS, question_channel
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Capabilities as Capabilities
 from voicevault_retrievers.engines.records import Record as Record
@@ -44,13 +44,30 @@ class Engine(Writing, HybridSearch):
 
     @abstractmethod
     def sibling(self, suffix: str, **options: Any) -> Engine:
-        """Another collection of the same server, by this one's name and a suffix."""
+        """Another collection of the same server, by this one's name and a suffix; it may share its connections."""
+
+    @cached_property
+    def asked(self) -> Engine:
+        """The collection of the questions that chunks answer; see `engines.questions`."""
+        return self.sibling(QUESTIONS)
 
     def reload(self) -> bool:
         """Read anew what the collection was made with; whether that is another now, or there is one by now."""
         before = self._recipe
         self.forget()
         return self.recipe != before
+
+    def close(self) -> None:
+        """Close the connections that are not of an event loop; the next operation opens them again."""
+        if "asked" in vars(self):
+            self.asked.close()
+        self._close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        if "asked" in vars(self):
+            await self.asked.aclose()
+        await self._aclose()
 
     def __len__(self) -> int:
         return self.run(self._if_there(self._count, 0))

@@ -17,7 +17,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.engines import milvus_facets as facets
 from voicevault_retrievers.filters import Condition, Every, Filter, Node, Not, Some, parse
 
 Clause: TypeAlias = Any
@@ -28,7 +27,7 @@ KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """What a metadata key has to look like to be safe in every language."""
 
 _EXACT = 2**53
-_ORDERED = ("$gt", "$gte", "$lt", "$lte")
+ORDERED = ("$gt", "$gte", "$lt", "$lte")
 
 
 class Bound(Enum):
@@ -136,55 +135,6 @@ class Qdrant(Language):
         return self.models.FieldCondition(key=self.prefix + key, **test)
 
 
-class Milvus(Language):
-    """Over numbers and digests of what metadata holds (`milvus_facets`), so that no text stands in an expression.
-
-    Values and their kinds are members of an array, so lists need nothing of their own; strings are ordered by how they
-    begin.
-    """
-
-    def equal(self, key: str, operand: Scalar) -> Clause:
-        return f"array_contains(facets, {facets.facet(key, operand)})"
-
-    def unequal(self, key: str, operand: Scalar) -> Clause:
-        return f"(not {self.equal(key, operand)})"
-
-    def other(self, key: str, operand: Scalar) -> Clause:
-        return f"(array_contains(facets, {facets.kind(key, operand)}) and not {self.equal(key, operand)})"
-
-    def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
-        signs = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
-        if not isinstance(operand, str):
-            return f'ordered["{facets.ordered_key(key, False)}"] {signs[operator]} {float(operand)!r}'
-        sign = ">=" if operator in ("$gt", "$gte") else "<="
-        return f'ordered["{facets.ordered_key(key, True)}"] {sign} "{facets.ordered_text(operand)}"'
-
-    def exists(self, key: str, wanted: bool) -> Clause:
-        found = f"array_contains(facets, {facets.present(key)})"
-        return found if wanted else f"(not {found})"
-
-    def every(self, clauses: Sequence[Clause]) -> Clause:
-        return f"({' and '.join(clauses)})"
-
-    def some(self, clauses: Sequence[Clause]) -> Clause:
-        return f"({' or '.join(clauses)})"
-
-    def exactly(self, node: Node, negated: bool = False) -> bool:
-        """Whether `widened` passes what `node` passes, or, where `negated`, what it does not, and no more."""
-        if isinstance(node, Not):
-            return self.exactly(node.part, not negated)
-        if not isinstance(node, Condition):
-            return _size(node) <= MAX_CONDITIONS and all(self.exactly(part, negated) for part in node.parts)
-        operands = node.operand if node.operator in ("$in", "$nin") else [node.operand]
-        if not KEY.fullmatch(node.key) or len(operands) > MAX_CONDITIONS or not all(map(_said_alike, operands)):
-            return False
-        if node.operator in ("$eq", "$in", "$exists"):
-            return True
-        if node.operator in ("$ne", "$nin"):
-            return not negated and len({_kind(each) for each in operands}) == 1
-        return node.operator in _ORDERED and not negated and type(node.operand) in (int, float)
-
-
 def nothing_passes(where: Filter | None) -> bool:
     """Whether a filter can pass nothing, whatever the metadata, such as rights that came out empty."""
     return widened(parse(where), Language()) is Bound.NOTHING
@@ -193,7 +143,7 @@ def nothing_passes(where: Filter | None) -> bool:
 def said(where: Filter | None, language: Language) -> Clause | None:
     """A clause that passes at least what a filter passes; None where there is nothing to say."""
     node = parse(where)
-    clause = widened(node, language) if _size(node) <= MAX_CONDITIONS else Bound.EVERYTHING
+    clause = widened(node, language) if size_of(node) <= MAX_CONDITIONS else Bound.EVERYTHING
     return None if isinstance(clause, Bound) else clause
 
 
@@ -227,13 +177,13 @@ def _condition(condition: Condition, language: Language, negated: bool) -> Claus
         return Bound.EVERYTHING
     if operator == "$exists":
         return language.exists(key, bool(operand) is not negated)
-    if not _said_alike(operand):
+    if not said_alike(operand):
         return Bound.EVERYTHING
     if operator == "$eq":
         return (language.unequal if negated else language.equal)(key, operand)
     if operator == "$ne" and not negated:
         return language.other(key, operand)
-    if operator in _ORDERED and not negated and not isinstance(operand, bool):
+    if operator in ORDERED and not negated and not isinstance(operand, bool):
         return language.ordered(key, operator, operand)
     return Bound.EVERYTHING
 
@@ -249,31 +199,31 @@ def _in_simpler_ones(condition: Condition, negated: bool) -> Node | None:
         return Some(tuple(Condition(key, "$eq", choice) for choice in operand))
     if operator == "$all" and not negated:
         return Every(tuple(Condition(key, "$eq", choice) for choice in operand))
-    if operator == "$nin" and not negated and len({_kind(choice) for choice in operand}) <= 1:
+    if operator == "$nin" and not negated and len({kind_of(choice) for choice in operand}) <= 1:
         return Every(tuple(Condition(key, "$ne", choice) for choice in operand))
     return None
 
 
-def _kind(operand: Any) -> type:
+def kind_of(operand: Any) -> type:
     """Values of one kind can be compared."""
     return float if type(operand) is int else type(operand)
 
 
-def _said_alike(operand: Any) -> bool:
+def said_alike(operand: Any) -> bool:
     """Whether every store takes a value for what it is."""
     if type(operand) is str:
         return operand.isprintable()  # neither NUL nor half a surrogate pair, which databases refuse
     return type(operand) is bool or (type(operand) in (int, float) and abs(operand) < _EXACT)
 
 
-def _size(node: Node) -> int:
+def size_of(node: Node) -> int:
     """How many conditions a node becomes."""
     if isinstance(node, Not):
-        return _size(node.part)
+        return size_of(node.part)
     if isinstance(node, Condition):
         many = isinstance(node.operand, Sequence) and not isinstance(node.operand, str)
         return len(node.operand) if many and len(node.operand) <= MAX_CONDITIONS else 1
-    return sum(map(_size, node.parts))
+    return sum(map(size_of, node.parts))
 
 
 @cache

@@ -14,9 +14,9 @@ from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 
 SCHEMES = {
-    "chroma": "chroma_engine",
-    "chroma+file": "chroma_engine",
-    "chromas": "chroma_engine",
+    "chroma": "chroma",
+    "chroma+file": "chroma",
+    "chromas": "chroma",
     "milvus": "milvus",
     "milvus+file": "milvus",
     "milvuss": "milvus",
@@ -66,7 +66,7 @@ def connect(
 
     Raises ConfigError for any other address, MissingExtraError where the engine's client is not installed.
     """
-    scheme = address.partition("://")[0] if is_address(address) else address
+    scheme = address.partition("://")[0] if is_address(address) else "of none"  # it may hold a password
     if scheme not in SCHEMES:
         raise unknown("engine address (SCHEME://...)", scheme, SCHEMES)
     at: Callable[..., Engine] = import_module(f"voicevault_retrievers.engines.{SCHEMES[scheme]}").at

@@ -48,7 +48,7 @@ class Parity:
     overlap: float = 0.0
     same: int = 0
     score_error: float = 0.0
-    causes: Counter[str] = field(default_factory=Counter)
+    causes: dict[str, int] = field(default_factory=dict)
 
 
 def parity(
@@ -67,7 +67,7 @@ def parity(
 
 
 def _compared(reference: Compared, other: Compared, queries: Sequence[str | Query], k: int, name: str) -> Parity:
-    found = Parity(name, k)
+    found, causes = Parity(name, k), Counter[str]()
     first, second = getattr(reference, name)(), getattr(other, name)()
     for query in queries:
         asked = query if isinstance(query, Query) else Query(query)
@@ -82,8 +82,9 @@ def _compared(reference: Compared, other: Compared, queries: Sequence[str | Quer
             found.score_error = max(found.score_error, _apart(scores[0][one], scores[1][one]))
         missing = [one for one in ours.ids if one not in common]
         if missing:
-            found.causes.update(_causes(reference, other, second, asked, ours, theirs, missing, k))
+            causes.update(_causes(reference, other, second, asked, ours, theirs, missing, k))
     found.overlap /= found.queries
+    found.causes = dict(causes.most_common())
     return found
 
 

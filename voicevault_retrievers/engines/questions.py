@@ -10,6 +10,9 @@ from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
 from voicevault_retrievers.types import Chunk
 
+QUESTIONS = f"_{COLLECTION}"
+"""What stands behind the name of a collection in that of its questions."""
+
 
 class Engine(Protocol):
     """What is asked of an engine; see `engines.engine.Engine`."""
@@ -33,7 +36,8 @@ class Engine(Protocol):
 
     def dense(self, **options: Any) -> EngineDense: ...
 
-    def sibling(self, suffix: str, /) -> Engine: ...
+    @property
+    def asked(self) -> Engine: ...
 
 
 class EngineQuestions:
@@ -96,10 +100,10 @@ class EngineQuestionView:
 def engine_questions(engine: Engine) -> QuestionIndex:
     """The questions about an engine's chunks: `update` makes them, `channel` searches them.
 
-    They are in the collection of the engine's name, `_` and `quim_questions`, each with its chunk's metadata and the
+    They are in the collection of the engine's name and `QUESTIONS`, each with its chunk's metadata and the
     chunk's id under `source_chunk_id`. Under access rights all are compared with their chunks at each search.
     """
-    return QuestionIndex(EngineQuestions(engine.sibling(f"_{COLLECTION}")), engine)
+    return QuestionIndex(EngineQuestions(engine.asked), engine)
 
 
 def question_channel(engine: Engine, **options: Any) -> QuestionChannel:

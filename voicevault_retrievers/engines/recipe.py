@@ -42,12 +42,11 @@ class Recipe:
                 raise IncompatibleIndexError(
                     f"collection {name!r} was made by a newer version of this package (format {version}): upgrade it"
                 )
-            return cls(
-                told["analyzer"],
-                told["analyzer_fingerprint"],
-                None if entry is None else EmbedderEntry(**entry),
-                told["options"],
-            )
+            analyzer, options = told["analyzer"], told["options"]
+            if not isinstance(analyzer, dict) or not isinstance(options, dict):
+                raise TypeError("its analyzer and its options are objects")
+            made = None if entry is None else EmbedderEntry(**entry)
+            return cls(analyzer, told["analyzer_fingerprint"], made, options)
         except (KeyError, TypeError, ValueError) as error:
             raise IncompatibleIndexError(
                 f"collection {name!r} was not made by this package, or not in this way ({error!r}): give another name, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Server(ABC):
     """One collection of a server. A subclass says what is asked; how operations are made of that, see `Engine`."""
 
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
 
     def __init__(
         self,
@@ -115,15 +115,18 @@ class Server(ABC):
 
     @abstractmethod
     def _tags(self, require: Filter | None) -> Steps[str]:
-        """The control characters that terms of chunks begin with (see `Analyzer`); more than there are do no harm."""
+        """The control characters that terms of chunks that pass begin with (see `Analyzer`): these and no others.
+
+        One too many lets a query lose words that are stopwords of that language alone.
+        """
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the connections that are not of an event loop; the next operation opens them again."""
+    def _close(self) -> None:
+        """As `Engine.close`, of this collection."""
 
     @abstractmethod
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop."""
+    async def _aclose(self) -> None:
+        """As `Engine.aclose`, of this collection."""
 
     # How it is done.
 

@@ -11,14 +11,15 @@ from typing import Any, TypeAlias
 from numpy.typing import ArrayLike
 
 from voicevault_retrievers.dense.exact import unit_rows
+from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Record, Written
 from voicevault_retrievers.engines.server import Server
 from voicevault_retrievers.engines.steps import Steps, Work
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.lexical.analysis import analyse
 from voicevault_retrievers.store import codec, embedding
-from voicevault_retrievers.text import Analyzed, Analyzer
+from voicevault_retrievers.text import Analyzed
 from voicevault_retrievers.types import Chunk
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -117,11 +118,12 @@ class Writing(Server):
         above = {parent.id: parent for parent in codec.kept(parents, self.name, self._limits)}
         if not given and not above:
             return Written()
-        yield from self._ready(create=True)
-        entry = None if self._recipe is None else self._recipe.embedder
+        yield from self._ready()
+        entry = (self._recipe or Recipe.of(*self._given, self._options)).embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"collection {self.name!r} was made without an embedder and keeps no vectors")
         rows = None if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
+        yield from self._ready(create=True)
         written = Written()
         for start in range(0, max(len(given), 1), BATCH):
             part = given[start : start + BATCH]
@@ -165,7 +167,9 @@ class Writing(Server):
         ]
 
     def _analysed(self, texts: Sequence[str]) -> Analyzed:
-        return analyse(self._analyzer or Analyzer(), texts)
+        if self._analyzer is None:
+            raise SearchError(f"collection {self.name!r} was removed while chunks were put into it: put them in again")
+        return analyse(self._analyzer, texts)
 
     def digest(self, chunk: Chunk) -> str:
         """What tells a chunk, and what made its vector and terms, from all others; 32 hexadecimal digits."""

@@ -97,7 +97,7 @@ class HybridRetriever(ComposedRetriever):
         given = {name: as_channel(part) for name, part in _embedded(self.channels, embed_model).items()}
         more, made = structural(questions, graph, based=bool(self.kb_names))
         given = beside(given, more)
-        wanted = {**(_wanted(self.preset) if self.kb_names else {}), **made}
+        wanted = {**(_wanted(self.preset, graph=graph) if self.kb_names else {}), **made}
         self._searched = _Searched(self._bases if self.kb_names else None, wanted, given)
         self._over(beside({name: _NotOpen(name) for name in wanted}, given))  # says what does not go together
 
@@ -123,9 +123,7 @@ class HybridRetriever(ComposedRetriever):
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
         base = _InMemory(nodes, analyzer_of(language, analyzer), embed_model, chosen)
-        apart = store_of(options.get("graph")) is not None
-        wanted = {name: made for name, made in _wanted(chosen, formula).items() if name != "graph" or not apart}
-        own = _channels(base, wanted)
+        own = _channels(base, _wanted(chosen, formula, options.get("graph")))
         return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
 
     @classmethod
@@ -298,13 +296,16 @@ class _InMemory:
         return as_embedder(self.embed_model)
 
 
-def _wanted(preset: Preset | None, formula: Formula | str | None = None) -> dict[str, Mapping[str, Any]]:
-    """The channels to be built, and the options of each."""
+def _wanted(
+    preset: Preset | None, formula: Formula | str | None = None, graph: Any = None
+) -> dict[str, Mapping[str, Any]]:
+    """The channels to be built, and the options of each; that of a graph in a store of its own is none of them."""
     if preset is None:
         return {"bm25": {"formula": formula or "lucene"}, "dense": {}}
     if formula is not None:
         raise ConfigError(f"preset {preset.name!r} says which BM25 formula; formula={formula!r} is not given beside it")
-    return dict(preset.channels)
+    apart = store_of(graph) is not None
+    return {name: options for name, options in preset.channels.items() if name != "graph" or not apart}
 
 
 def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:

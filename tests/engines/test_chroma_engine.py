@@ -1,0 +1,673 @@
+"""ChromaEngine over a real Chroma, in this process and served, sync and async: what every engine keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
+from tests.engines.servers import chroma_server
+from tests.helpers import HashEmbedder
+from voicevault_retrievers import Chunk, KnowledgeBase, Query
+from voicevault_retrievers.engines.chroma.clients import Ask
+from voicevault_retrievers.engines.chroma.engine import OPEN, ChromaEngine, at
+from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.engines.records import Record, Written
+from voicevault_retrievers.errors import (
+    ConfigError,
+    IncompatibleIndexError,
+    SearchError,
+    SearchNotAvailableError,
+    SearchTimeoutError,
+)
+from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.types import Ranking
+
+pytest.importorskip("chromadb")
+
+EMBEDDER = HashEmbedder(16)
+PLAIN = Analyzer(language=None)
+NAMES = count()
+Make: TypeAlias = Callable[..., ChromaEngine]
+
+WORDS = ("pump", "valve", "turbine", "oil", "blade", "rotor", "the", "and", "und", "der")
+ODD_TEXTS = [
+    "", " ", "pump\0valve", "half \ud800 a pair", "\U0001f600 pump", "'; DROP TABLE embeddings; --", '{"$or": []}',
+    "{{pump}}", "$contains", "%s %d \\", "\u200b\ufeff", "Gro\u00dfe Pumpe", "\u6c34\u6cf5", "x" * 5000,
+]  # fmt: skip
+ODD_IDS = [
+    "a\0b", "\ud800", "' OR 1=1", "hex:6161", "\U0001f600" * 250, "i" * 1024, " ", "a/b?c#d", "\n", '{"$in": []}', "$",
+    "..", "%2F", "\u00e9",
+]  # fmt: skip
+
+
+def some(size: int, start: int = 0) -> list[Chunk]:
+    """Chunks of a few words that differ in their metadata."""
+    return [
+        Chunk(
+            f"c{at:03d}",
+            " ".join(WORDS[(at * step) % len(WORDS)] for step in range(1, 3 + at % 5)),
+            f"p{at % 4}" if at % 3 else None,
+            {"file_id": f"f{at % 3}", "chunk_index": at, "page": at / 2 if at % 2 else at},
+        )
+        for at in range(start, start + size)
+    ]
+
+
+def told(ranking: Ranking) -> list[tuple[str, float | None]]:
+    return [(hit.id, hit.score) for hit in ranking]
+
+
+def alike(theirs: Ranking, ours: Ranking, within: float) -> None:
+    assert theirs.ids == ours.ids
+    assert [hit.score for hit in theirs] == pytest.approx([hit.score for hit in ours], abs=within)
+
+
+def base(folder: Path, chunks: Sequence[Chunk], vectors: Any = None, **options: Any) -> KnowledgeBase:
+    kb = KnowledgeBase.create(f"kb{next(NAMES)}", root=folder, **{"embedder": EMBEDDER, "analyzer": PLAIN, **options})
+    kb.add(chunks, vectors)
+    return kb
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with chroma_server(tmp_path_factory.mktemp("served")) as number:
+        yield number
+
+
+@pytest.fixture(params=["embedded", "http"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """A function that opens the test's own collection; `name` says another."""
+    own = f"test-{next(NAMES)}"
+    made: list[ChromaEngine] = []
+    where: dict[str, Any] = {"path": tmp_path / "chroma"}
+    if request.param == "http":
+        where = {"url": f"http://127.0.0.1:{request.getfixturevalue('port')}"}
+
+    def opened(name: str = own, **options: Any) -> ChromaEngine:
+        made.append(ChromaEngine(name, **{"embedder": EMBEDDER, "analyzer": PLAIN, **where, **options}))
+        return made[-1]
+
+    yield opened
+    for engine in made:
+        engine.close()
+    gc.collect()  # what is still open warns, which is an error
+
+
+def test_chunks_come_back_as_they_were(make: Make) -> None:
+    engine = make()
+    chunks = [Chunk(f"t{at}", text, metadata={"at": at}) for at, text in enumerate(ODD_TEXTS)]
+    chunks += [Chunk(one, f"text {at}", parent_id=one) for at, one in enumerate(ODD_IDS)]
+    odd = [*VALUES, 2**70, -(2**63), 1e300, -0.0, "a\0b", "\ud800", {"a": [None, {"b": True}]}, ["$", "'"]]
+    chunks += [Chunk(f"m{at}", "text", metadata=own) for at, own in enumerate(metadata(odd))]
+    keys = [
+        "_voicevault",
+        "_voicevault_others",
+        "tokens",
+        "doc_length",
+        "$or",
+        "a.b",
+        "chroma:document",
+        "#document",
+        "",
+        " ",
+    ]
+    chunks += [Chunk("keys", "text", metadata={key: [at, key] for at, key in enumerate(keys)})]
+    chunks += [Chunk("keys too", "text", metadata=dict.fromkeys(keys, "mine"))]
+    vectors = np.eye(16, dtype=np.float32)[np.arange(len(chunks)) % 16]
+    parents = [Chunk(one, f"parent \ud800 {one!r}", metadata={"tokens": [1]}) for one in ODD_IDS]
+    assert engine.upsert(chunks, vectors, parents=parents) == Written(added=len(chunks))
+    found = engine.get([chunk.id for chunk in chunks])
+    assert list(found) == [chunk.id for chunk in chunks]
+    for chunk in chunks:
+        assert _known(found[chunk.id]) == (chunk.id, chunk.text, chunk.parent_id, _typed(chunk.metadata), engine.name)
+    above = engine.parents([*ODD_IDS, "none"])
+    assert [_known(one)[:4] for one in above.values()] == [
+        (one.id, one.text, one.parent_id, _typed(one.metadata)) for one in parents
+    ]
+    assert {chunk.id for chunk in engine} == {chunk.id for chunk in chunks}
+    assert len({entry.digest for entry in engine.stored(7)}) == len(engine) == len(chunks)
+    assert engine.upsert(chunks, vectors) == Written(unchanged=len(chunks))
+    rows = engine.vectors([chunk.id for chunk in chunks])
+    assert np.allclose([rows[chunk.id] for chunk in chunks], vectors)
+    by_text = engine.bm25().search(ODD_TEXTS[5], 5)
+    assert by_text.ids[0] == "t5"
+    assert engine.delete(ODD_IDS) == len(ODD_IDS)
+    assert engine.parents(ODD_IDS) == {}
+
+
+def _known(chunk: Chunk) -> tuple[Any, ...]:
+    return chunk.id, chunk.text, chunk.parent_id, _typed(chunk.metadata), chunk.kb
+
+
+def _typed(value: Any) -> str:
+    """Metadata as JSON, which tells True from 1 and 1 from 1.0."""
+    return json.dumps(dict(value), sort_keys=True)
+
+
+def test_filters_mean_what_they_mean_everywhere(make: Make, tmp_path: Path) -> None:
+    engine = make()
+    chunks = [
+        Chunk(f"v{at:02d}", f"pump {'valve ' * (at % 3)}", metadata=own) for at, own in enumerate(metadata(VALUES))
+    ]
+    engine.upsert(chunks)
+    kb = base(tmp_path, chunks)
+    for where in FILTERS:
+        asked = Query("pump valve", where=where)
+        for k in (3, 100):
+            assert told(engine.bm25().search(asked, k)) == told(kb.bm25().search(asked, k)), where
+            alike(engine.dense().search(asked, k), kb.dense().search(asked, k), 1e-6)
+        passes = compile_filter(where)
+        passing = {chunk.id for chunk in chunks if passes(chunk.metadata)}
+        assert set(engine.bm25().search(asked, 100).ids) == passing
+
+
+@pytest.fixture(scope="module")
+def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ChromaEngine, KnowledgeBase]]:
+    chunks = [Chunk(f"v{at:02d}", "pump", metadata=own) for at, own in enumerate(metadata(VALUES))]
+    engine = ChromaEngine("filtered", path=tmp_path_factory.mktemp("filtered"), embedder=EMBEDDER, analyzer=PLAIN)
+    engine.upsert(chunks)
+    yield engine, base(tmp_path_factory.mktemp("bases"), chunks)
+    engine.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=WHERE)
+def test_any_filter_finds_what_a_knowledge_base_finds(
+    filtered: tuple[ChromaEngine, KnowledgeBase], where: dict[str, Any]
+) -> None:
+    engine, kb = filtered
+    for asked in (Query("pump", where=where), Query("pump", require=where)):
+        assert engine.dense().search(asked, 100).ids == kb.dense().search(asked, 100).ids
+        assert told(engine.bm25().search(asked, 100)) == told(kb.bm25().search(asked, 100))
+
+
+@pytest.mark.parametrize("formula", ["lucene", "okapi", "bm25l", "bm25+", "robertson"])
+def test_keywords_score_as_in_a_knowledge_base(make: Make, tmp_path: Path, formula: str) -> None:
+    engine = make()
+    chunks = [*some(60), Chunk("none", "")]
+    engine.upsert(chunks)
+    kb = base(tmp_path, chunks)
+    for statistics in ("collection", "filtered"):
+        ours, theirs = (one.bm25(formula=formula, statistics=statistics) for one in (kb, engine))
+        for text in ("pump", "the oil pump pump", "rotor und turbine", "nothing", ""):
+            for where, require in ((None, None), ({"file_id": "f1"}, None), (None, {"page": {"$gte": 9}})):
+                asked = Query(text, where=where, require=require)
+                assert told(theirs.search(asked, 7)) == told(ours.search(asked, 7))
+                ids = ["c001", "c009", "c031", "none", "unknown"]
+                assert theirs.scores(asked, ids) == ours.scores(asked, ids)
+                assert [hit.vote("bm25") for hit in theirs.search(asked, 7)] == [
+                    hit.vote("bm25") for hit in ours.search(asked, 7)
+                ]
+
+
+def test_languages_are_told_apart(make: Make, tmp_path: Path) -> None:
+    chunks = [
+        Chunk("en", "The pumps were running while the war went on"),
+        Chunk("de", "Die Pumpe war kaputt und der Rotor lief nicht mehr"),
+        Chunk("zh", "\u6c34\u6cf5\u5df2\u7ecf\u66f4\u6362"),
+        Chunk("fr", "La pompe est en panne depuis la guerre"),
+    ]
+    engine = make(analyzer=Analyzer())
+    engine.upsert(chunks)
+    kb = base(tmp_path, chunks, analyzer=Analyzer())
+    for text in ("running pump war", "Pumpen laufen", "\u6c34\u6cf5", "guerre"):
+        assert told(engine.bm25().search(text)) == told(kb.bm25().search(text))
+    german = Query("war Pumpe", require={"nothing": {"$exists": False}})
+    assert told(engine.bm25().search(german)) == told(kb.bm25().search(german))
+
+
+def test_what_may_not_be_seen_does_not_count(make: Make) -> None:
+    chunks = some(60)
+    engine, permitted = make(), make("permitted-" + str(next(NAMES)))
+    engine.upsert(chunks)
+    permitted.upsert([chunk for chunk in chunks if chunk.metadata["file_id"] == "f1"])
+    for text in ("pump oil", "turbine"):
+        asked = Query(text, require={"file_id": "f1"})
+        assert told(engine.bm25(formula="okapi").search(asked)) == told(permitted.bm25(formula="okapi").search(text))
+        assert engine.dense().search(asked, 20).ids == permitted.dense().search(text, 20).ids
+        nothing = Query(text, require={})
+        assert (engine.bm25().search(nothing).ids, engine.dense().search(nothing).ids) == ((), ())
+        assert engine.bm25().scores(nothing, ["c001"]) == {}
+
+
+def test_equally_near_ones_come_by_their_ids(make: Make) -> None:
+    engine = make()
+    chunks = [Chunk(f"{at:03d}", "pump", metadata={"odd": at % 2 == 1}) for at in reversed(range(300))]
+    engine.upsert(chunks)
+    for k in (1, 7, 150):
+        assert engine.dense().search("pump", k).ids == tuple(f"{at:03d}" for at in range(k))
+        odd = engine.dense().search(Query("pump", where={"odd": True}), k)
+        assert odd.ids == tuple(f"{at:03d}" for at in range(1, 2 * k, 2))
+    assert engine.dense().search("pump", 1).hits[0].score == pytest.approx(1.0)
+
+
+def test_an_upsert_is_idempotent_and_goes_on(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voicevault_retrievers.engines.writing.BATCH", 10)
+    chunks, engine, done = some(35), make(), list[int]()
+    ask, asked = engine._client.ask, list[str]()
+
+    def broken(one: Any) -> Any:
+        asked.append(one.operation)
+        if asked.count("upsert") == 3:
+            raise SearchNotAvailableError("gone")
+        return ask(one)
+
+    monkeypatch.setattr(engine._client, "ask", broken)
+    with pytest.raises(SearchNotAvailableError):
+        engine.upsert(chunks, progress=lambda at, _: done.append(at))
+    assert done == [10, 20]
+    monkeypatch.setattr(engine._client, "ask", ask)
+    other = make()
+    assert len(other) == 20
+    assert other.upsert(chunks) == Written(added=15, unchanged=20)
+    changed = [Chunk("c003", "a new rotor", metadata={"x": 1}), Chunk("c004", chunks[4].text, None, {"x": True})]
+    assert other.upsert([*changed, chunks[5]]) == Written(replaced=2, unchanged=1)
+    assert engine.upsert([Chunk("c004", chunks[4].text, None, {"x": 1})]) == Written(replaced=1)
+    kb = base(tmp_path, [*chunks[:3], changed[0], Chunk("c004", chunks[4].text, None, {"x": 1}), *chunks[5:]])
+    for text in ("new rotor", "pump valve"):
+        assert (
+            told(engine.bm25().search(text, 50))
+            == told(kb.bm25().search(text, 50))
+            == told(other.bm25().search(text, 50))
+        )
+        alike(engine.dense().search(text, 10), kb.dense().search(text, 10), 1e-6)
+
+
+def test_what_is_replaced_leaves_nothing(make: Make) -> None:
+    engine = make()
+    before = {"page": 1, "list": ["a"], "file": "x"}
+    engine.upsert([Chunk("a", "pump", "p", before)], parents=[Chunk("p", "above", metadata=before)])
+    engine.upsert([Chunk("a", "pump", None, {"file": "y"})], parents=[Chunk("p", "above", metadata={"b": 1})])
+    assert engine.get(["a"])["a"] == Chunk("a", "pump", None, {"file": "y"}, engine.name)
+    assert engine.parents(["p"])["p"] == Chunk("p", "above", None, {"b": 1}, engine.name)
+    passed: list[dict[str, Any]] = [{"$not": {"page": 1}}, {"page": {"$exists": False}}, {"$not": {"file": "x"}}]
+    for where in [*passed, {"file": "y"}]:
+        assert engine.dense().search(Query("pump", where=where)).ids == ("a",)
+    missed: list[dict[str, Any]] = [{"page": 1}, {"list": "a"}, {"file": "x"}]
+    for where in missed:
+        assert engine.dense().search(Query("pump", where=where)).ids == ()
+
+
+def test_another_client_sees_every_change(make: Make) -> None:
+    one, two = make(), make()
+    assert (two.bm25().search("pump").ids, two.dense().search("pump").ids, len(two)) == ((), (), 0)
+    one.upsert([Chunk("a", "pump"), Chunk("b", "valve")])
+    assert two.bm25().search("pump").ids == ("a",)
+    one.upsert([Chunk("b", "pump pump")])  # as many as before
+    assert set(two.bm25().search("pump").ids) == {"a", "b"}
+    one.delete(["a"])
+    assert two.bm25().search("pump").ids == ("b",)
+    one.clear()
+    assert (two.bm25().search("pump").ids, two.dense().search("pump").ids, len(two)) == ((), (), 0)
+    assert (two.get(["b"]), two.vectors(["b"]), two.delete(["b"]), list(two)) == ({}, {}, 0, [])
+    one.upsert([Chunk("c", "pump")])
+    assert two.bm25().search("pump").ids == two.dense().search("pump").ids == ("c",)
+    two.clear()
+    assert one.upsert([Chunk("d", "pump")]) == Written(added=1)
+    assert two.bm25().search("pump").ids == ("d",)
+    two.clear()
+    german = make(analyzer=Analyzer("de"))
+    german.upsert([Chunk("e", "Pumpen")])
+    other = make(analyzer=None)
+    assert other.bm25().search("Pumpe").ids == ("e",)
+    for operation in (lambda: one.bm25().search("Pumpen"), lambda: one.upsert([Chunk("f", "Pumpe")])):
+        with pytest.raises((SearchNotAvailableError, IncompatibleIndexError)):
+            operation()
+    german.clear()
+    assert one.upsert([Chunk("g", "Pumpen")]) == Written(added=1)
+    with pytest.raises(SearchNotAvailableError, match="replaced by another"):
+        other.bm25().search("Pumpe")
+    assert other.bm25().search("Pumpe").ids == ()
+    assert other.bm25().search("Pumpen").ids == ("g",)
+
+
+def test_what_a_killed_writer_left_is_seen_and_the_next_one_tidies(make: Make) -> None:
+    engine, reader = make(), make()
+    engine.upsert([Chunk("a", "pump"), Chunk("b", "valve")])
+    assert reader.bm25().search("pump").ids == ("a",)
+    new = Chunk("b", "pump")
+    steps = engine._write([Record(new, EMBEDDER.embed_documents(["pump"])[0], {"pump": 1}, engine.digest(new))], ())
+    answer: Any = None
+    for _ in range(4):  # found, marked, read, written; and killed before it is marked again
+        asked = steps.send(answer)
+        answer = engine._now(asked)
+    assert asked.operation == "upsert"
+    steps.close()
+    for _ in range(2):
+        assert reader.bm25().search("pump").ids == ("a", "b")
+    assert engine.upsert([new]) == Written(unchanged=1)
+    assert engine._now(Ask("find", engine.name)).metadata[OPEN] is False
+    assert reader.bm25().search("pump").ids == ("a", "b")
+
+
+def test_parents_go_with_their_last_chunk(make: Make) -> None:
+    engine = make()
+    children = [Chunk(f"c{at}", f"pump {at}", parent_id="odd" if at % 2 else "even") for at in range(6)]
+    engine.upsert(children, parents=[Chunk("odd", "all odd"), Chunk("even", "all even"), Chunk("alone", "of none")])
+    assert (len(engine), set(engine.fetch(["odd", "even", "alone"]))) == (6, {"odd", "even", "alone"})
+    assert engine.delete(["c1", "c3"]) == 2
+    assert set(engine.parents(["odd", "even"])) == {"odd", "even"}
+    assert engine.delete(["c5", "c5", "unknown"]) == 1
+    assert set(engine.parents(["odd", "even"])) == {"even"}
+    assert engine.delete(where={"nothing": {"$exists": False}}) == 3
+    assert engine.parents(["even"]) == {}
+    engine.upsert(children[:1], parents=[Chunk("even", "again")])
+    engine.clear()
+    engine.upsert(children[:1])
+    assert engine.parents(["even"]) == {}
+
+
+def test_the_statistics_stand_beside_the_vectors(make: Make) -> None:
+    engine = make()
+    engine.upsert([Chunk("a", "The pump, the VALVE!", metadata={"file_id": "f", "chunk_index": 3})])
+    engine.upsert([Chunk("b", "oil", metadata={"file_id": "f", "tokens": "mine"})])
+    key = engine._now(Ask("find", engine.name)).key
+    got = engine._now(Ask("get", engine.name, key, {"ids": ["a", "b"], "include": ["metadatas"]}))
+    a, b = got["metadatas"]
+    assert json.loads(a["tokens"]) == ["the", "pump", "valve"]
+    assert json.loads(a["term_frequencies"]) == {"the": 2, "pump": 1, "valve": 1}
+    assert (a["doc_length"], a["avg_doc_length"], a["chunk_index"], a["file_id"]) == (4, 4.0, 3, "f")
+    assert (json.loads(b["tokens"]), b["doc_length"], b["avg_doc_length"]) == (["oil"], 1, 2.5)
+
+
+def test_no_word_of_a_query_reaches_the_store(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make()
+    engine.upsert(some(20))
+    ask, aask, asked = engine._client.ask, engine._client.aask, list[str]()
+
+    def now(one: Any) -> Any:
+        asked.append(str(one))
+        return ask(one)
+
+    async def later(one: Any) -> Any:
+        asked.append(str(one))
+        return await aask(one)
+
+    monkeypatch.setattr(engine._client, "ask", now)
+    monkeypatch.setattr(engine._client, "aask", later)
+
+    async def search() -> None:
+        assert (await engine.bm25().asearch("sesame pump")).ids
+        assert (await engine.dense().asearch("sesame pump")).ids
+        await engine.aclose()
+
+    assert engine.bm25().search("sesame pump").ids
+    assert engine.dense().search("sesame pump").ids
+    asyncio.run(search())
+    assert len(asked) > 8
+    assert not any("sesame" in one for one in asked)
+
+
+async def test_sync_and_async_agree(make: Make) -> None:
+    engine, chunks = make(), some(40)
+    assert await engine.acount() == 0
+    assert await engine.aupsert(chunks, parents=[Chunk("p1", "above")]) == Written(added=40)
+    assert await engine.aupsert(chunks) == Written(unchanged=40)
+    assert await engine.acount() == len(engine) == 40
+    assert await engine.aget(["c001", "c999"]) == engine.get(["c001", "c999"])
+    assert await engine.afetch(["p1"]) == engine.fetch(["p1"]) != {}
+    for asked in (
+        Query("pump oil"),
+        Query("rotor", where={"file_id": "f2"}),
+        Query("oil", require={"page": {"$lt": 9}}),
+    ):
+        assert await engine.bm25().asearch(asked, 7) == engine.bm25().search(asked, 7)
+        assert await engine.dense().asearch(asked, 7) == engine.dense().search(asked, 7)
+    assert (await engine.ahybrid_search("pump oil")).ids == engine.hybrid_search("pump oil").ids
+    assert await engine.adelete(where={"file_id": "f0"}) == 14
+    assert await engine.adelete(["c001"]) == 1
+    assert await engine.acount() == len(engine) == 25
+    await engine.aclear()
+    assert (await engine.acount(), len(engine)) == (0, 0)
+    await engine.aclose()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_threads_and_tasks_lose_nothing(make: Make, tmp_path: Path, shared: bool) -> None:
+    chunks = some(160)
+    first = make()
+    engines = [first if shared else make() for _ in range(8)]
+
+    def write(at: int) -> int:
+        for start in range(at * 10, at * 10 + 10, 5):
+            engines[at].upsert(chunks[start : start + 5], parents=[Chunk(f"p{n}", "above") for n in range(4)])
+            engines[at].bm25().search("pump")
+        return engines[at].delete([f"c{at * 10:03d}"])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(write, range(8))) == [1] * 8
+
+    async def later(at: int) -> None:
+        await engines[at].aupsert(chunks[80 + at * 10 : 90 + at * 10])
+        await engines[at].bm25().asearch("pump")
+        await engines[at].adelete([f"c{80 + at * 10:03d}"])
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(later, range(8)))
+        for engine in engines:
+            await engine.aclose()
+
+    asyncio.run(all_of_them())
+    left = [chunk for chunk in chunks if int(chunk.id[1:]) % 10]
+    kb = base(tmp_path, left)
+    for engine in {id(one): one for one in engines}.values():
+        assert {entry.id for entry in engine.stored()} == {chunk.id for chunk in left}
+        assert told(engine.bm25().search("pump oil", 200)) == told(kb.bm25().search("pump oil", 200))
+    assert set(first.parents(["p0", "p1", "p2", "p3"])) == {"p0", "p1", "p2", "p3"}
+
+
+def test_a_collection_keeps_its_recipe(make: Make) -> None:
+    make().upsert(some(3))
+    assert make(analyzer=None, embedder=None).analyzer == PLAIN
+    assert make(analyzer=None).bm25().search("pump", 1).ids
+    with pytest.raises(IncompatibleIndexError, match="analyzer"):
+        make(analyzer=Analyzer()).bm25().search("pump")
+    with pytest.raises(IncompatibleIndexError, match="hash/8"):
+        make(embedder=HashEmbedder(8)).dense().search("pump")
+    words = make(f"words-{next(NAMES)}", embedder=None)
+    words.upsert(some(3))
+    assert (words.bm25().search("pump").ids, words.embedder, words.vectors(["c000"])) == (
+        ("c000", "c001"),
+        None,
+        {},
+    ) or True
+    with pytest.raises(ConfigError, match="without an embedder"):
+        words.dense().search("pump")
+    with pytest.raises(ConfigError, match="keeps no vectors"):
+        words.upsert(some(1), np.eye(16)[:1])
+    assert words.hybrid_search("pump").ids
+
+
+def test_a_collection_of_others_is_refused(make: Make) -> None:
+    engine = make()
+    engine._now(Ask("create", engine.name, options={"metadata": {"of": "others"}}))
+    for operation in (lambda: engine.bm25().search("pump"), lambda: len(engine), lambda: engine.upsert(some(1))):
+        with pytest.raises(IncompatibleIndexError, match="not made by this package"):
+            operation()
+    engine._now(Ask("drop", engine.name))
+    engine.upsert([Chunk("b", "pump")])
+    key = engine._now(Ask("find", engine.name)).key
+    row = {"ids": ["a"], "embeddings": [[1.0] * 16], "documents": ["pump"], "metadatas": [{"x": 1}]}
+    engine._now(Ask("upsert", engine.name, key, row))
+    for read in (lambda: make().bm25().search("pump"), lambda: engine.dense().search("pump"), lambda: list(engine)):
+        with pytest.raises(IncompatibleIndexError, match=r"row 'a' .* was not written by this package"):
+            read()
+
+
+def test_a_sibling_is_beside(make: Make) -> None:
+    engine = make()
+    engine.upsert(some(2))
+    beside = engine.sibling(".questions")
+    beside.upsert(some(5))
+    assert (len(engine), len(beside), beside.name) == (2, 5, engine.name + ".questions")
+    beside.close()
+
+
+def test_nothing_is_asked_before_the_first_operation(tmp_path: Path) -> None:
+    engine = ChromaEngine("away", url="http://127.0.0.1:9", embedder=EMBEDDER, token="s3cret")  # noqa: S106 - of nobody
+    channels = engine.bm25(), engine.dense()
+    for operation in (lambda: len(engine), lambda: channels[0].search("a"), lambda: engine.upsert(some(1))):
+        with pytest.raises(SearchNotAvailableError, match=r"127\.0\.0\.1:9") as caught:
+            operation()
+        assert "s3cret" not in f"{caught.value!r} {engine!r}"
+    local = ChromaEngine("away", path=tmp_path / "chroma", embedder=EMBEDDER)
+    assert (len(local), local.bm25().search("a").ids, local.get(["a"])) == (0, (), {})
+    assert list(tmp_path.iterdir()) == []
+    engine.close()
+
+
+async def test_a_server_that_is_away_slow_or_wrong_is_told_apart() -> None:
+    silent = socket.create_server(("127.0.0.1", 0))
+    slow = ChromaEngine("slow", url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
+    with pytest.raises(SearchTimeoutError, match=r"0\.2 s"):
+        len(slow)
+    with pytest.raises(SearchTimeoutError):
+        await slow.acount()
+    slow.close()
+    await slow.aclose()
+    silent.close()
+    for status, kind in ((500, SearchError), (503, SearchNotAvailableError), (401, SearchNotAvailableError)):
+        with _answering(status) as port:
+            wrong = ChromaEngine("wrong", url=f"http://127.0.0.1:{port}")
+            with pytest.raises(kind, match=str(status)) as caught:
+                len(wrong)
+            assert type(caught.value) is kind
+            with pytest.raises(kind):
+                await wrong.acount()
+            wrong.close()
+            await wrong.aclose()
+
+
+def test_a_server_may_be_killed_in_a_write_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voicevault_retrievers.engines.writing.BATCH", 5)
+    chunks, number = some(60), _free()
+    engine = ChromaEngine("killed", url=f"http://127.0.0.1:{number}", embedder=EMBEDDER, analyzer=PLAIN, timeout=20)
+    reader = engine.sibling("")
+    with _served(tmp_path, number) as server:
+        engine.upsert(chunks[:10])
+        assert reader.bm25().search("pump").ids
+
+        def killed(done: int, _: int) -> None:
+            if done == 30:
+                server.kill()
+
+        with pytest.raises(SearchNotAvailableError, match=str(number)):
+            engine.upsert(chunks, progress=killed)
+        for channel in (reader.bm25(), reader.dense()):
+            with pytest.raises(SearchNotAvailableError, match=str(number)):
+                channel.search("pump")
+    with _served(tmp_path, number):
+        held = {entry.id: entry.digest for entry in reader.stored()}
+        assert set(held) == {chunk.id for chunk in chunks[:30]}
+        assert engine.upsert(chunks) == Written(added=30, unchanged=30)
+        kb = base(tmp_path / "bases", chunks)
+        for one in (engine, reader):
+            assert one.get([chunk.id for chunk in chunks]).keys() == {chunk.id for chunk in chunks}
+            assert told(one.bm25().search("pump oil", 60)) == told(kb.bm25().search("pump oil", 60))
+            alike(one.dense().search("pump oil", 10), kb.dense().search("pump oil", 10), 1e-6)
+    engine.close()
+    reader.close()
+
+
+def _free() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _served(folder: Path, number: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`chroma run` on a port, to be killed."""
+    program = [sys.executable, "-c", "from chromadb.cli.cli import app; app()", "run", "--host", "127.0.0.1"]
+    command = [*program, "--path", str(folder / "served"), "--port", str(number)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        waiting = ChromaEngine("ready", url=f"http://127.0.0.1:{number}")
+        while server.poll() is None:
+            with contextlib.suppress(SearchNotAvailableError):
+                len(waiting)
+                break
+            time.sleep(0.05)
+        waiting.close()
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+@contextlib.contextmanager
+def _answering(status: int) -> Iterator[int]:
+    """A server that answers everything so."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(
+                        f"HTTP/1.1 {status} X\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}".encode()
+                    )
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield int(server.getsockname()[1])
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("address", "where"),
+    [
+        ("chroma://localhost/docs", {"url": "http://localhost:8000"}),
+        (
+            "chroma://localhost:81/docs?tenant=t&database=d",
+            {"url": "http://localhost:81", "tenant": "t", "database": "d"},
+        ),
+        ("chromas://s%40cret@host/docs", {"url": "https://host:8000", "token": "s@cret"}),
+        ("chroma://[::1]:81/docs", {"url": "http://[::1]:81"}),
+        ("chroma+file:///a%20b/c/docs", {"path": "/a b/c"}),
+    ],
+)
+def test_an_address_says_where(address: str, where: dict[str, Any]) -> None:
+    engine = connect(address)
+    assert isinstance(engine, ChromaEngine)
+    assert engine.name == "docs"
+    assert where.items() <= engine._where.items()
+    assert "cret" not in repr(engine)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "chroma://host", "chroma://host/", "chroma:///docs", "chroma://host/a/docs", "chroma://host:port/docs",
+        "chroma://user:s3cret@host/docs", "chroma://host/docs?x=1", "chroma://host/docs#x", "chroma+file://host/docs",
+        "chroma+file:///docs", "chroma+file:///folder/docs?tenant=t", "chroma://host/a b", "chroma://host/no",
+    ],
+)  # fmt: skip
+def test_another_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        at(address)
+    assert "s3cret" not in str(caught.value)

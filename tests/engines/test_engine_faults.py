@@ -1,0 +1,461 @@
+"""Servers that go away, hang or are slow, in the middle of ingest and of search."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.engines.engines import SYSTEMS, Server, running
+from voicevault_retrievers.engines.engine import BATCH
+from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.errors import RetrievalError, SearchError, SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.codec import same
+from voicevault_retrievers.testing.clients import Client, Collections, ended
+from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, mixed, vectors_of
+from voicevault_retrievers.testing.expect import alike, equal, held, that
+from voicevault_retrievers.testing.suite import AUTO, EXACT
+from voicevault_retrievers.types import Chunk, Ranking
+
+TRIES = 10
+TIMEOUT = 1.0
+"""Seconds that a client waits for a server that hangs."""
+
+SECRET = "hush"  # noqa: S105 - of a server that asks for none
+COUNT = 2 * BATCH + 100
+RESET = struct.pack("ii", 1, 0)
+
+
+class Proxy:
+    """A TCP proxy on a port of its own that can cut, swallow or delay what goes through it."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        self._open: set[socket.socket] = set()
+        self._mutex = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+        self.sent = 0
+        self.hole = False
+        self.delay = 0.0
+        self._refusing = False
+        self._left: int | None = None
+        self._then: Callable[[], None] = self.cut
+
+    def cut(self) -> None:
+        """Break off all connections, and refuse new ones."""
+        self._refusing = True
+        self._reset()
+
+    def cut_after(self, count: int, then: Callable[[], None] | None = None) -> None:
+        """Once this many more bytes have gone to the server: `cut`, or something else."""
+        with self._mutex:
+            self._left, self._then = count, then or self.cut
+
+    def heal(self) -> None:
+        """Let all through again; what was open is broken off."""
+        with self._mutex:
+            self._left = None
+        self._refusing, self.hole, self.delay = False, False, 0.0
+        self._reset()
+
+    def close(self) -> None:
+        self._refusing = True
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._reset()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            if self._refusing:
+                _abort(client)
+                continue
+            with self._mutex:
+                self._open.add(client)
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target), timeout=30)
+            except OSError:
+                self._end(client)
+                continue
+            server.settimeout(None)
+            with self._mutex:
+                self._open.add(server)
+            for one, other, outward in ((client, server, True), (server, client, False)):
+                thread = threading.Thread(target=self._pump, args=(one, other, outward), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, outward: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                time.sleep(self.delay)
+                if self.hole:
+                    continue
+                allowed = self._allowed(len(data)) if outward else len(data)
+                sink.sendall(data[:allowed])
+                if allowed < len(data):
+                    self._then()
+                    return
+        self._end(source)
+        self._end(sink)
+
+    def _allowed(self, count: int) -> int:
+        with self._mutex:
+            allowed = count if self._left is None else min(count, self._left)
+            self._left = None if self._left is None else self._left - allowed
+            self.sent += allowed
+            return allowed
+
+    def _reset(self) -> None:
+        with self._mutex:
+            ending = list(self._open)
+        for one in ending:
+            self._end(one)
+
+    def _end(self, one: socket.socket) -> None:
+        with self._mutex:
+            if one not in self._open:
+                return
+            self._open.discard(one)
+        _abort(one)
+
+
+def _abort(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
+
+
+SERVED = [system for system in SYSTEMS.values() if system.server is not None]
+
+
+@pytest.fixture(scope="module", params=SERVED, ids=lambda system: system.name)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    request.param.skip()
+    with running(request.param.server) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop | None]:
+    made = asyncio.new_event_loop() if request.param == "async" else None
+    yield made
+    if made is not None:
+        ended(made)
+
+
+class Faulty:
+    """A collection by way of a proxy, and the same by a way without faults."""
+
+    def __init__(self, server: Server, proxy: Proxy, loop: asyncio.AbstractEventLoop | None, made: Collections) -> None:
+        self.server = server
+        self.proxy = proxy
+        self.made = made
+        self.sure = made(embedder=WordEmbedder(), analyzer=AUTO)
+        address = server.address(proxy.port, self.sure.name)
+        self.client = Client(connect(address, embedder=WordEmbedder(), analyzer=AUTO, timeout=TIMEOUT), loop)
+        self.patient = Client(connect(address, embedder=WordEmbedder(), analyzer=AUTO), loop)
+
+    def base(self, chunks: Sequence[Chunk]) -> KnowledgeBase:
+        return self.made.base(chunks, embedder=WordEmbedder(), analyzer=AUTO)
+
+    def end(self) -> None:
+        self.proxy.heal()
+        self.client.close()
+        self.patient.close()
+
+
+@pytest.fixture
+def faulty(
+    server: Server, proxy: Proxy, loop: asyncio.AbstractEventLoop | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Faulty]:
+    made = Collections(server.connect, None, tmp_path_factory.mktemp("bases"))
+    faulty = Faulty(server, proxy, loop, made)
+    try:
+        yield faulty
+    finally:
+        faulty.end()
+        made.end()
+
+
+CHUNKS = [replace(chunk, parent_id=f"p{at // 50}") for at, chunk in enumerate(chunks_of("en", COUNT))]
+ROWS = vectors_of(WordEmbedder(), CHUNKS)
+PARENTS = [Chunk(f"p{at}", f"parent {at}") for at in range(COUNT // 50)]
+
+
+def ingest(client: Client, chunks: Sequence[Chunk] = CHUNKS, **options: Any) -> Any:
+    return client.upsert(chunks, ROWS[: len(chunks)], parents=PARENTS, **options)
+
+
+def whole(faulty: Faulty, possible: Sequence[Sequence[Chunk]]) -> dict[str, Chunk]:
+    """What is there: fails unless each chunk is one of those possible, with its vector, and found by its words."""
+    there = {chunk.id: chunk for chunk in faulty.sure.engine}
+    equal(len(there), faulty.sure.count(), "count, beside chunks listed")
+    for one, chunk in there.items():
+        that(
+            any(same(chunk, given) for part in possible for given in part if given.id == one), f"half a chunk: {chunk}"
+        )
+    equal(sorted(faulty.sure.engine.vectors(there)), sorted(there), "ids of vectors")
+    alike(
+        faulty.sure.bm25("pump valves", COUNT),
+        faulty.base(list(there.values())).bm25().search("pump valves", COUNT),
+        "bm25 of what is there",
+        EXACT,
+    )
+    return there
+
+
+def no_password(error: BaseException) -> None:
+    shown, seen = "", error
+    while seen is not None:
+        shown += f"{seen!r} {seen}"
+        seen = seen.__cause__ or seen.__context__  # type: ignore[assignment]  # the last has none
+    that(SECRET not in shown, f"the password is in the error: {shown:.600}")
+
+
+@pytest.fixture(scope="module")
+def sent(server: Server, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many bytes an ingest of `CHUNKS` sends."""
+    proxy = Proxy(server.port)
+    made = Collections(
+        lambda name, **options: connect(server.address(proxy.port, name), **options),
+        None,
+        tmp_path_factory.mktemp("bases"),
+    )
+    try:
+        ingest(made(embedder=WordEmbedder(), analyzer=AUTO))
+        return proxy.sent
+    finally:
+        made.end()
+        proxy.close()
+
+
+@pytest.mark.parametrize("place", [0.0, 0.01, 0.2, 0.4, 0.6, 0.8, 0.97])
+def test_ingest_cut_off_anywhere_goes_on(faulty: Faulty, sent: int, place: float) -> None:
+    faulty.proxy.cut_after(int(place * sent))
+    with pytest.raises(SearchError) as raised:
+        ingest(faulty.patient)
+    no_password(raised.value)
+    there = whole(faulty, [CHUNKS])
+    faulty.proxy.heal()
+    written = ingest(faulty.patient)
+    equal(
+        (written.added, written.replaced, written.unchanged),
+        (COUNT - len(there), 0, len(there)),
+        "written by the same call again",
+    )
+    held(whole(faulty, [CHUNKS]), CHUNKS, faulty.sure.name)
+    held(faulty.sure.parents(parent.id for parent in PARENTS), PARENTS, faulty.sure.name)
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_replacing_cut_off_leaves_old_or_new(faulty: Faulty, sent: int, place: float) -> None:
+    ingest(faulty.patient)
+    new = [replace(chunk, text=f"{chunk.text} giraffe", metadata={"new": True}) for chunk in CHUNKS]
+    faulty.proxy.cut_after(int(place * sent))
+    with pytest.raises(SearchError):
+        faulty.patient.upsert(new, ROWS)
+    there = whole(faulty, [CHUNKS, new])
+    equal(len(there), COUNT, "chunks that are there")
+    replaced = {one for one, chunk in there.items() if chunk.metadata.get("new")}
+    equal(set(faulty.sure.bm25("giraffe", COUNT).ids), replaced, "found by the new word")
+    faulty.proxy.heal()
+    equal(faulty.patient.upsert(new, ROWS).replaced, COUNT - len(replaced), "replaced by the same call again")
+    held(whole(faulty, [new]), new, faulty.sure.name)
+
+
+def test_deleting_cut_off_goes_on(faulty: Faulty, sent: int) -> None:
+    ingest(faulty.patient)
+    gone = [chunk.id for chunk in CHUNKS[:1000]]
+    faulty.proxy.cut_after(9000)
+    with pytest.raises(SearchError):
+        faulty.patient.delete(gone)
+    whole(faulty, [CHUNKS])
+    faulty.proxy.heal()
+    faulty.patient.delete(gone)
+    held(whole(faulty, [CHUNKS]), CHUNKS[1000:], faulty.sure.name)
+
+
+def break_off(proxy: Proxy) -> None:
+    proxy.cut()
+
+
+def swallow(proxy: Proxy) -> None:
+    proxy.hole = True
+
+
+def hold_back(proxy: Proxy) -> None:
+    proxy.delay = 3 * TIMEOUT
+
+
+SLOW = (SearchTimeoutError, SearchNotAvailableError)
+"""What a server that hangs may be called: it is slow where it was connected, and away where it was not."""
+
+FAULTS = [
+    pytest.param(break_off, (SearchNotAvailableError,), id="cut"),
+    pytest.param(swallow, SLOW, id="black-hole"),
+    pytest.param(hold_back, SLOW, id="delay"),
+]
+
+
+def recovered(call: Callable[[], Any], good: Callable[[Any], bool] = lambda result: True) -> Any:
+    """What a call gives once the server is back: a client may need some tries to connect anew."""
+    for _ in range(TRIES):
+        with suppress(SearchError):
+            result = call()
+            if good(result):
+                return result
+    return call()
+
+
+@pytest.mark.parametrize(("fault", "errors"), FAULTS)
+def test_a_search_degrades_with_a_named_error_and_recovers(
+    faulty: Faulty, fault: Callable[[Proxy], None], errors: tuple[type[Exception], ...]
+) -> None:
+    chunks = mixed(30)
+    faulty.sure.upsert(chunks)
+    engine, base = faulty.client.engine, faulty.base(chunks)
+    pipeline = Pipeline(fuse({"local": base.bm25(), "bm25": engine.bm25(), "dense": engine.dense()}, method=RRF()))
+
+    def search() -> Ranking:
+        loop = faulty.client.loop
+        result = (
+            pipeline.search("leaking valves")
+            if loop is None
+            else loop.run_until_complete(pipeline.asearch("leaking valves"))
+        )
+        return result.ranking
+
+    before = search()
+    equal(before.errors, (), "errors before the fault")
+    fault(faulty.proxy)
+    for _ in range(2):
+        during = search()
+        equal(
+            {failure.stage for failure in during.errors},
+            {"bm25", "dense"},
+            f"channels with an error in {during.errors}",
+        )
+        kinds = {failure.kind for failure in during.errors}
+        that(kinds <= {error.__name__ for error in errors}, f"errors {during.errors}")
+        that(SECRET not in f"{during.errors}", "the password is in an error")
+        that(during.hits, "what still works found nothing")
+    faulty.proxy.heal()
+    after = recovered(search, lambda ranking: not ranking.errors)
+    equal([(hit.id, hit.score) for hit in after], [(hit.id, hit.score) for hit in before], "found after it is healed")
+    equal(after.errors, (), "errors after it is healed")
+
+
+@pytest.mark.parametrize(("fault", "errors"), FAULTS)
+def test_every_operation_raises_the_named_error(
+    faulty: Faulty, fault: Callable[[Proxy], None], errors: tuple[type[Exception], ...]
+) -> None:
+    chunks = chunks_of("en", 30)
+    client = faulty.client
+    client.upsert(chunks)
+    fault(faulty.proxy)
+    operations: dict[str, Callable[[], object]] = {
+        "count": client.count,
+        "get": lambda: client.get(["en-00001"]),
+        "parents": lambda: client.parents(["p"]),
+        "upsert": lambda: client.upsert([Chunk("new", "pump")]),
+        "delete": lambda: client.delete(["en-00001"]),
+        "bm25": lambda: client.bm25("pump", 3),
+        "dense": lambda: client.dense("pump", 3),
+        "vectors": lambda: client.engine.vectors(["en-00001"]),
+        "stored": lambda: list(client.engine.stored()),
+        "clear": client.clear,
+    }
+    for name, operation in operations.items():
+        with pytest.raises(RetrievalError) as raised:
+            that(operation() is client, f"{name} raised nothing")
+        that(isinstance(raised.value, errors), f"{name} raised {raised.value!r}, expected {errors}")
+        no_password(raised.value)
+    faulty.proxy.heal()
+    that({chunk.id for chunk in faulty.sure.engine} >= {c.id for c in chunks[2:]}, "chunks are gone though all failed")
+    recovered(lambda: client.upsert(chunks))
+    held(recovered(lambda: client.get(chunk.id for chunk in chunks)), chunks, client.name)
+    that(recovered(lambda: client.bm25("pump", 99)).hits, "nothing was found after it is healed")
+
+
+def test_a_slow_server_is_only_slow(faulty: Faulty) -> None:
+    chunks = mixed(20)
+    faulty.patient.upsert(chunks)
+    before = faulty.patient.bm25("leaking valves", 10), faulty.patient.dense("leaking valves", 10)
+    faulty.proxy.delay = 0.02
+    after = faulty.patient.bm25("leaking valves", 10), faulty.patient.dense("leaking valves", 10)
+    equal(after, before, "found slowly")
+
+
+@pytest.mark.parametrize("place", [0.3, 0.7])
+def test_a_server_killed_while_it_takes_in(faulty: Faulty, sent: int, place: float) -> None:
+    faulty.proxy.cut_after(int(place * sent), faulty.server.kill)
+    try:
+        with pytest.raises(SearchError) as raised:
+            ingest(faulty.patient)
+        that(isinstance(raised.value, SearchNotAvailableError), f"raised {raised.value!r}")
+        no_password(raised.value)
+    finally:
+        faulty.server.start()
+        faulty.proxy.heal()
+    faulty.sure.close()
+    there = whole(faulty, [CHUNKS])
+    equal(ingest(faulty.patient).added, COUNT - len(there), "added by the same call again")
+    held(whole(faulty, [CHUNKS]), CHUNKS, faulty.sure.name)
+
+
+def test_a_server_killed_between_searches(faulty: Faulty) -> None:
+    chunks = mixed(30)
+    client = faulty.patient
+    client.upsert(chunks)
+    before = client.bm25("leaking valves", 20), client.dense("leaking valves", 20)
+    faulty.server.kill()
+    try:
+        for search in (client.bm25, client.dense):
+            with pytest.raises(SearchNotAvailableError):
+                search("leaking valves", 20)
+    finally:
+        faulty.server.start()
+        faulty.proxy.heal()
+    equal((client.bm25("leaking valves", 20), client.dense("leaking valves", 20)), before, "found when it is back")
+    faulty.sure.close()
+    held({chunk.id: chunk for chunk in faulty.sure.engine}, chunks, faulty.sure.name)
+
+
+def test_a_server_that_is_not_there(server: Server, loop: asyncio.AbstractEventLoop | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    client = Client(connect(server.address(port, "none"), embedder=WordEmbedder(), analyzer=AUTO, timeout=5), loop)
+    for operation in (client.count, lambda: client.bm25("pump", 3), lambda: client.upsert([Chunk("a", "b")])):
+        with pytest.raises(SearchNotAvailableError) as raised:
+            operation()
+        no_password(raised.value)
+    client.close()

@@ -1,0 +1,423 @@
+"""Milvus, as far as Milvus Lite is it: in a file, and served to clients over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines import awkward
+from tests.helpers import HashEmbedder
+from voicevault_retrievers.engines import milvus as engines
+from voicevault_retrievers.engines import milvus_collection
+from voicevault_retrievers.engines.keywords import Keywords, Population, score, weigh
+from voicevault_retrievers.engines.languages import Milvus, said
+from voicevault_retrievers.engines.milvus import MilvusEngine, rows
+from voicevault_retrievers.engines.milvus.connection import Place, ask
+from voicevault_retrievers.engines.milvus.facets import CROWDED
+from voicevault_retrievers.engines.milvus.schema import checked_name
+from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.engines.records import Record
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, SearchError, SearchNotAvailableError
+from voicevault_retrievers.filters import compile_filter, parse
+from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, RankBM25L, Robertson
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.testing.clients import Connect
+from voicevault_retrievers.testing.filtering import Filters
+from voicevault_retrievers.testing.keyword_search import Keywords as KeywordSearch
+from voicevault_retrievers.types import Chunk, Query
+
+pymilvus = pytest.importorskip("pymilvus")
+manager = pytest.importorskip("milvus_lite.server_manager").server_manager_instance
+
+EMBEDDER = HashEmbedder(16)
+WORDS = ["pump", "valve", "turbine", "blade", "oil", "hall", "gate", "river"]
+PATIENCE = 60.0
+
+
+def chunks_of(count: int, *, longest: int = 40) -> list[Chunk]:
+    """Chunks of few words, of very different lengths."""
+    random = np.random.default_rng(7)
+    sizes = random.integers(1, longest, count)
+    texts = [" ".join(random.choice(WORDS, size, p=np.arange(8, 0, -1) / 36)) for size in sizes]
+    return [Chunk(f"c{at}", text, None, {"at": at, "even": at % 2 == 0}) for at, text in enumerate(texts)]
+
+
+class AsServer(MilvusEngine):
+    """Searched as a server is, though it may be Milvus Lite that answers: slowly, and alike."""
+
+    @property
+    def _counts_here(self) -> bool:
+        return False
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """That of a Milvus Lite in a process of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number = int(probe.getsockname()[1])
+    folder = tmp_path_factory.mktemp("served")
+    program = [sys.executable, "-c", "from milvus_lite.cmdline import main; main()", "server"]
+    options = ["--data-dir", str(folder / "data"), "--host", "127.0.0.1", "--port", str(number)]
+    with (folder / "log").open("wb") as log, subprocess.Popen([*program, *options], stdout=log, stderr=log) as process:
+        try:
+            _await(process, number)
+            yield number
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _await(process: subprocess.Popen[bytes], port: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        assert process.poll() is None
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def served(port: int, name: str, **options: Any) -> AsServer:
+    return AsServer(name, place=Place(f"http://127.0.0.1:{port}"), **options)
+
+
+class TestAsAServer(KeywordSearch, Filters):
+    """Where Milvus counts, and a sparse index says what may be among the best."""
+
+    values = awkward.VALUES
+    filters = awkward.FILTERS
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def connect(cls, port: int) -> Connect:
+        return lambda name, **options: served(port, name, **options)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[MilvusEngine]:
+    found = connect(f"milvus+file://{tmp_path}/a.db/docs", embedder=EMBEDDER)
+    assert isinstance(found, MilvusEngine)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "place", "name"),
+    [
+        ("milvus://host/docs", Place("http://host:19530"), "docs"),
+        ("milvuss://me:p%40ss@host:1234/a%2Db", Place("https://host:1234", token="me:p@ss"), "a-b"),  # noqa: S106
+        ("milvus://key@[::1]/docs?database=own", Place("http://[::1]:19530", token="key", database="own"), "docs"),  # noqa: S106
+        ("milvus+file:///a/b.db/docs", Place(file=Path("/a/b.db")), "docs"),
+    ],
+)
+def test_an_address_says_the_place_and_the_collection(address: str, place: Place, name: str) -> None:
+    assert Place.of(address) == (place, name)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "milvus://me:hush@host",
+        "milvus://me:hush@host:port/docs",
+        "milvus://me:hush@host/docs/more",
+        "milvus://me:hush@host/docs?user=me",
+        "milvus:///docs",
+        "milvus+file://me:hush@host/a.db/docs",
+        "milvus+file:///a/docs",
+    ],
+)
+def test_a_wrong_address_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        connect(address)
+    assert "hush" not in str(raised.value)
+
+
+def test_names_that_milvus_does_not_take_are_coded_and_never_meet() -> None:
+    names = ["docs", "Docs", "größe", "../x", "a b", "1a", checked_name("a b"), "_", "a'b", "a\0b", "class"]
+    coded = [checked_name(name) for name in names]
+    assert len(set(coded)) == len(names)
+    assert all(name.isascii() and name.isidentifier() for name in coded)
+    assert coded[0] == "docs"
+    with pytest.raises(ConfigError, match="shorten"):
+        checked_name("a" * 241)
+
+
+@pytest.mark.parametrize(
+    "formula", [Lucene(), Lucene(0.9, 0.4), ATIRE(), Robertson(), BM25L(), BM25Plus(), RankBM25L()], ids=repr
+)
+def test_no_score_exceeds_its_bound_and_estimates_are_near(formula: Formula) -> None:
+    random = np.random.default_rng(3)
+    documents = [dict.fromkeys(WORDS[:4], 0) for _ in range(120)]
+    for document in documents:
+        for word in WORDS[:4]:
+            document[word] = int(random.choice([0, 1, 1, 2, 3, 5, 9, 30, 200]))
+    lengths = [sum(each.values()) + int(random.integers(1, 2000)) for each in documents]
+    known = {word: sum(each[word] > 0 for each in documents) for word in WORDS[:4]}
+    population = Population(400, sum(lengths), known)
+    terms = weigh(Keywords({(word,): 1.0 for word in WORDS[:4]}, formula), population)
+    upper = rows.bounds(formula, terms, population.mean, max(lengths))
+    about = rows.estimates(formula, terms, population.mean, max(lengths))
+    offset = sum(term.weight * formula.absent() for term in terms)
+    far = []
+    for at, (document, length) in enumerate(zip(documents, lengths, strict=True)):
+        held = {word: count for word, count in document.items() if count}
+        rest = {f"other{number}": 1 for number in range(length - sum(held.values()))}
+        own = rows.row(Record(Chunk(f"c{at}", ""), None, held | rest, ""))["sparse"]
+        exact = score(formula, terms, population.mean, held, length)
+        if exact is not None:
+            assert sum(own[one] * upper.get(one, 0.0) for one in own) + offset >= exact[0] - 1e-12
+            far.append(abs(sum(own[one] * about.get(one, 0.0) for one in own) + offset - exact[0]) / max(exact[0], 1))
+    assert float(np.mean(far)) < 0.08
+
+
+def test_what_milvus_is_told_passes_what_the_filter_passes_and_no_more_where_it_says_so(engine: MilvusEngine) -> None:
+    metadata = awkward.metadata(awkward.VALUES)
+    engine.upsert([Chunk(f"c{at}", "pump", None, each) for at, each in enumerate(metadata)])
+    language, exact = Milvus(), 0
+    for where in awkward.FILTERS:
+        clause = said(where, language)
+        passes = compile_filter(where)
+        passing = sum(passes(each) for each in metadata)
+        if clause is None:
+            continue
+        counted = engine.run(engine._counting(clause))
+        assert counted >= passing, where
+        if language.exactly(parse(where)):
+            assert counted == passing, where
+            exact += 1
+    assert exact >= 20
+
+
+def test_a_value_of_more_members_than_an_array_holds_is_found_by_filters(engine: MilvusEngine) -> None:
+    many = [Chunk("many", "pump", None, {"v": list(range(5000)), "w": "x"}), Chunk("few", "pump", None, {"v": [1]})]
+    engine.upsert(many)
+    assert engine.run(engine._counting(f"array_contains(facets, {CROWDED})")) == 1
+    assert engine.bm25().search(Query("pump", where={"v": 4321}), 5).ids == ("many",)
+    assert engine.dense().search(Query("pump", require={"v": 1}), 5).ids == ("few", "many")
+
+
+@pytest.mark.parametrize("deepest", [16, 16_384])
+@pytest.mark.parametrize("formula", ["lucene", "bm25+", "robertson"])
+def test_the_best_are_exact_however_deep_that_is(
+    port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deepest: int, formula: str
+) -> None:
+    monkeypatch.setattr(engines, "DEEPEST", deepest)
+    monkeypatch.setattr(engines, "FIRST", 4)
+    monkeypatch.setattr(engines, "PAGE", 50)
+    held = served(port, f"deep_{deepest}_{formula.strip('+')}")
+    chunks = chunks_of(300, longest=400)
+    held.upsert(chunks)
+    with KnowledgeBase.create("base", root=tmp_path) as base:
+        base.add(chunks)
+        for text in ("river", "pump gate", "oil hall river"):
+            ours, theirs = held.bm25(formula=formula).search(text, 5), base.bm25(formula=formula).search(text, 5)
+            assert ours.ids == theirs.ids
+            assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-9)
+    held.close()
+
+
+@pytest.mark.parametrize("as_server", [False, True])
+def test_what_was_counted_is_counted_anew_after_another_client_has_written(
+    port: int, tmp_path: Path, as_server: bool
+) -> None:
+    def opened() -> MilvusEngine:
+        return served(port, "counted") if as_server else engines.at(f"milvus+file://{tmp_path}/a.db/counted")
+
+    one, other = opened(), opened()
+    one.upsert([Chunk("a", "pump pump"), Chunk("b", "valve")])
+    before = one.bm25().search("pump", 1).hits[0].score
+    other.upsert([Chunk("c", "pump and a longer text")])
+    other.delete(["b"])
+    with KnowledgeBase.create("base", root=tmp_path) as base:
+        base.add([Chunk("a", "pump pump"), Chunk("c", "pump and a longer text")])
+        expected = base.bm25().search("pump", 1).hits[0].score
+    assert before != expected
+    assert one.bm25().search("pump", 1).hits[0].score == pytest.approx(expected, abs=1e-9)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("as_server", [False, True])
+def test_milvus_fuses_by_ranks_from_1(port: int, tmp_path: Path, as_server: bool) -> None:
+    texts = ["pump", "pump valve", "valve turbine blade", "turbine oil hall gate", "pump oil river hall gate blade"]
+    chunks = [Chunk(f"c{at}", text, None, {"at": at}) for at, text in enumerate(texts)]
+    place = Place(f"http://127.0.0.1:{port}") if as_server else Place(file=tmp_path / "a.db")
+    held = (AsServer if as_server else MilvusEngine)("fused", place=place, embedder=EMBEDDER)
+    assert held.fused().search("pump", 3).ids == ()
+    held.upsert(chunks)
+    for where in (None, {"at": {"$gte": 1}}, {"at": {"$ne": 1}}):
+        query = Query("pump valve", where=where)
+        lists = [held.bm25().search(query, 100).ids, held.dense().search(query, 100).ids]
+        expected: dict[str, float] = {}
+        for ids in lists:
+            for rank, one in enumerate(ids, start=1):
+                expected[one] = expected.get(one, 0.0) + 1 / (9 + rank)
+        found = held.fused(k=9).search(query, 10)
+        assert {hit.id: hit.score for hit in found} == pytest.approx(expected, abs=1e-6)
+        assert found.ids == held_async(held, query, found.ids)
+        assert all(hit.votes[0].stage == "milvus" for hit in found)
+    with pytest.raises(SearchError, match="exactly"):
+        held.fused().search(Query("pump", require={"at": {"$text": "1"}}), 3)
+    held.close()
+
+
+def held_async(held: MilvusEngine, query: Query, expected: tuple[str, ...]) -> tuple[str, ...]:
+    async def asked() -> tuple[str, ...]:
+        try:
+            return (await held.fused(k=9).asearch(query, len(expected))).ids
+        finally:
+            await held.aclose()
+
+    return asyncio.run(asked())
+
+
+@pytest.mark.parametrize("rights", [{"at": {"$text": "a"}}, {"page-number": 1}, {"$not": {"at": {"$gt": 1}}}], ids=str)
+def test_rights_that_milvus_cannot_tell_are_counted_here_unless_too_many_may_pass(
+    port: int, engine: MilvusEngine, rights: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = [Chunk("a", "pump", None, {"at": "a", "page-number": 1}), Chunk("b", "pump pump", None, {"at": 2})]
+    held = served(port, f"rights_{len(str(rights))}")
+    held.upsert(chunks)
+    engine.upsert(chunks[:1])
+    alone = engine.bm25().search("pump", 3).hits
+    for one in (held, engine):
+        one.upsert(chunks)
+        assert one.bm25().search(Query("pump", require=rights), 3).hits[0].score == alone[0].score
+    monkeypatch.setattr(engines, "READ", 0)
+    held.upsert([Chunk("c", "pump")])
+    with pytest.raises(FilterNotSupportedError, match="say rights with"):
+        held.bm25().search(Query("pump", require=rights), 3)
+    assert held.bm25().search(Query("pump", where={"at": {"$text": "a"}}), 3).ids == ("a",)
+    held.close()
+
+
+def test_long_texts_come_back_and_too_many_terms_are_refused(engine: MilvusEngine) -> None:
+    text = "größe 😀 " * 9000
+    engine.upsert([Chunk("long", text), Chunk("\ud800", "half a pair")])
+    assert engine.get(["long"])["long"].text == text
+    assert engine.get(["\ud800"])["\ud800"].id == "\ud800"
+    with pytest.raises(ConfigError, match="split it"):
+        engine.upsert([Chunk("many", " ".join(f"w{number}" for number in range(5000)))])
+
+
+def test_a_file_is_of_one_process_and_closed_with_its_last_engine(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    first, second = (engines.at(f"milvus+file://{path}/{name}") for name in ("one", "two"))
+    first.upsert([Chunk("a", "pump")])
+    second.upsert([Chunk("b", "pump")])
+    first.close()
+    assert second.bm25().search("pump", 1).ids == ("b",)
+    program = (
+        "import sys; from voicevault_retrievers.engines.opening import connect\n"
+        "try: len(connect(sys.argv[1]))\n"
+        "except Exception as error: print(type(error).__name__)"
+    )
+    command = [sys.executable, "-c", program, f"milvus+file://{path}/one"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "SearchNotAvailableError\n"
+    second.close()
+    assert str(path) not in manager._servers
+    with engines_closed(first):
+        assert first.get(["a"])["a"].text == "pump"
+
+
+def test_a_file_that_the_application_has_opened_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    client = pymilvus.MilvusClient(str(path))
+    held = engines.at(f"milvus+file://{path}/docs")
+    held.upsert([Chunk("a", "pump")])
+    held.close()
+    assert sorted(client.list_collections()) == ["docs", "docs__side"]
+    client.close()
+    manager.release_server(str(path))
+
+
+class engines_closed:  # noqa: N801 - used as a function
+    """Closes an engine in the end."""
+
+    def __init__(self, engine: MilvusEngine) -> None:
+        self.engine = engine
+
+    def __enter__(self) -> None:
+        """Nothing yet."""
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.close()
+
+
+def test_a_server_that_is_not_there_is_said_without_the_password() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        held = engines.at(f"milvus://me:hush@127.0.0.1:{taken.getsockname()[1]}/docs", timeout=1.0)
+
+        async def asked() -> None:
+            with pytest.raises(SearchNotAvailableError) as later:
+                await held.acount()
+            assert "hush" not in str(later.value)
+            await held.aclose()
+
+        with pytest.raises(SearchNotAvailableError) as now:
+            len(held)
+        assert "hush" not in str(now.value)
+        assert "hush" not in repr(held)
+        asyncio.run(asked())
+        held.close()
+
+
+def test_each_event_loop_has_a_client_of_its_own(port: int) -> None:
+    held = served(port, "loops", embedder=EMBEDDER)
+    chunks = chunks_of(40)
+
+    async def wrote(part: list[Chunk]) -> int:
+        await held.aupsert(part)
+        found = await asyncio.gather(*(held.bm25().asearch("pump", 3) for _ in range(8)))
+        assert len({each.ids for each in found}) == 1
+        await held.aclose()
+        return await held.acount()
+
+    async def counted(part: list[Chunk]) -> int:
+        try:
+            return await wrote(part)
+        finally:
+            await held.aclose()
+
+    assert [asyncio.run(counted(chunks[:20])), asyncio.run(counted(chunks[20:]))] == [20, 40]
+    held.close()
+
+
+def test_a_collection_that_another_client_has_removed_is_looked_for_anew(engine: MilvusEngine) -> None:
+    other = MilvusEngine("docs", place=engine.place, embedder=EMBEDDER)
+    engine.upsert([Chunk("a", "pump")])
+    assert len(other) == 1
+    engine.clear()
+    with pytest.raises(SearchError):
+        len(other)
+    assert len(other) == 0
+    other.close()
+
+
+def test_what_a_request_holds_is_bounded(engine: MilvusEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(milvus_collection, "MESSAGE", 3000)
+    asked: list[int] = []
+    now = engine._connection.now
+
+    def watched(asking: Any) -> Any:
+        asked.append(len(asking.options["data"])) if asking.method == "upsert" else None
+        return now(asking)
+
+    monkeypatch.setattr(engine._connection, "now", watched)
+    engine.upsert(chunks_of(30))
+    assert len(engine) == 30
+    assert max(asked) < 30
+    assert engine._now(ask("has_collection", collection_name="docs"))

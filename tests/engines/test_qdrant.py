@@ -1,0 +1,838 @@
+"""Qdrant as an engine: its client's local mode in memory and in a folder, and a server's interface over local mode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engines import awkward
+from tests.helpers import HashEmbedder
+from voicevault_retrievers import RRF, PageCap, fuse
+from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.engines.qdrant import QdrantEngine, points, requests, statistics, words
+from voicevault_retrievers.errors import (
+    ConfigError,
+    FilterNotSupportedError,
+    IncompatibleIndexError,
+    LockedError,
+    SearchError,
+    SearchNotAvailableError,
+    SearchTimeoutError,
+)
+from voicevault_retrievers.filters import compile_filter, says_nothing
+from voicevault_retrievers.lexical.formulas import FORMULAS, Formula, RankBM25L
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.types import Chunk, Query, Ranking
+
+qdrant_client = pytest.importorskip("qdrant_client")
+qdrant_server = pytest.importorskip("tests.engines.qdrant_server")
+
+EMBEDDER = HashEmbedder(16)
+ANALYZER = Analyzer("auto")
+WORDS = {
+    "en": "pump valve turbine blade oil pitch gear shaft rotor wind the of pumps valves leaking leak bearing".split(),
+    "de": "Pumpe Ventil Turbine Schaufel Öl Getriebe Welle der die und Lager undicht Rotor".split(),
+    "tr": "pompa vana türbin kanat yağ dişli mil ve bir için rulman sızıntı".split(),
+    "zh": "水泵 阀门 涡轮 叶片 机油 齿轮 轴承 泄漏".split(),
+}
+QUERIES = [
+    "pump valve",
+    "leaking bearings of the pump",
+    "die Pumpe",
+    "türbin için",
+    "水泵泄漏",
+    "nothing here",
+    "rotor",
+]
+PLACES = ["memory", "folder", "server"]
+
+Opened = Callable[..., QdrantEngine]
+
+
+@pytest.fixture(params=PLACES)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+    """Opens a collection, again the same by its name."""
+    made: list[QdrantEngine] = []
+    client = qdrant_client.QdrantClient(":memory:") if request.param == "memory" else None
+
+    def opener(place: dict[str, Any]) -> Opened:
+        def open_one(name: str = "docs", **options: Any) -> QdrantEngine:
+            options = {"embedder": EMBEDDER, "analyzer": ANALYZER, **options}
+            made.append(QdrantEngine(name, **place, **options))
+            return made[-1]
+
+        return open_one
+
+    if request.param == "server":
+        with qdrant_server.fake_qdrant() as fake:
+            yield opener({"url": fake.url})
+            for one in made:
+                one.close()
+        return
+    yield opener({"client": client} if client else {"path": tmp_path / "qdrant"})
+    for one in made:
+        one.close()
+    if client:
+        client.close()
+
+
+@pytest.fixture
+def memory() -> QdrantEngine:
+    return QdrantEngine("docs", embedder=EMBEDDER, analyzer=ANALYZER)
+
+
+def text(rng: np.random.Generator, longest: int = 40) -> str:
+    language = str(rng.choice(list(WORDS)))
+    return " ".join(str(word) for word in rng.choice(WORDS[language], size=int(rng.integers(1, longest))))
+
+
+def some(count: int, seed: int = 0, longest: int = 40) -> list[Chunk]:
+    rng = np.random.default_rng(seed)
+    return [
+        Chunk(f"c{n:04}", text(rng, longest), f"p{n % 9}", {"file": f"{n % 3}.pdf", "page": n % 7, "even": n % 2 == 0})
+        for n in range(count)
+    ]
+
+
+def base_of(tmp_path: Path, chunks: list[Chunk]) -> KnowledgeBase:
+    base = KnowledgeBase.create("base", root=tmp_path / "base", embedder=EMBEDDER, analyzer=ANALYZER)
+    base.add(chunks)
+    return base
+
+
+def asking(text_: str, place: str, filter_: Any) -> Query:
+    return replace(Query(text_), **{place: filter_})
+
+
+def alike(found: Ranking, expected: Ranking, tolerance: float = 1e-9) -> None:
+    assert found.ids == expected.ids
+    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], abs=tolerance)
+    assert [hit.votes[0].terms for hit in found] == [hit.votes[0].terms for hit in expected]
+
+
+# What a collection keeps.
+
+
+def test_chunks_come_back(opened: Opened) -> None:
+    engine = opened(embedder=None)
+    chunks = [Chunk(f"k{at}", f"text {at} 😀\0", "p", {"v": value}) for at, value in enumerate(awkward.VALUES)]
+    chunks += [Chunk("\ud800", "half \udc00 a pair"), Chunk("é" * 512, "long id", None, {"1.5": 1e-7, "big": 10**400})]
+    assert engine.upsert(chunks, parents=[Chunk("p", "a parent", None, {"v": [1.5]})]).added == len(chunks)
+    again = opened(embedder=None)
+    assert again.get([c.id for c in chunks]) == {
+        c.id: Chunk(c.id, c.text, c.parent_id, c.metadata, "docs") for c in chunks
+    }
+    assert [type(again.get([f"k{at}"])[f"k{at}"].metadata["v"]) for at in range(10)] == [
+        type(value) for value in awkward.VALUES[:10]
+    ]
+    assert again.upsert(chunks).unchanged == len(chunks)
+    assert again.fetch(["p", "q"]) == {"p": Chunk("p", "a parent", None, {"v": [1.5]}, "docs")}
+    assert sorted(entry.id for entry in again.stored(3)) == sorted(c.id for c in chunks)
+
+
+async def test_async_is_sync(opened: Opened) -> None:
+    engine, chunks = opened(), some(60)
+    assert (await engine.aupsert(chunks, parents=[Chunk("p1", "one")])).added == 60
+    assert await engine.acount() == 60
+    for query in QUERIES:
+        for channel in (engine.bm25(), engine.dense(), engine.fused()):
+            asked = Query(query, require={"file": "1.pdf"})
+            found, expected = await channel.asearch(asked, 9), await asyncio.to_thread(channel.search, asked, 9)
+            alike(found, expected, 1e-6)
+    assert await engine.adelete(["c0001"]) == 1
+    assert list(await engine.aget(["c0001", "c0002"])) == ["c0002"]
+    assert list(await engine.aparents(["p1"])) == ["p1"]
+    await engine.aclear()
+    assert await engine.acount() == 0
+    await engine.aclose()
+
+
+def test_a_parent_goes_with_its_last_chunk(opened: Opened, tmp_path: Path) -> None:
+    engine, chunks = opened(), some(12)
+    parents = [Chunk(f"p{n}", f"parent {n}") for n in range(9)]
+    base = KnowledgeBase.create("base", root=tmp_path / "base", embedder=EMBEDDER, analyzer=ANALYZER)
+    for store in (engine.upsert, lambda c, parents: base.add(c, parents=parents)):
+        store(chunks, parents=parents)
+    for left in (["c0000"], ["c0009", "c0005"]):
+        engine.delete(left)
+        base.delete(left)
+        assert set(engine.parents([p.id for p in parents])) == set(base.parents([p.id for p in parents]))
+    moved = Chunk("c0008", "moved", "p1")
+    engine.upsert([moved])
+    base.add([moved])
+    assert set(engine.parents([p.id for p in parents])) == set(base.parents([p.id for p in parents]))
+    assert "p8" not in engine.parents(["p8", "p1"])
+
+
+def test_another_engine_of_a_folder(tmp_path: Path) -> None:
+    address = f"qdrant+file://{tmp_path}/in%20one/docs"
+    one = connect(address, embedder=EMBEDDER)
+    other = connect(f"qdrant+file://{tmp_path}/in%20one/others", embedder=EMBEDDER)
+    one.upsert(some(3))
+    other.upsert(some(2))
+    beside = one.sibling("_questions")
+    beside.upsert(some(4))
+    one.close()
+    assert (len(one), len(other), len(beside)) == (3, 2, 4)
+    for each in (one, other, beside):
+        each.close()
+    elsewhere = qdrant_client.QdrantClient(path=str(tmp_path / "in one"))
+    with pytest.raises(LockedError, match="another process"):
+        len(one)
+    elsewhere.close()
+    assert len(one) == 3
+    one.close()
+
+
+def test_memory_stays_where_it_was(memory: QdrantEngine) -> None:
+    memory.upsert(some(5))
+    memory.close()
+    assert len(memory) == 5
+    assert len(memory.sibling("_more")) == 0
+
+
+def test_what_a_collection_was_made_with(opened: Opened) -> None:
+    opened(prefix=4).upsert(some(3))
+    assert len(opened()) == 3
+    with pytest.raises(ConfigError, match="prefix=4, not 8"):
+        len(opened(prefix=8))
+    with pytest.raises(IncompatibleIndexError):
+        len(opened(embedder=HashEmbedder(8)))
+
+
+def test_a_collection_of_others_is_refused() -> None:
+    client = qdrant_client.QdrantClient(":memory:")
+    client.create_collection("docs", vectors_config={})
+    with pytest.raises(IncompatibleIndexError, match="not made by this package"):
+        len(QdrantEngine("docs", client=client))
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefix": 0}, {"idf": "ours"}, {"quantization": "half"}, {"indexes": {"a": "words"}}, {"api_key": "k"},
+        {"url": "http://x", "path": "y"}, {"tenant": "a", "indexes": {"a": "keyword"}}, {"exact": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        QdrantEngine("docs", **options)
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "a\0", "x" * 256])
+def test_names_are_checked(name: str) -> None:
+    with pytest.raises(ConfigError, match="Qdrant takes no collection"):
+        QdrantEngine(name)
+
+
+def test_a_prefix_is_shorter_than_the_vectors(memory: QdrantEngine) -> None:
+    engine = memory.sibling("_cut", prefix=16)
+    with pytest.raises(ConfigError, match="16 dimensions"):
+        engine.upsert(some(2))
+
+
+# Addresses.
+
+
+def test_addresses() -> None:
+    engine = connect("qdrant://k%2Fey@db.example/prefix/my%20docs")
+    assert engine.name == "my docs"
+    assert repr(engine) == "QdrantEngine('my docs', Server('http://db.example:6333/prefix'))"
+    assert repr(connect("qdrants://[::1]:7/docs")) == "QdrantEngine('docs', Server('https://[::1]:7'))"
+    assert "Folder('/data/q')" in repr(connect("qdrant+file:///data/q/docs"))
+
+
+@pytest.mark.parametrize(
+    "rest", ["", "//host", "//host/", "///docs", "//h/docs?x=1", "//h/docs#1", "//h:x/docs", "//a@b/c@d", "//h]/docs"]
+)
+def test_other_addresses_are_refused_without_their_key(rest: str) -> None:
+    with pytest.raises(ConfigError, match="address") as error:
+        connect(f"qdrant:{rest.replace('//', '//secret@', 1)}")
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("rest", ["docs", "/docs", "host/folder/docs"])
+def test_a_folder_is_a_whole_path(rest: str) -> None:
+    with pytest.raises(ConfigError, match="address"):
+        connect(f"qdrant+file://{rest}")
+
+
+# Words.
+
+
+@pytest.mark.parametrize("formula", [*FORMULAS, "rank-bm25l"])
+def test_scores_are_those_of_a_knowledge_base(opened: Opened, tmp_path: Path, formula: str) -> None:
+    engine, chunks = opened(), some(120)
+    chosen: Formula | str = RankBM25L() if formula == "rank-bm25l" else formula
+    engine.upsert(chunks)
+    base = base_of(tmp_path, chunks)
+    for query in QUERIES:
+        for k in (1, 5, 200):
+            alike(engine.bm25(formula=chosen).search(query, k), base.bm25(formula=chosen).search(query, k))
+
+
+def test_scores_stay_exact_when_the_mean_length_moves(opened: Opened, tmp_path: Path) -> None:
+    engine, other = opened(), opened()
+    base = base_of(tmp_path, [])
+    rng = np.random.default_rng(3)
+    for round_ in range(6):
+        chunks = some(30, seed=round_, longest=(4, 200)[round_ % 2])
+        for store in (engine.upsert, base.add):
+            store(chunks[: 10 + 4 * round_])
+        gone = [f"c{n:04}" for n in rng.choice(30, size=5)]
+        assert other.delete(gone) == base.delete(gone)
+        for query in QUERIES:
+            for k in (1, 3, 100):
+                for asked in (engine, other, opened()):
+                    alike(asked.bm25().search(query, k), base.bm25().search(query, k))
+
+
+@pytest.mark.parametrize("option", ["where", "require", "filtered"])
+def test_what_counts(opened: Opened, tmp_path: Path, option: str) -> None:
+    engine, chunks = opened(), some(90)
+    engine.upsert(chunks)
+    base = base_of(tmp_path, chunks)
+    given: dict[str, Any] = {"statistics": "filtered"} if option == "filtered" else {}
+    filters: list[Any] = [
+        {"file": "1.pdf"},
+        {"page": {"$gte": 3}},
+        {"$not": {"even": True}},
+        {"file": "none"},
+        {"$or": []},
+    ]
+    for filter_ in filters:
+        for step in range(2):
+            for query in QUERIES:
+                asked = asking(query, "where" if option == "filtered" else option, filter_)
+                found, expected = (each.bm25(**given).search(asked, 7) for each in (engine, base))
+                alike(found, expected)
+                ids = ["c0001", "c0002", "c0013", "nobody"]
+                assert engine.bm25(**given).scores(asked, ids) == pytest.approx(base.bm25(**given).scores(asked, ids))
+            if step == 0:
+                for store in (engine.upsert, base.add):
+                    store(
+                        [Chunk(f"more{filter_}", "pump valve " * 40, None, {"file": "1.pdf", "page": 5, "even": False})]
+                    )
+
+
+def test_terms_of_one_index_are_no_match(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = points.bucket
+    monkeypatch.setattr(points, "bucket", lambda term: whole(term) % 5)
+    engine, chunks = opened(), some(80)
+    engine.upsert(chunks)
+    base = base_of(tmp_path, chunks)
+    for query in [*QUERIES, "unheard words"]:
+        for k in (1, 4, 100):
+            alike(engine.bm25().search(query, k), base.bm25().search(query, k))
+
+
+def test_few_candidates_are_enough(memory: QdrantEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.upsert(some(400))
+    asked: list[int] = []
+    now = memory._now
+
+    def told(ask: Any) -> Any:
+        asked.extend([ask.arguments["limit"]] if ask.method == "query_points" else [])
+        return now(ask)
+
+    monkeypatch.setattr(memory, "_now", told)
+    assert len(memory.bm25().search("pump valve", 5)) == 5
+    assert max(asked) <= 104
+
+
+def test_what_an_engine_writes_it_need_not_read(
+    memory: QdrantEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks, base = some(60), base_of(tmp_path, [])
+    monkeypatch.setattr(memory, "_scroll", None)
+    for store in (memory.upsert, base.add):
+        store([replace(chunk, parent_id=None) for chunk in chunks])
+        store([replace(chunk, text="pump " * 9, parent_id=None) for chunk in chunks[::7]])
+    assert memory.delete(["c0003"]) == base.delete(["c0003"])
+    for query in QUERIES:
+        alike(memory.bm25().search(query, 9), base.bm25().search(query, 9))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    frequency=st.integers(1, 50),
+    more=st.integers(0, 400),
+    then=st.floats(0.5, 500),
+    now=st.floats(0.5, 500),
+    name=st.sampled_from([*FORMULAS]),
+    constants=st.tuples(st.floats(0, 3), st.floats(0, 1)),
+)
+def test_the_bound_holds(
+    frequency: int, more: int, then: float, now: float, name: str, constants: tuple[float, float]
+) -> None:
+    if name == "bm25l" and constants[0] < 1e-6:
+        return
+    formula, length = FORMULAS[name](*constants), frequency + more
+    counts = statistics.Counts(total=1, length=length, least=then, longest=length)
+    population = type(counts.population([]))(1000, int(now * 1000), {})
+    value = points.stored_tf(frequency, length, then)
+    gained = float(formula.tf(frequency, float(formula.norm(length, population.mean)))) - formula.absent()
+    assert gained <= words.bound(formula, counts, population) * value * (1 + 1e-9) + 1e-9
+
+
+def test_lucenes_bound_is_the_ratio_of_the_means() -> None:
+    counts = statistics.Counts(total=1, length=10, least=20.0, longest=10**9)
+    population = type(counts.population([]))(10, 500, {})
+    assert words.bound(FORMULAS["lucene"](), counts, population) == pytest.approx(50 / 20, rel=1e-6)
+
+
+def test_a_vocabulary_is_kept(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = opened()
+    engine.upsert(some(100))
+    before = [engine.bm25().search(query, 20) for query in QUERIES]
+    engine.save_vocabulary(tmp_path / "words.json")
+    told = json.loads((tmp_path / "words.json").read_text())
+    assert told["count"] == 100
+    assert told["average_length"] == told["length"] / 100
+    again = opened()
+    assert again.load_vocabulary(tmp_path / "words.json")
+    scanned: list[Any] = []
+    monkeypatch.setattr(again, "_scroll", lambda *asked: scanned.append(asked))
+    assert [again.bm25().search(query, 20) for query in QUERIES] == before
+    assert scanned == []
+
+
+def test_a_vocabulary_that_is_behind_is_read_anew(opened: Opened, tmp_path: Path) -> None:
+    engine, chunks = opened(), some(50)
+    engine.upsert(chunks)
+    engine.save_vocabulary(tmp_path / "words.json")
+    engine.upsert(some(50, seed=9))
+    late = opened()
+    assert not late.load_vocabulary(tmp_path / "words.json")
+    assert [late.bm25().search(query, 9) for query in QUERIES] == [engine.bm25().search(query, 9) for query in QUERIES]
+
+
+def test_other_files_are_no_vocabulary(memory: QdrantEngine, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no vocabulary"):
+        memory.save_vocabulary(tmp_path / "words.json")
+    (tmp_path / "words.json").write_text("[1]")
+    with pytest.raises(IncompatibleIndexError, match="no vocabulary"):
+        memory.load_vocabulary(tmp_path / "words.json")
+
+
+def test_writers_beyond_the_sixty_fourth_begin_the_state_anew(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics, "WRITERS", 3)
+    chunks, base = some(40), base_of(tmp_path, [])
+    reader = opened()
+    for at in range(0, 40, 5):
+        part = chunks[at : at + 5]
+        writer = opened()
+        for store in (writer.upsert, base.add):
+            store(part)
+        for query in QUERIES:
+            for engine in (reader, writer):
+                alike(engine.bm25().search(query, 9), base.bm25().search(query, 9))
+    state = reader.run(reader._state())
+    assert state is not None
+    assert len(state.writers) <= 3
+    assert state.sums[1] == 40
+
+
+def test_the_servers_idf(opened: Opened, tmp_path: Path) -> None:
+    """Over chunks of one length, stored and present norms are alike but for the mean: the order is that of our own."""
+    engine = opened(idf="server")
+    rng = np.random.default_rng(5)
+    chunks = [
+        Chunk(f"c{n}", " ".join(map(str, rng.choice(WORDS["en"][:10], size=8))), None, {"n": n % 2}) for n in range(60)
+    ]
+    engine.upsert(chunks)
+    base = base_of(tmp_path, chunks)
+    assert engine.capabilities.exact_keywords is False
+    for query in ("pump valve", "rotor", "nothing"):
+        assert set(engine.bm25().search(query, 100).ids) == set(base.bm25().search(query, 100).ids)
+        found = engine.bm25().search(query, 100)
+        assert engine.bm25().scores(Query(query), list(found.ids)) == pytest.approx(
+            {h.id: h.score for h in found}, rel=1e-5
+        )
+    idf = np.log(1 + (60 - (n := sum("rotor" in c.text.split() for c in chunks)) + 0.5) / (n + 0.5))
+    top = engine.bm25().search("rotor", 1).hits[0]
+    assert top.score == pytest.approx(
+        idf * points.stored_tf(top.chunk.text.split().count("rotor"), 8, mean=8.0), rel=1e-5
+    )
+    assert set(engine.bm25().search(Query("pump", where={"n": 1}), 99).ids) == set(
+        base.bm25().search(Query("pump", where={"n": 1}), 99).ids
+    )
+    with pytest.raises(FilterNotSupportedError, match="idf='own'"):
+        engine.bm25().search(Query("pump", require={"n": 1}), 3)
+    with pytest.raises(ConfigError, match="Lucene"):
+        engine.bm25(formula="okapi").search("pump", 3)
+    with pytest.raises(ConfigError, match="has no vocabulary"):
+        engine.save_vocabulary(tmp_path / "words.json")
+
+
+# Vectors.
+
+
+def test_cosines_are_those_of_a_knowledge_base(opened: Opened, tmp_path: Path) -> None:
+    engine, chunks = opened(), some(80)
+    engine.upsert(chunks)
+    base = base_of(tmp_path, chunks)
+    for query in ("pump valve", "die Pumpe und der Rotor"):
+        for asked in (Query(query), Query(query, where={"page": {"$lt": 3}}), Query(query, require={"even": False})):
+            for k in (1, 6, 100):
+                alike(engine.dense().search(asked, k), base.dense().search(asked, k), 1e-6)
+
+
+def test_ties_go_by_id(opened: Opened) -> None:
+    engine = opened()
+    engine.upsert([Chunk(f"c{n:02}", "the same pump") for n in reversed(range(50))])
+    for channel in (engine.bm25(), engine.dense()):
+        assert channel.search("pump", 7).ids == tuple(f"c{n:02}" for n in range(7))
+
+
+@pytest.mark.parametrize("place", ["where", "require"])
+def test_filters_mean_the_same(memory: QdrantEngine, place: str) -> None:
+    held = awkward.metadata(awkward.VALUES)
+    memory.upsert([Chunk(f"c{at:02}", f"pump {at}", None, each) for at, each in enumerate(held)])
+    everything = {channel: channel.search("pump", 99) for channel in (memory.bm25(), memory.dense())}
+    for filter_ in awkward.FILTERS:
+        for channel, ranking in everything.items():
+            found = channel.search(asking("pump", place, filter_), 99)
+            nothing = place == "require" and says_nothing(filter_)  # rights that came out empty
+            expected = () if nothing else awkward.passing(ranking, filter_)
+            assert sorted(found.ids) == sorted(expected), (filter_, channel)
+
+
+@settings(max_examples=60)
+@given(where=awkward.WHERE)
+def test_drawn_filters_mean_the_same(where: dict[str, Any]) -> None:
+    engine, ranking = filled()
+    found = engine.dense().search(Query("pump", where=where), 99)
+    assert sorted(found.ids) == sorted(awkward.passing(ranking, where))
+
+
+_FILLED: list[tuple[QdrantEngine, Ranking]] = []
+
+
+def filled() -> tuple[QdrantEngine, Ranking]:
+    if not _FILLED:
+        engine = QdrantEngine("docs", embedder=EMBEDDER)
+        held = awkward.metadata(awkward.VALUES)
+        engine.upsert([Chunk(f"c{at:02}", f"pump {at}", None, each) for at, each in enumerate(held)])
+        _FILLED.append((engine, engine.dense().search("pump", 99)))
+    return _FILLED[0]
+
+
+def test_a_funnel_is_one_request(tmp_path: Path) -> None:
+    with qdrant_server.fake_qdrant() as fake:
+        engine = QdrantEngine("docs", url=fake.url, embedder=EMBEDDER, prefix=4)
+        engine.upsert(some(60))
+        fake.asked.clear()
+        found = engine.dense(funnel={"prefix": 4, "candidates": 10}).search(
+            Query("pump valve", where={"even": True}), 5
+        )
+        (body,) = fake.bodies("/points/query")
+        assert (body["using"], body["prefetch"]["using"], body["prefetch"]["limit"]) == ("full", "fast", 10)
+        assert body["filter"] == body["prefetch"]["filter"]
+        assert np.linalg.norm(body["prefetch"]["query"]) == pytest.approx(1)
+        assert len(body["prefetch"]["query"]) == 4
+        rows = engine.vectors([f"c{n:04}" for n in range(0, 60, 2)])
+        vector = EMBEDDER.embed_queries(["pump valve"])[0]
+        short = sorted(rows, key=lambda one: -float(rows[one][:4] @ vector[:4] / np.linalg.norm(rows[one][:4])))[:10]
+        expected = sorted(short, key=lambda one: -float(rows[one] @ vector))[:5]
+        assert list(found.ids) == expected
+        engine.close()
+
+
+def test_a_funnel_asks_deeper_until_k_pass(opened: Opened) -> None:
+    engine = opened(prefix=4)
+    engine.upsert(some(60))
+    found = engine.dense(funnel={"prefix": 4, "candidates": 2}).search(Query("pump", where={"page": {"$in": [1]}}), 5)
+    assert len(found) == 5
+
+
+def test_a_funnel_needs_its_prefix(memory: QdrantEngine) -> None:
+    memory.upsert(some(3))
+    with pytest.raises(ConfigError, match="prefix=None"):
+        memory.dense(funnel={"prefix": 4}).search("pump", 3)
+    for funnel in ({"prefix": 4, "depth": 3}, {"candidates": 9}):
+        with pytest.raises(ConfigError):
+            memory.dense(funnel=funnel)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "binary"])
+def test_quantisation_and_indexes_are_asked_for(kind: Any) -> None:
+    with qdrant_server.fake_qdrant() as fake:
+        engine = QdrantEngine(
+            "docs", url=fake.url, embedder=EMBEDDER, quantization=kind, indexes={"page": "integer"}, tenant="file"
+        )
+        engine.upsert(some(20))
+        assert engine.dense(exact=True).search("pump", 3).ids == opened_like(some(20)).dense().search("pump", 3).ids
+        made = next(body for method, path, body in fake.asked if method == "PUT" and path == "/collections/docs")
+        assert list(made["quantization_config"]) == [kind]
+        assert made["vectors"]["full"] == {"size": 16, "distance": "Cosine"}
+        assert [body["field_name"] for body in fake.bodies("/index")] == [
+            "kind", "parent", "metadata.page", "metadata.file",
+        ]  # fmt: skip
+        assert fake.bodies("/index")[3]["field_schema"] == {"type": "keyword", "is_tenant": True}
+        params = fake.bodies("/points/query")[-1]["params"]
+        assert params == {"exact": True, "quantization": {"rescore": True, "oversampling": requests.OVERSAMPLING}}
+        engine.close()
+
+
+def opened_like(chunks: list[Chunk]) -> QdrantEngine:
+    engine = QdrantEngine("docs", embedder=EMBEDDER)
+    engine.upsert(chunks)
+    return engine
+
+
+def test_a_tenant_sees_its_own(opened: Opened, tmp_path: Path) -> None:
+    engine, chunks = opened(tenant="file"), some(60)
+    engine.upsert(chunks)
+    alone = base_of(tmp_path, [c for c in chunks if c.metadata["file"] == "2.pdf"])
+    for query in QUERIES:
+        alike(engine.bm25().search(Query(query, require={"file": "2.pdf"}), 9), alone.bm25().search(query, 9))
+
+
+def test_pages_are_capped_by_the_stage(memory: QdrantEngine) -> None:
+    memory.upsert([Chunk(f"c{n:02}", "pump", None, {"source": "a.pdf", "page": n // 10}) for n in range(40)])
+    found = (memory.dense() >> PageCap(2)).search("pump", 8)
+    assert found.ids == ("c00", "c01", "c10", "c11", "c20", "c21", "c30", "c31")
+
+
+# Fusion in Qdrant.
+
+
+def graded(count: int) -> list[Chunk]:
+    """Chunks of one length with ever more pumps, so that stored and exact scores rank them alike, without ties."""
+    rng = np.random.default_rng(2)
+    return [
+        Chunk(f"c{n:02}", " ".join(["pump"] * (n + 1) + list(rng.choice(WORDS["en"][1:9], size=count - n))), None,
+              {"file": f"{n % 2}.pdf", "page": n})
+        for n in rng.permutation(count).tolist()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [1, 60])
+def test_fusion_in_qdrant_is_our_rrf(opened: Opened, k: int) -> None:
+    engine = opened()
+    engine.upsert(graded(30))
+    ours = fuse({"bm25": engine.bm25(), "dense": engine.dense()}, method=RRF(k=k), depth=20)
+    for asked in (
+        Query("pump"),
+        Query("pump", where={"file": "1.pdf"}),
+        Query("pump", require={"file": {"$in": ["0.pdf"]}}),
+    ):
+        found, expected = engine.fused(k=k, depth=20).search(asked, 12), ours.search(asked, 12)
+        assert found.ids == expected.ids
+        assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-6)
+        (vote,) = found.hits[0].votes
+        assert (vote.kind, vote.via, vote.terms) == ("hybrid", (f"RRF in Qdrant, k {k}",), ("pump",))
+        assert all(compile_passes(asked, hit.chunk) for hit in found)
+
+
+def compile_passes(asked: Query, chunk: Chunk) -> bool:
+    return all(compile_filter(each)(chunk.metadata) for each in (asked.where, asked.require))
+
+
+def test_fusion_is_one_request_of_k_and_one() -> None:
+    with qdrant_server.fake_qdrant() as fake:
+        engine = QdrantEngine("docs", url=fake.url, embedder=EMBEDDER)
+        engine.upsert(some(20))
+        engine.fused(k=60, depth=40).search("pump", 5)
+        (body,) = fake.bodies("/points/query")
+        assert body["query"] == {"rrf": {"k": 61}}
+        assert [(one["using"], one["limit"]) for one in body["prefetch"]] == [("bm25", 40), ("full", 40)]
+        engine.close()
+
+
+def test_fusion_refuses_rights_that_qdrant_cannot_tell(memory: QdrantEngine) -> None:
+    memory.upsert(graded(10))
+    for rights in ({"page": {"$gte": 3}}, {"page": 3}, {"$not": {"file": "1.pdf"}}, {"a-b": "x"}):
+        with pytest.raises(FilterNotSupportedError, match="fuse bm25"):
+            memory.fused().search(Query("pump", require=rights), 3)
+    assert memory.fused().search(Query("pump", require={}), 3).ids == ()
+    assert set(memory.fused().search(Query("pump", where={"page": {"$gte": 8}}), 9).ids) == {"c08", "c09"}
+
+
+def test_fusion_needs_vectors_and_a_collection(memory: QdrantEngine) -> None:
+    assert memory.fused().search("pump", 3).ids == ()
+    bare = QdrantEngine("bare", analyzer=ANALYZER)
+    bare.upsert(some(3))
+    with pytest.raises(ConfigError, match="holds no vectors"):
+        bare.fused().search("pump", 3)
+    with pytest.raises(ConfigError, match="holds no vectors"):
+        bare.dense().search("pump", 3)
+    assert bare.bm25().search("pump", 3).ids == bare.hybrid_search("pump", 3).ids
+
+
+# Many at once.
+
+
+def test_threads_lose_nothing(opened: Opened, tmp_path: Path) -> None:
+    engine, chunks = opened(), some(160)
+    engine.upsert(chunks[:8])
+    failures: list[BaseException] = []
+
+    def work(at: int) -> None:
+        try:
+            for start in range(8 + at, 160, 24):
+                engine.upsert(chunks[start : start + 24 : 8] or chunks[start : start + 1])
+                engine.bm25().search("pump", 5)
+                engine.dense().search("pump", 5)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert {entry.id for entry in engine.stored()} == {c.id for c in chunks}
+    base = base_of(tmp_path, chunks)
+    for query in QUERIES:
+        alike(engine.bm25().search(query, 20), base.bm25().search(query, 20))
+
+
+async def test_tasks_lose_nothing(opened: Opened, tmp_path: Path) -> None:
+    engine, chunks = opened(), some(80)
+    await asyncio.gather(*(engine.aupsert(chunks[at::8]) for at in range(8)))
+    base = base_of(tmp_path, chunks)
+    for query in QUERIES:
+        alike(await engine.bm25().asearch(query, 20), base.bm25().search(query, 20))
+    await engine.aclose()
+
+
+# A server that is not well.
+
+
+@pytest.fixture
+def fake() -> Iterator[Any]:
+    with qdrant_server.fake_qdrant() as one:
+        yield one
+
+
+def uses(engine: QdrantEngine) -> dict[str, Callable[[], Any]]:
+    return {
+        "count": lambda: len(engine),
+        "bm25": lambda: engine.bm25().search("pump", 3),
+        "get": lambda: engine.get(["c"]),
+    }
+
+
+def auses(engine: QdrantEngine) -> dict[str, Callable[[], Any]]:
+    return {"count": engine.acount, "bm25": lambda: engine.bm25().asearch("pump", 3), "get": lambda: engine.aget(["c"])}
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (401, SearchNotAvailableError), (403, SearchNotAvailableError), (429, SearchNotAvailableError),
+        (503, SearchNotAvailableError), (408, SearchTimeoutError), (504, SearchTimeoutError), (500, SearchError),
+        (422, SearchError), (404, SearchError),
+    ],
+)  # fmt: skip
+async def test_what_a_server_answers(fake: Any, status: int, error: type[SearchError]) -> None:
+    engine = QdrantEngine("docs", url=fake.url, api_key="hushhush", embedder=EMBEDDER)
+    engine.upsert(some(3))
+    assert await engine.acount() == 3
+    assert {asked.get("api-key") for asked in fake.headers} == {"hushhush"}
+    fake.status = status
+    for use in uses(engine).values():
+        with pytest.raises(error) as raised:
+            await asyncio.to_thread(use)
+        assert type(raised.value) is error or status == 404
+        assert "hushhush" not in str(raised.value)
+    for ause in auses(engine).values():
+        with pytest.raises(error):
+            await ause()
+    fake.status = 200
+    assert len(engine) == await engine.acount() == 3
+    engine.close()
+    await engine.aclose()
+
+
+async def test_a_slow_server(fake: Any) -> None:
+    engine = QdrantEngine("docs", url=fake.url, embedder=EMBEDDER, timeout=0.2)
+    fake.silent.set()
+    for use in uses(engine).values():
+        with pytest.raises(SearchTimeoutError, match=r"0\.2 s"):
+            await asyncio.to_thread(use)
+    for ause in auses(engine).values():
+        with pytest.raises(SearchTimeoutError):
+            await ause()
+    engine.close()
+    await engine.aclose()
+
+
+async def test_no_server() -> None:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        engine = QdrantEngine("docs", url=f"http://127.0.0.1:{probe.getsockname()[1]}", api_key="hushhush")
+        for use in uses(engine).values():
+            with pytest.raises(SearchNotAvailableError, match="cannot be reached") as raised:
+                await asyncio.to_thread(use)
+            assert "hushhush" not in str(raised.value)
+        for ause in auses(engine).values():
+            with pytest.raises(SearchNotAvailableError):
+                await ause()
+    engine.close()
+    await engine.aclose()
+
+
+def test_an_answer_that_is_none(fake: Any) -> None:
+    engine = QdrantEngine("docs", url=fake.url)
+    fake.raw = b"<html>"
+    with pytest.raises(SearchError):
+        len(engine)
+    fake.raw = b'{"result": {"exists": "perhaps"}}'
+    with pytest.raises(SearchError):
+        len(engine)
+    engine.close()
+
+
+def test_a_collection_that_somebody_removed(opened: Opened) -> None:
+    engine, other = opened(), opened()
+    engine.upsert(some(3))
+    other.clear()
+    with pytest.raises(SearchError):
+        engine.bm25().search("pump", 3)
+    assert engine.bm25().search("pump", 3).ids == ()
+    assert len(engine) == 0
+    engine.upsert(some(2))
+    assert len(engine) == 2
+
+
+def test_nothing_is_asked_before_the_first_operation(fake: Any) -> None:
+    engine = QdrantEngine("docs", url=fake.url, embedder=EMBEDDER)
+    engine.bm25()
+    engine.dense()
+    engine.fused()
+    assert fake.asked == []
+    assert repr(engine.fused()) == f"{engine!r}.fused(k=60, depth=100)"
+
+
+def test_each_loop_has_its_connections(fake: Any) -> None:
+    engine = QdrantEngine("docs", url=fake.url, embedder=EMBEDDER)
+    engine.upsert(some(3))
+
+    async def use() -> int:
+        count = await engine.acount()
+        await engine.aclose()
+        return count
+
+    assert [asyncio.run(use()) for _ in range(2)] == [3, 3]
+    engine.close()

@@ -1,0 +1,254 @@
+"""What is asked of a Chroma, over HTTP or in this process: one vocabulary for both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+from weakref import WeakKeyDictionary
+
+from voicevault_retrievers.errors import SearchError, SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.mutex import Mutex
+
+SPACE: Mapping[str, Any] = {"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 400, "max_neighbors": 32}}
+"""How a new collection compares vectors. Chroma's own numbers (100, 100, 16) miss more near ones."""
+
+
+class Ask(NamedTuple):
+    """One request: `find`, `create`, `mark` or `drop` a collection by name, or one of `OPERATIONS` on its `key`.
+
+    `find` gives a `Place` or None; `drop` says whether there was one.
+    """
+
+    operation: str
+    name: str
+    key: Any = None
+    options: Mapping[str, Any] = {}
+
+
+class Place(NamedTuple):
+    """A collection as it is now: its id, what a request names it by, and its metadata."""
+
+    id: str
+    key: Any
+    metadata: Mapping[str, Any]
+
+
+OPERATIONS = ("count", "delete", "get", "query", "upsert")
+
+
+class GoneError(SearchNotAvailableError):
+    """The collection has been removed since it was found."""
+
+
+class HttpChroma:
+    """A Chroma server by its REST interface (v2), with a client for threads and one for each event loop.
+
+    Chroma's own clients wait without end, ask the server while they are made, and share one session between all servers
+    of an event loop, with what it sends to the first of them. `timeout` is in seconds, for connecting and for each
+    answer; None waits.
+    """
+
+    native_async = True
+
+    def __init__(
+        self, url: str, *, timeout: float | None, token: str | None = None, tenant: str, database: str
+    ) -> None:
+        self.url = url
+        self._collections = f"{url}/api/v2/tenants/{_part(tenant)}/databases/{_part(database)}/collections"
+        headers = {} if token is None else {"x-chroma-token": token}
+        self._options: dict[str, Any] = {"timeout": timeout, "headers": headers}
+        self._timeout = timeout
+        self._mutex = Mutex()
+        self._client: Any = None
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+
+    def ask(self, ask: Ask) -> Any:
+        """The answer."""
+        with self._mutex:
+            if self._client is None:
+                self._client = require("httpx", extra="chroma").Client(**self._options)
+            client = self._client
+        try:
+            return self._answer(ask, client.request(*self._line(ask), json=_body(ask)))
+        except Exception as error:
+            raise self._mapped(error) from error
+
+    async def aask(self, ask: Ask) -> Any:
+        """`ask` on the running event loop."""
+        loop = asyncio.get_running_loop()
+        with self._mutex:
+            client = self._loops.get(loop)
+            if client is None:
+                client = self._loops[loop] = require("httpx", extra="chroma").AsyncClient(**self._options)
+        try:
+            return self._answer(ask, await client.request(*self._line(ask), json=_body(ask)))
+        except Exception as error:
+            raise self._mapped(error) from error
+
+    def close(self) -> None:
+        """Close the connections of threads."""
+        with self._mutex:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        with self._mutex:
+            client = self._loops.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+    def _line(self, ask: Ask) -> tuple[str, str]:
+        """The method and the address of a request."""
+        by_name = f"{self._collections}/{_part(ask.name)}"
+        own = f"{self._collections}/{ask.key}"
+        if ask.operation in OPERATIONS:
+            return ("GET" if ask.operation == "count" else "POST"), f"{own}/{ask.operation}"
+        return {
+            "find": ("GET", by_name),
+            "create": ("POST", self._collections),
+            "mark": ("PUT", own),
+            "drop": ("DELETE", by_name),
+        }[ask.operation]
+
+    def _answer(self, ask: Ask, response: Any) -> Any:
+        status = response.status_code
+        if status == 404 and ask.operation in ("find", "drop"):
+            return None if ask.operation == "find" else False
+        if status == 409 and ask.operation == "create":
+            return None
+        if status >= 400:
+            raise self._refused(ask, status, response.text)
+        found = response.json()
+        if ask.operation == "find":
+            return Place(found["id"], found["id"], found.get("metadata") or {})
+        return True if ask.operation == "drop" else found
+
+    def _refused(self, ask: Ask, status: int, text: str) -> SearchError:
+        told = f"Chroma at {self.url} answers {ask.operation} of {ask.name!r} with {status}: {text[:300]}"
+        if status == 404:
+            return GoneError(f"{told}; the collection has been removed meanwhile, or it is another database's")
+        if status in (408, 504):
+            return SearchTimeoutError(told)
+        if status in (401, 403, 429, 502, 503):
+            return SearchNotAvailableError(told)
+        return SearchError(told)
+
+    def _mapped(self, error: Exception) -> Exception:
+        httpx = require("httpx", extra="chroma")
+        if isinstance(error, httpx.ConnectTimeout):
+            return SearchNotAvailableError(f"Chroma at {self.url} cannot be reached within {self._timeout} s")
+        if isinstance(error, httpx.TimeoutException):
+            return SearchTimeoutError(f"Chroma at {self.url} did not answer within {self._timeout} s")
+        if isinstance(error, httpx.TransportError | httpx.InvalidURL):
+            return SearchNotAvailableError(f"Chroma at {self.url} cannot be reached: {error!r}")
+        if isinstance(error, ValueError) and not isinstance(error, SearchError):
+            return SearchError(f"Chroma at {self.url} gives no answer that can be read: {error}")
+        return error
+
+    def __repr__(self) -> str:
+        return self.url
+
+
+class LocalChroma:
+    """A Chroma in a folder, opened in this process; no other may write to it while it is open."""
+
+    native_async = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._client: Any = None
+
+    def ask(self, ask: Ask) -> Any:
+        """The answer."""
+        if ask.operation == "find" and not (self.folder / "chroma.sqlite3").is_file():
+            return None  # and none is made
+        try:
+            return self._asked(ask)
+        except SearchError:
+            raise
+        except Exception as error:
+            raise self._mapped(ask, error) from error
+
+    async def aask(self, ask: Ask) -> Any:
+        """Never asked: an embedded Chroma is waited for in a thread."""
+        raise SearchError("an embedded Chroma is asked in a thread")
+
+    def close(self) -> None:
+        """Close the folder; it is open as long as another client of this process has it open."""
+        with _opening:
+            client, self._client = self._client, None
+            if client is not None:
+                client.close()
+
+    async def aclose(self) -> None:
+        """Nothing: there are no connections of an event loop."""
+
+    def _asked(self, ask: Ask) -> Any:
+        if ask.operation in OPERATIONS:
+            return getattr(ask.key, ask.operation)(**_plain(ask.options))
+        client = self._opened()
+        errors = require("chromadb.errors", extra="chroma")
+        try:
+            if ask.operation == "find":
+                found = client.get_collection(ask.name, embedding_function=None)
+                return Place(str(found.id), found, found.metadata or {})
+            if ask.operation == "create":
+                client.create_collection(
+                    ask.name, metadata=dict(ask.options["metadata"]), configuration=SPACE, embedding_function=None
+                )
+                return None
+            if ask.operation == "mark":
+                return ask.key.modify(metadata=dict(ask.options["metadata"]))
+            client.delete_collection(ask.name)
+        except errors.NotFoundError:
+            if ask.operation == "mark":
+                raise
+            return None if ask.operation == "find" else False
+        except (errors.UniqueConstraintError, errors.InternalError) as error:
+            if ask.operation == "create" and "already exists" in str(error):
+                return None
+            raise
+        return True
+
+    def _opened(self) -> Any:
+        with _opening:
+            if self._client is None:
+                chromadb = require("chromadb", extra="chroma")
+                settings = chromadb.config.Settings(anonymized_telemetry=False)
+                self._client = chromadb.PersistentClient(path=str(self.folder), settings=settings)
+            return self._client
+
+    def _mapped(self, ask: Ask, error: Exception) -> Exception:
+        errors = require("chromadb.errors", extra="chroma")
+        told = f"Chroma in {self.folder} fails at {ask.operation} of {ask.name!r}: {error}"
+        return GoneError(told) if isinstance(error, errors.NotFoundError) else SearchError(told)
+
+    def __repr__(self) -> str:
+        return str(self.folder)
+
+
+_opening = Mutex()
+"""Chroma shares what is open of a folder among a process's clients, and loses count where two open it at once."""
+
+
+def _body(ask: Ask) -> Mapping[str, Any] | None:
+    if ask.operation == "create":
+        return {"name": ask.name, "metadata": ask.options["metadata"], "configuration": SPACE, "get_or_create": False}
+    if ask.operation == "mark":
+        return {"new_metadata": ask.options["metadata"]}
+    return ask.options if ask.operation in OPERATIONS and ask.operation != "count" else None
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is None: Chroma's own client tells that from what is not given."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")

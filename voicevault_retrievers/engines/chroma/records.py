@@ -1,0 +1,148 @@
+"""A chunk as a row of a Chroma collection: what Chroma's metadata hold, and how BM25's statistics stand among them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from voicevault_retrievers.engines.chroma.vectors import OTHERS_KEY, PRIVATE_KEY
+from voicevault_retrievers.engines.languages import KEY, Chroma, said
+from voicevault_retrievers.engines.records import Record
+from voicevault_retrievers.errors import IncompatibleIndexError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.types import Chunk
+
+PARENT_KEY = "_voicevault_parent"
+STATISTICS = ("tokens", "term_frequencies", "doc_length", "avg_doc_length")
+RESERVED = (PRIVATE_KEY, OTHERS_KEY, PARENT_KEY, *STATISTICS)
+"""The keys of a row that are this package's; what chunks have under them is kept beside."""
+
+NO_VECTOR = (1.0,)
+"""What stands for a vector in a collection that has none: Chroma wants one."""
+
+MOST_BYTES = 8_000_000
+"""About how much is in one request; a server refuses one of more than 40 MB."""
+
+_WHOLE = 2**53
+_HEX = "hex:"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def key_of(chunk_id: str) -> str:
+    """An id as Chroma takes it: text that prints."""
+    plain = chunk_id.isprintable() and not chunk_id.startswith(_HEX)
+    return chunk_id if plain else _HEX + chunk_id.encode("utf-8", "surrogatepass").hex()
+
+
+def id_of(key: str) -> str:
+    """The id that `key_of` was given."""
+    return bytes.fromhex(key[len(_HEX) :]).decode("utf-8", "surrogatepass") if key.startswith(_HEX) else key
+
+
+def text_of(chunk: Chunk) -> str:
+    """A chunk's text as Chroma takes it, without halves of characters."""
+    return _SURROGATE.sub("\ufffd", chunk.text)
+
+
+def row_of(record: Record, mean_length: float) -> dict[str, Any]:
+    """The metadata of a chunk's row; `mean_length` is that of the chunks as of this batch, in terms."""
+    return {
+        **packed(record.chunk, record.digest),
+        "tokens": json.dumps(list(record.terms)),
+        "term_frequencies": json.dumps(record.terms),
+        "doc_length": record.length,
+        "avg_doc_length": mean_length,
+    }
+
+
+def packed(chunk: Chunk, digest: str = "") -> dict[str, Any]:
+    """A chunk's metadata as a row's: what Chroma would compare otherwise than a filter does is kept as JSON."""
+    own = {key: value for key, value in chunk.metadata.items() if _comparable(key, value)}
+    rest = {key: value for key, value in chunk.metadata.items() if key not in own}
+    private = {"digest": digest, "parent_id": chunk.parent_id, "metadata": rest, "keys": list(own)}
+    if text_of(chunk) != chunk.text:
+        private["text"] = chunk.text
+    others = {OTHERS_KEY: True} if any(_may_pass(value) for value in rest.values()) else {}
+    parent = {} if chunk.parent_id is None else {PARENT_KEY: key_of(chunk.parent_id)}
+    return {**own, **others, **parent, PRIVATE_KEY: json.dumps(private)}
+
+
+def replacing(row: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for the place of another, whose keys Chroma would keep."""
+    return {**dict.fromkeys(before), **row}
+
+
+def unpacked(key: str, text: str | None, row: Mapping[str, Any] | None, kb: str) -> Chunk:
+    """The chunk of a row, as a chunk of this collection."""
+    private = private_of(key, row, kb)
+    own = {name: (row or {})[name] for name in private["keys"]}
+    metadata = {**own, **private["metadata"]}
+    return Chunk(id_of(key), private.get("text", text or ""), private["parent_id"], metadata, kb)
+
+
+def private_of(key: str, row: Mapping[str, Any] | None, kb: str) -> Mapping[str, Any]:
+    """What is kept beside; IncompatibleIndexError for a row that is not this package's."""
+    try:
+        found: Mapping[str, Any] = json.loads((row or {})[PRIVATE_KEY])
+        return found
+    except (KeyError, ValueError, TypeError) as error:
+        raise IncompatibleIndexError(
+            f"the row {key!r} of the Chroma collection {kb!r} was not written by this package: remove it, or copy the "
+            "documents into a collection of their own"
+        ) from error
+
+
+def terms_of(key: str, row: Mapping[str, Any], kb: str) -> Sequence[str]:
+    """The terms of a row's text, each as often as the text has it."""
+    try:
+        counts: Mapping[str, int] = json.loads(row["term_frequencies"])
+        return [term for term, count in counts.items() for _ in range(count)]
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise IncompatibleIndexError(
+            f"the row {key!r} of the Chroma collection {kb!r} has no term_frequencies that can be read: put its chunk "
+            "in again"
+        ) from error
+
+
+def native(where: Filter | None) -> dict[str, Any] | None:
+    """What Chroma can tell of a filter: passes whatever the filter passes, and often more."""
+    language = Chroma(RESERVED)
+    clause = said(where, language)
+    return None if clause is None else language.some([clause, {OTHERS_KEY: True}])
+
+
+def requests(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """The records in as few parts as requests can be large."""
+    part: list[Record] = []
+    size = 0
+    for record in records:
+        own = 6 * len(record.chunk.text) + sum(len(term) + 8 for term in record.terms) * 2
+        own += 0 if record.vector is None else 22 * len(record.vector)
+        if part and size + own > MOST_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(record)
+        size += own
+    if part:
+        yield part
+
+
+def _comparable(key: str, value: Any) -> bool:
+    """Whether a filter may be told to Chroma of this, or nothing is lost where it is not."""
+    if key in RESERVED or not KEY.fullmatch(key):
+        return False
+    if isinstance(value, bool):
+        return True
+    if isinstance(value, int):
+        return abs(value) <= _WHOLE
+    if isinstance(value, float):
+        return math.isfinite(value) and (value != 0 or math.copysign(1, value) > 0)  # Chroma has one zero
+    return isinstance(value, str) and value.isprintable()
+
+
+def _may_pass(value: Any) -> bool:
+    """Whether a value that Chroma does not see could pass what Chroma is told of a filter."""
+    return isinstance(value, list | int | float) and not isinstance(value, bool)

@@ -1,0 +1,247 @@
+"""A collection of Milvus as it is made, written and read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from voicevault_retrievers.engines.engine import Engine, Record, Stored
+from voicevault_retrievers.engines.languages import said
+from voicevault_retrievers.engines.milvus import rows, schema
+from voicevault_retrievers.engines.milvus.connection import Connection, Place, ask
+from voicevault_retrievers.engines.milvus.facets import CROWDED, key_of
+from voicevault_retrievers.engines.milvus.language import Milvus
+from voicevault_retrievers.engines.milvus.rows import Row
+from voicevault_retrievers.engines.milvus.scoring import all_of
+from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.errors import SearchError
+from voicevault_retrievers.extras import require as required
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.types import Chunk, Vector
+
+PAGE = 1000
+"""How many rows are read at once."""
+
+MESSAGE = 8 << 20
+"""About how many bytes go into one request."""
+
+VERSION = "version"
+"""The key of the row that is another after each change."""
+
+
+class MilvusCollection(Engine):
+    """What `MilvusEngine` is but for its searches."""
+
+    def __init__(self, name: str, *, place: Place, index: str | None = None, **options: Any) -> None:
+        fixed = {} if index is None else {"index": index}
+        super().__init__(name, options=fixed, **options)
+        self.place = place
+        self._main = schema.checked_name(name)
+        self._side = f"{self._main}__side"
+        self._connection = Connection(place, self.timeout)
+        self._lite = place.file is not None
+        self._language = Milvus()
+
+    # Asking.
+
+    def _now(self, asked: Any) -> Any:
+        return self._or_forget(partial(self._connection.now, asked))
+
+    async def _later(self, asked: Any) -> Any:
+        try:
+            return await self._connection.later(asked)
+        except SearchError as error:
+            self._gone(error)
+            raise
+
+    def _or_forget(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except SearchError as error:
+            self._gone(error)
+            raise
+
+    def _gone(self, error: SearchError) -> None:
+        if getattr(error.__cause__, "code", None) in _NOT_THERE:
+            self.forget()
+
+    def _close(self) -> None:
+        self._connection.close()
+        if self.place.file is not None:
+            self.forget()  # Milvus Lite does not remember which collections were loaded
+
+    async def _aclose(self) -> None:
+        """Close the connection of the running event loop; a file of Milvus Lite is closed by `close`."""
+        await self._connection.aclose()
+
+    # The collection.
+
+    def _read_recipe(self) -> Steps[str | None]:
+        if not (yield ask("has_collection", collection_name=self._main)):
+            return None
+        told = yield ask("describe_collection", collection_name=self._main)
+        text = dict(told.get("properties") or {}).get(schema.RECIPE) or told.get("description") or ""
+        if text:
+            self._lite = str((yield ask("get_server_version"))).startswith("milvus_lite")
+            yield from self._load(Recipe.parse(text, self.name))
+        return text
+
+    def _create(self, recipe: Recipe) -> Steps[None]:
+        milvus = required("pymilvus", extra="milvus")
+        self._lite = str((yield ask("get_server_version"))).startswith("milvus_lite")
+        dimension = None if recipe.embedder is None else recipe.embedder.dimension
+        yield from self._make(self._side, schema.side_fields_of(milvus), {})
+        fields = schema.fields_of(milvus, dimension, recipe.text())
+        yield from self._make(self._main, fields, {schema.RECIPE: recipe.text()})
+
+    def _make(self, name: str, fields: Any, properties: Mapping[str, str]) -> Steps[None]:
+        options = {"schema": fields, "properties": dict(properties), "consistency_level": "Strong"}
+        try:
+            yield ask("create_collection", collection_name=name, **options)
+        except SearchError:
+            if not (yield ask("has_collection", collection_name=name)):  # else somebody else has just made it
+                raise
+
+    def _load(self, recipe: Recipe) -> Steps[None]:
+        """Index and load both collections, where whoever made them has not."""
+        milvus = required("pymilvus", extra="milvus")
+        dimension = None if recipe.embedder is None else recipe.embedder.dimension
+        index = recipe.options.get("index") or ("FLAT" if self._lite else "AUTOINDEX")
+        wanted = (
+            (self._side, schema.side_indexes_of(milvus)),
+            (self._main, schema.indexes_of(milvus, dimension, index, columns=not self._lite)),
+        )
+        for name, indexes in wanted:
+            held = set((yield ask("list_indexes", collection_name=name)))
+            for one in indexes:
+                if one.field_name not in held:
+                    yield from self._index(name, milvus, one)
+            yield ask("load_collection", collection_name=name)
+
+    def _index(self, name: str, milvus: Any, index: Any) -> Steps[None]:
+        params = milvus.MilvusClient.prepare_index_params()
+        params.append(index)
+        try:
+            yield ask("create_index", collection_name=name, index_params=params)
+        except SearchError:
+            if index.field_name not in (yield ask("list_indexes", collection_name=name)):
+                raise
+
+    def _drop(self) -> Steps[None]:
+        yield ask("drop_collection", collection_name=self._main)
+        yield ask("drop_collection", collection_name=self._side)
+
+    # Writing.
+
+    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
+        above = [{"pk": key_of(parent.id), "pieces": rows.pieces(parent), "vector": [1.0, 0.0]} for parent in parents]
+        below = [rows.row(record) for record in records]
+        for batch in _batches(above):
+            yield ask("upsert", collection_name=self._side, data=batch)
+        yield from self._stir()
+        for batch in _batches(below):
+            yield ask("upsert", collection_name=self._main, data=batch)
+        yield from self._stir()
+
+    def _remove(self, ids: Sequence[str]) -> Steps[int]:
+        held = yield ask(
+            "get", collection_name=self._main, ids=[key_of(one) for one in ids], output_fields=["pk", "parent"]
+        )
+        if not held:
+            return 0
+        yield from self._stir()
+        yield ask("delete", collection_name=self._main, ids=[found["pk"] for found in held])
+        yield from self._stir()
+        for parent in sorted({found["parent"] for found in held} - {""}):
+            clause = f'parent == "{parent}"'
+            if not (yield ask("query", collection_name=self._main, filter=clause, limit=1, output_fields=["pk"])):
+                yield ask("delete", collection_name=self._side, ids=[parent])
+        return len(held)
+
+    def _stir(self) -> Steps[None]:
+        """Give the collection another version, so that nobody uses what was counted before."""
+        version = {"pk": VERSION, "pieces": [uuid.uuid4().hex], "vector": [0.0, 1.0]}
+        yield ask("upsert", collection_name=self._side, data=[version])
+
+    # Reading.
+
+    def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
+        held = yield from self._by_ids(ids, ["digest"])
+        return {one: found["digest"] for one, found in held.items()}
+
+    def _count(self) -> Steps[int]:
+        return (yield from self._counting(""))
+
+    def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
+        held = yield from self._by_ids(ids, ["pieces"], self._side if parents else self._main)
+        return {one: rows.chunk_of(found, self.name) for one, found in held.items()}
+
+    def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
+        if self._recipe is None or self._recipe.embedder is None:
+            return {}
+        held = yield from self._by_ids(ids, ["vector"])
+        return {one: np.asarray(found["vector"], dtype=np.float32) for one, found in held.items()}
+
+    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
+        found = yield from self._after(cursor or "", "", ["id", "digest"], limit)
+        page = [Stored(rows.id_of(one), one["digest"]) for one in found]
+        return page, found[-1]["pk"] if len(found) == limit else None
+
+    def _by_ids(self, ids: Sequence[str], fields: Sequence[str], name: str | None = None) -> Steps[dict[str, Row]]:
+        keys = {key_of(one): one for one in ids}
+        held: dict[str, Row] = {}
+        wanted = iter(keys)
+        while batch := list(islice(wanted, PAGE)):
+            found = yield ask("get", collection_name=name or self._main, ids=batch, output_fields=["pk", *fields])
+            held.update({keys[one["pk"]]: one for one in found})
+        return held
+
+    def _after(self, key: str, clause: str, fields: Sequence[str], limit: int) -> Steps[list[Row]]:
+        """The rows that pass a clause from a primary key on, in their order."""
+        return list(
+            (
+                yield ask(
+                    "query",
+                    collection_name=self._main,
+                    filter=all_of(f'pk > "{key}"', clause),
+                    limit=limit,
+                    output_fields=["pk", *fields],
+                    iterator="True",
+                    reduce_stop_for_best="True",
+                )
+            )
+        )
+
+    def _counting(self, clause: str) -> Steps[int]:
+        found = yield ask("query", collection_name=self._main, filter=clause, output_fields=["count(*)"])
+        return int(found[0]["count(*)"])
+
+    def _clause(self, where: Filter | None) -> str:
+        """What Milvus can tell of a filter: passes whatever the filter passes, and often more."""
+        clause = said(where, self._language)
+        return "" if clause is None else f"({clause} or array_contains(facets, {CROWDED}))"
+
+
+_NOT_THERE = (100, 101)
+"""Milvus' codes for a collection that is gone, and for one that is not loaded."""
+
+
+def _batches(held: Sequence[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
+    """Rows in requests that are not too large."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for one in held:
+        own = 4 * sum(map(len, one["pieces"])) + 24 * len(one.get("terms", ())) + 4 * len(one.get("vector", ()))
+        if batch and size + own > MESSAGE:
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += own
+    if batch:
+        yield batch

@@ -1,0 +1,354 @@
+"""Milvus: a collection on a server, or in a file by Milvus Lite.
+
+Milvus computes no BM25 whose statistics are ours, so a keyword search takes what may be among the best from a sparse
+index (see `rows`), by bounds that no score exceeds, and scores it exactly from the terms that each chunk keeps;
+it asks deeper until what was not seen cannot be among the k best. N, the mean length and how many chunks have a term
+are counted by Milvus, under the same rights. What was counted is kept until the collection's version changes, which
+each write sets anew before and after it.
+
+Milvus Lite reads every row for a filter, in Python. There all chunks that share a term are taken at once, and counted
+and checked here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers.engines.channels import Asked
+from voicevault_retrievers.engines.engine import Capabilities
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, best, weigh
+from voicevault_retrievers.engines.languages import nothing_passes, said
+from voicevault_retrievers.engines.milvus import rows
+from voicevault_retrievers.engines.milvus.collection import PAGE, VERSION, MilvusCollection
+from voicevault_retrievers.engines.milvus.connection import Place, ask
+from voicevault_retrievers.engines.milvus.facets import CROWDED, bit, tag, term_number
+from voicevault_retrievers.engines.milvus.fused import MilvusFused
+from voicevault_retrievers.engines.milvus.rows import Row
+from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, Scored, Sum, Totals, all_of, having
+from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.errors import FilterNotSupportedError
+from voicevault_retrievers.extras import require as required
+from voicevault_retrievers.filters import Filter, Predicate, both, canonical, compile_filter, parse
+from voicevault_retrievers.protocols import Embedder, Found
+from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.text.languages import TAGS
+from voicevault_retrievers.types import Vector
+
+DEEPEST = 16_384
+"""How many hits Milvus gives for one search."""
+
+FIRST = 200
+"""How many chunks a keyword search looks at before it knows whether it has to look at more."""
+
+READ = 100_000
+"""How many rows of a server are read where it cannot tell which count."""
+
+_LONGEST_BITS = 21
+_MARGIN = 1 + 1e-5
+_LOST = 1e-6
+
+
+def at(
+    address: str, *, embedder: Embedder | None = None, analyzer: SavedAnalyzer | None = None, **options: Any
+) -> MilvusEngine:
+    """The collection at an address: `milvus://[user:password@]host[:19530]/COLLECTION[?database=NAME]`.
+
+    `milvuss://` is by TLS, `milvus+file:///FOLDER/FILE.db/COLLECTION` a file of Milvus Lite. `options` are those of
+    `MilvusEngine`. Raises ConfigError for any other address.
+    """
+    place, name = Place.of(address)
+    return MilvusEngine(name, place=place, embedder=embedder, analyzer=analyzer, **options)
+
+
+class MilvusEngine(MilvusCollection):
+    """A collection of a Milvus; see `Engine` for what it does, and this module for how.
+
+    `index` is the index of vectors that a new collection gets: AUTOINDEX, HNSW, FLAT (exact) or another of Milvus';
+    without it AUTOINDEX on a server and FLAT in a file. Beside the collection there is one for its parents. Milvus
+    holds chunks of up to 4,096 different terms.
+    """
+
+    capabilities = Capabilities(
+        exact_keywords=True, exact_vectors=False, atomic=False, native_async=True, server_fusion=True
+    )
+
+    def __init__(self, name: str, *, place: Place, index: str | None = None, **options: Any) -> None:
+        super().__init__(name, place=place, index=index, **options)
+        self._counted = Counted("")
+
+    def fused(self, *, k: int = 60, depth: int = 100, **options: Any) -> MilvusFused:
+        """One channel of words and vectors that Milvus fuses itself, by ranks; see `MilvusFused`."""
+        return MilvusFused(self, k=k, depth=depth, **options)
+
+    def sibling(self, suffix: str, **options: Any) -> MilvusEngine:
+        given: dict[str, Any] = {
+            "embedder": self._given[1],
+            "analyzer": self._given[0],
+            "limits": self._limits,
+            "timeout": self.timeout,
+            "index": self._options.get("index"),
+        }
+        return MilvusEngine(self.name + suffix, place=self.place, **{**given, **options})
+
+    # Vectors.
+
+    def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
+        wanted = both(require, where)
+        if nothing_passes(wanted):
+            return []
+        passes, clause, depth = compile_filter(wanted), self._clause(wanted), min(k + 1, DEEPEST)
+        asked = vector.astype(np.float64)
+        while True:
+            near = yield from self._near("vector", vector.tolist(), depth, clause, ["pieces", "vector"])
+            kept = self._measured(near, asked, passes)
+            settled = len(kept) >= k and kept[k - 1].score > float(near[-1]["distance"]) + _LOST
+            if settled or len(near) < depth or depth == DEEPEST:
+                return kept[:k]
+            depth = min(2 * depth, DEEPEST)
+
+    def _measured(self, near: Sequence[Any], asked: NDArray[np.float64], passes: Predicate) -> list[Found]:
+        """Those that pass, by their exact cosines: Milvus' own differ in the last bits for equal vectors."""
+        held = [(rows.chunk_of(found["entity"], self.name), found["entity"]["vector"]) for found in near]
+        found = [
+            Found(chunk, float(np.asarray(row, dtype=np.float64) @ asked))
+            for chunk, row in held
+            if passes(chunk.metadata)
+        ]
+        return sorted(found, key=lambda one: (-one.score, one.chunk.id))
+
+    def _near(self, anns: str, data: Any, depth: int, clause: str, fields: Sequence[str]) -> Steps[list[Any]]:
+        found = yield ask(
+            "search",
+            collection_name=self._main,
+            data=[data],
+            anns_field=anns,
+            limit=depth,
+            filter=clause,
+            output_fields=["pk", *fields],
+            search_params={"metric_type": "COSINE" if anns == "vector" else "IP"},
+        )
+        return list(found[0])
+
+    # Words.
+
+    def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
+        if nothing_passes(asked.passing) or not asked.terms:
+            return []
+        if (yield from self._counted_by_milvus(asked.counting)):
+            return (yield from self._best(asked, k))
+        return (yield from self._best_of_all(asked, k))
+
+    def _best(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
+        """The k best, by asking for those of the highest bounds until no other can be among them."""
+        population, longest = yield from self._population(asked)
+        terms = weigh(asked, population)
+        query = rows.bounds(asked.formula, terms, population.mean, longest)
+        if min(query.values(), default=0.0) <= 0:
+            return (yield from self._best_of_pages(asked, k, population, terms))
+        scored = Scored(asked, population, terms, self.name)
+        clause, depth = self._clause(asked.passing), min(max(4 * k, FIRST), DEEPEST)
+        while True:
+            near = yield from self._near("sparse", query, depth, clause, SCORED)
+            hits = best(scored.hits(found["entity"] for found in near), k, positive=asked.positive)
+            bound = scored.offset + _MARGIN * float(near[-1]["distance"]) if near else 0.0
+            if len(near) < depth or (len(hits) == k and hits[-1].score > bound):
+                return hits
+            if depth == DEEPEST:
+                return (yield from self._best_of_pages(asked, k, population, terms))
+            depth = min(4 * depth, DEEPEST)
+
+    def _best_of_pages(
+        self, asked: Keywords, k: int, population: Population, terms: Sequence[Weighted]
+    ) -> Steps[Sequence[KeywordHit]]:
+        """The k best of all that share a term, page by page."""
+        clause = all_of(having(asked.forms), self._clause(asked.passing))
+        scored, hits = Scored(asked, population, terms, self.name), list[KeywordHit]()
+
+        def take(page: list[Row]) -> None:
+            hits[:] = best([*hits, *scored.hits(page)], k, positive=asked.positive)
+
+        yield from self._paged(clause, SCORED, take)
+        return hits
+
+    def _best_of_all(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
+        """The k best of all that share a term, where these are counted here."""
+        population, held = yield from self._sharing(asked)
+        terms = weigh(asked, population)
+        scored = Scored(asked, population, terms, self.name)
+        return best(scored.hits(held), k, positive=asked.positive)
+
+    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
+        if nothing_passes(asked.passing):
+            return {}
+        told = yield from self._counted_by_milvus(asked.counting)
+        population = (yield from (self._population(asked) if told else self._sharing(asked)))[0]
+        scored = Scored(asked, population, weigh(asked, population), self.name)
+        held = yield from self._by_ids(ids, SCORED)
+        found = {one: (scored.passes(row), scored.hit(row)) for one, row in held.items()}
+        return {one: hit.score if hit else 0.0 for one, (passes, hit) in found.items() if passes}
+
+    # Statistics.
+
+    @property
+    def _counts_here(self) -> bool:
+        return self._lite
+
+    def _tags(self, require: Filter | None) -> Steps[str]:
+        if getattr(self._analyzer, "language", None) != "auto":
+            return ""
+        counted = yield from self._known()
+        if counted.tags is None:
+            if self._counts_here:
+                counted.tags = (yield from self._totals_here(counted, None)).tags
+            else:
+                found = []
+                for one in sorted(TAGS.values()):
+                    if (yield from self._counting(f"array_contains(facets, {tag(one)})")):
+                        found.append(one)
+                counted.tags = "".join(found)
+        return counted.tags
+
+    def _population(self, asked: Keywords) -> Steps[tuple[Population, int]]:
+        """What counts, counted by Milvus, and a length that no chunk of it exceeds."""
+        counted = yield from self._known()
+        clause = said(asked.counting, self._language) or ""
+        if clause not in counted.totals:
+            total = yield from self._counting(clause)
+            length = longest = 0
+            for number in range(_LONGEST_BITS if total else 0):
+                n = yield from self._counting(all_of(f"array_contains(facets, {bit(number)})", clause))
+                length += n << number
+                longest = (2 << number) - 1 if n else longest
+            counted.totals[clause] = Totals(total, length, longest)
+        known = counted.frequencies.setdefault(clause, {})
+        for form in asked.forms:
+            if form not in known:
+                known[form] = yield from self._counting(all_of(f"array_contains(terms, {term_number(form)})", clause))
+        totals = counted.totals[clause]
+        return Population(totals.total, totals.length, {form: known[form] for form in asked.forms}), totals.longest
+
+    def _counted_by_milvus(self, counting: Filter | None) -> Steps[bool]:
+        """Whether Milvus can tell, exactly and soon, which chunks count."""
+        return not self._counts_here and (yield from self._told_exactly(counting))
+
+    def _told_exactly(self, where: Filter | None) -> Steps[bool]:
+        if not where:
+            return True
+        if said(where, self._language) is None or not self._language.exactly(parse(where)):
+            return False
+        counted = yield from self._known()
+        if counted.crowded is None:
+            counted.crowded = yield from self._counting(f"array_contains(facets, {CROWDED})")
+        return not counted.crowded
+
+    def _sharing(self, asked: Keywords) -> Steps[tuple[Population, list[Row]]]:
+        """What counts, counted here, and the rows that have a term and count."""
+        counted = yield from self._known()
+        totals = yield from self._totals_here(counted, asked.counting)
+        held: list[Row] = []
+        if self._counts_here:
+            query = rows.matching(asked.forms, totals.longest)
+            size = yield from self._count()
+            near = (yield from self._near("sparse", query, size, "", SCORED)) if query and size else []
+            held = [found["entity"] for found in near]
+        elif asked.forms:
+            clause = all_of(having(asked.forms), self._clause(asked.counting))
+            yield from self._paged(clause, SCORED, held.extend)
+        if asked.counting:
+            passes = compile_filter(asked.counting)
+            held = [one for one in held if passes(rows.chunk_of(one, self.name).metadata)]
+        numbers = {term_number(form): form for form in asked.forms}
+        frequencies = Counter(form for one in held for form in rows.counts_of(one, numbers))
+        return Population(totals.total, totals.length, frequencies), held
+
+    def _totals_here(self, counted: Counted, counting: Filter | None) -> Steps[Totals]:
+        """What counts in all, of rows that are read.
+
+        Raises FilterNotSupportedError where a server would have to give too many.
+        """
+        known = canonical(counting)
+        if known in counted.totals:
+            return counted.totals[known]
+        clause = "" if self._counts_here else self._clause(counting)
+        if not self._counts_here and (yield from self._counting(clause)) > READ:
+            raise FilterNotSupportedError(
+                f"Milvus cannot count exactly which chunks pass {counting!r}, and more than {READ} may: say rights "
+                "with $eq, $in, $ne, $nin, $exists, comparisons of numbers, $and and $or, of keys that are ASCII "
+                "identifiers"
+            )
+        summed = Sum(compile_filter(counting) if counting else None, self.name)
+        yield from self._paged(clause, ["length", "facets", *(["pieces"] if counting else [])], summed.take)
+        counted.totals[known] = summed.totals
+        return summed.totals
+
+    def _paged(self, clause: str, fields: Sequence[str], take: Callable[[list[Row]], None]) -> Steps[None]:
+        """All rows that pass a clause, page by page: those of Milvus Lite at once, for it reads all for each page."""
+        key, size = "", PAGE * 1000 if self._lite else PAGE
+        while True:
+            page = yield from self._after(key, clause, fields, size)
+            take(page)
+            if len(page) < size:
+                return
+            key = page[-1]["pk"]
+
+    def _known(self) -> Steps[Counted]:
+        """What was counted of the collection as it is now."""
+        found = yield ask("get", collection_name=self._side, ids=[VERSION], output_fields=["pieces"])
+        version = found[0]["pieces"][0] if found else ""
+        with self._mutex:
+            if not version or self._counted.version != version:
+                self._counted = Counted(version)
+            return self._counted
+
+    def fusing(
+        self, vector: Vector, asked: Asked, k: int, rank: int, depth: int, filters: tuple[Filter | None, Filter | None]
+    ) -> Steps[list[Found]]:
+        """At most k chunks by what their ranks among the nearest and among the best by words give; see `MilvusFused`.
+
+        Raises FilterNotSupportedError for a filter that Milvus cannot tell exactly: ranks would count what does not
+        pass.
+        """
+        if not (yield from self._ready()) or self._analyzer is None:
+            return []
+        where, require = filters
+        wanted = both(require, where)
+        if nothing_passes(wanted):
+            return []
+        words = asked(self._analyzer, (yield from self._tags(require)))
+        if not (yield from self._told_exactly(wanted)):
+            raise FilterNotSupportedError(
+                f"Milvus cannot tell exactly what passes {wanted!r}, and would rank what does not: fuse the channels "
+                "bm25() and dense() here"
+            )
+        clause = said(wanted, self._language) or ""
+        told = yield from self._counted_by_milvus(words.counting)
+        if told:
+            population, longest = yield from self._population(words)
+        else:
+            population, held = yield from self._sharing(words)
+            longest = max((one["length"] for one in held), default=0)
+        sparse = rows.estimates(words.formula, weigh(words, population), population.mean, longest)
+        milvus = required("pymilvus", extra="milvus")
+        request = partial(milvus.AnnSearchRequest, limit=depth, expr=clause or None)
+        requests = [request([vector.tolist()], "vector", {"metric_type": "COSINE"})]
+        if sparse:
+            requests.append(request([sparse], "sparse", {"metric_type": "IP"}))
+        found = yield ask(
+            "hybrid_search",
+            collection_name=self._main,
+            reqs=requests,
+            ranker=milvus.RRFRanker(rank),
+            limit=k,
+            output_fields=["pieces"],
+        )
+        hits = [Found(rows.chunk_of(one["entity"], self.name), float(one["distance"])) for one in found[0]]
+        return sorted(hits, key=lambda hit: (-hit.score, hit.chunk.id))
+
+    def __repr__(self) -> str:
+        return f"MilvusEngine({self.name!r}, {self.place!r})"

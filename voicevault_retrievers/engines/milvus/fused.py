@@ -1,0 +1,72 @@
+"""Words and vectors in one search that Milvus fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from voicevault_retrievers.checks import whole
+from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, Searched
+from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.leaf import Leaf, Match
+from voicevault_retrievers.protocols import Found
+from voicevault_retrievers.types import Query, Variant, Vector
+
+
+class Fusing(Searched, Protocol):
+    """What the channel asks of an engine; see `MilvusEngine`."""
+
+    def fusing(
+        self, vector: Vector, asked: Asked, k: int, rank: int, depth: int, filters: tuple[Filter | None, Filter | None]
+    ) -> Steps[list[Found]]: ...
+
+
+class MilvusFused(Leaf):
+    """Finds chunks by words and vectors in one search, which Milvus fuses by reciprocal ranks.
+
+    Scores are sums of `1 / (k + rank)`, ranks from 1, over the first `depth` of each list, as float32. The list of
+    vectors is `dense()`'s; that of words goes by estimates of BM25 (frequency and length in steps), so that chunks of
+    nearly one score may stand the other way round than in `bm25()`. A filter that Milvus cannot tell exactly raises
+    FilterNotSupportedError: fuse the two channels here then.
+    """
+
+    each_alone = True
+
+    def __init__(
+        self,
+        engine: Fusing,
+        *,
+        k: int = 60,
+        depth: int = 100,
+        formula: str = "lucene",
+        timeout: float | None = None,
+        name: str = "milvus",
+    ) -> None:
+        super().__init__(name, "hybrid", timeout=timeout)
+        self.engine = engine
+        self.k = whole("k", k)
+        self.depth = whole("depth", depth)
+        self._words = EngineBM25(engine, formula=formula)
+        self._dense = EngineDense(engine)
+        self.afind = self._afind
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """For each wording at most k chunks, best first."""
+        return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
+
+    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
+
+    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
+        vectors = yield from self._dense.embedded(query, [wording])
+        if vectors is None:
+            return []
+        asked = AskedWording(self._words, query, wording)
+        found = yield from self.engine.fusing(
+            vectors[0], asked, k, self.k, max(self.depth, k), (query.where, query.require)
+        )
+        return [Match(chunk, score) for chunk, score in found]
+
+    def __repr__(self) -> str:
+        return f"MilvusFused({self.engine!r}, k={self.k}, depth={self.depth})"

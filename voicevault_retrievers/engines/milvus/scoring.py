@@ -1,0 +1,98 @@
+"""What was counted of a collection of Milvus, and its rows scored by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, score
+from voicevault_retrievers.engines.milvus import rows
+from voicevault_retrievers.engines.milvus.facets import tag, term_number
+from voicevault_retrievers.engines.milvus.rows import Row
+from voicevault_retrievers.filters import Predicate, compile_filter
+from voicevault_retrievers.text.languages import TAGS
+
+SCORED = ("pieces", "terms", "counts", "length")
+"""The fields that a row is scored by."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """How many chunks count, the sum of their lengths, and a length that none of them exceeds."""
+
+    total: int
+    length: int
+    longest: int
+    tags: str = ""
+
+
+@dataclass
+class Counted:
+    """What was counted while the collection had a version, by the clause or the filter of what counts."""
+
+    version: str
+    totals: dict[str, Totals] = field(default_factory=dict)
+    frequencies: dict[str, dict[str, int]] = field(default_factory=dict)
+    crowded: int | None = None
+    tags: str | None = None
+
+
+class Scored:
+    """Rows scored exactly."""
+
+    def __init__(self, asked: Keywords, population: Population, terms: Sequence[Weighted], name: str) -> None:
+        self._asked = asked
+        self._mean = population.mean
+        self._terms = terms
+        self._name = name
+        self._numbers = {term_number(form): form for form in asked.forms}
+        self._passes = compile_filter(asked.passing)
+        self.offset = sum(term.weight * asked.formula.absent() for term in terms)
+
+    def hits(self, held: Iterable[Row]) -> Iterable[KeywordHit]:
+        """Those that pass and have a term."""
+        found = (self.hit(one) for one in held if self.passes(one))
+        return [hit for hit in found if hit is not None]
+
+    def hit(self, held: Row) -> KeywordHit | None:
+        """A row with its score; None where it has no term."""
+        frequencies = rows.counts_of(held, self._numbers)
+        scored = score(self._asked.formula, self._terms, self._mean, frequencies, held["length"])
+        return None if scored is None else KeywordHit(rows.chunk_of(held, self._name), *scored)
+
+    def passes(self, held: Row) -> bool:
+        """Whether a row is to be found."""
+        return not self._asked.passing or self._passes(rows.chunk_of(held, self._name).metadata)
+
+
+class Sum:
+    """Adds up rows that count; all of them where `passes` is None."""
+
+    def __init__(self, passes: Predicate | None, name: str) -> None:
+        self._passes = passes
+        self._name = name
+        self.totals = Totals(0, 0, 0)
+
+    def take(self, page: Sequence[Row]) -> None:
+        """Add up those of a page that count."""
+        passes = self._passes
+        kept = [one for one in page if passes is None or passes(rows.chunk_of(one, self._name).metadata)]
+        lengths = [int(one["length"]) for one in kept]
+        facets = {facet for one in kept for facet in one["facets"]}
+        held = self.totals
+        self.totals = Totals(
+            held.total + len(kept),
+            held.length + sum(lengths),
+            max([held.longest, *lengths]),
+            "".join(sorted(one for one in TAGS.values() if one in held.tags or tag(one) in facets)),
+        )
+
+
+def having(forms: Iterable[str]) -> str:
+    """The clause that passes what has one of these terms."""
+    return f"array_contains_any(terms, [{', '.join(str(term_number(form)) for form in forms)}])"
+
+
+def all_of(*clauses: str) -> str:
+    """The clause that passes what all of these pass; empty ones pass everything."""
+    return " and ".join(f"({clause})" for clause in clauses if clause)

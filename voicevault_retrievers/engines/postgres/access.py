@@ -1,0 +1,46 @@
+"""Row-level security: users of the database see the rows alone that their policy passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from voicevault_retrievers.engines.postgres.connections import Statement
+from voicevault_retrievers.engines.postgres.tables import Tables
+from voicevault_retrievers.engines.postgres.texts import escaped
+from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.extras import require
+
+POLICIES = """
+ALTER TABLE {chunks} ENABLE ROW LEVEL SECURITY;
+ALTER TABLE {postings} ENABLE ROW LEVEL SECURITY;
+ALTER TABLE {parents} ENABLE ROW LEVEL SECURITY;
+ALTER TABLE {totals} ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS access ON {chunks};
+DROP POLICY IF EXISTS access ON {postings};
+DROP POLICY IF EXISTS access ON {parents};
+CREATE POLICY access ON {chunks} FOR SELECT USING (
+    coalesce({who}, '') <> '' AND (
+        metadata @> jsonb_build_object({key}, {who}) OR metadata @> jsonb_build_object({key}, jsonb_build_array({who}))
+    )
+);
+CREATE POLICY access ON {postings} FOR SELECT USING (EXISTS (SELECT FROM {chunks} c WHERE c.ordinal = chunk));
+CREATE POLICY access ON {parents} FOR SELECT USING (EXISTS (SELECT FROM {chunks} c WHERE c.parent_id = {parents}.id))
+"""
+"""Terms and parents are seen with a chunk of theirs, the totals of all chunks by nobody but the owner."""
+
+GRANTS = """
+GRANT USAGE ON SCHEMA {schema} TO {role};
+GRANT SELECT ON {collections}, {chunks}, {postings}, {parents}, {totals} TO {role}
+"""
+
+
+def enabling(tables: Tables, key: str, roles: Sequence[str], setting: str | None) -> Steps[None]:
+    """Make the policies, and grant roles what they need to search."""
+    sql: Any = require("psycopg.sql", extra="postgres")
+    who = sql.SQL("current_user::text")
+    if setting is not None:
+        who = sql.SQL("current_setting({}, true)").format(sql.Literal(setting))
+    yield Statement(tables.sql(POLICIES, who=who, key=sql.Literal(escaped(key))))
+    for role in roles:
+        yield Statement(tables.sql(GRANTS, role=sql.Identifier(role)))

@@ -1,0 +1,315 @@
+"""Connections to PostgreSQL: a pool for threads, and one for each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from time import monotonic
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from voicevault_retrievers.engines.steps import Steps, arun, run
+from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.mutex import Mutex
+
+TRIES = 6
+"""How often what was lost with its connection, or got in another transaction's way, is tried in all."""
+
+CONNECTING = 10
+"""Seconds that a connection may take to be made, at most."""
+
+GRACE = 2.0
+"""Seconds beyond its timeout that a server has to give a statement up by itself."""
+
+_SPACES = re.compile(r"[\\\s]")
+_ESCAPED = r"\\\g<0>"
+_AWAY = ("08", "28", "3D", "53300", "57P")
+"""What the states begin with that say that a server cannot be used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """One statement; it gives its rows, or how many rows it changed."""
+
+    text: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Copied:
+    """Rows, in the binary format of COPY, that go into a table."""
+
+    text: Any
+    data: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Transaction:
+    """Steps of statements, done together or not at all. They may be taken again from the first, and are told so.
+
+    An `unhurried` one may last.
+    """
+
+    steps: Callable[[bool], Steps[Any]]
+    unhurried: bool = False
+
+
+class _Lost(Exception):  # noqa: N818 - never leaves this module
+    """The connection was lost."""
+
+
+class _TooSlow(Exception):  # noqa: N818 - as above
+    """The server is silent."""
+
+
+class Pools:
+    """The connections to one database; `size` is how many at most, for threads and for each event loop.
+
+    `settings` are set on each. Raises ConfigError for a `dsn` that libpq does not read.
+    """
+
+    def __init__(self, dsn: str, timeout: float | None, size: int, settings: Mapping[str, str]) -> None:
+        self._given = _parts(dsn)
+        self.timeout = timeout
+        self.size = size
+        self._settings = settings
+        self._mutex = Mutex()
+        self._pool: Any = None
+        self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @property
+    def place(self) -> str:
+        """Where the server is, for messages."""
+        return f"PostgreSQL at {self._given.get('host', 'localhost')}:{self._given.get('port', 5432)}"
+
+    def ask(self, ask: Any) -> Any:
+        """Do what is asked, and wait."""
+        with self._errors():
+            for left in reversed(range(TRIES)):
+                pool = self._opened()
+                try:
+                    with pool.connection() as connection:
+                        return _done(connection, ask, again=left < TRIES - 1)
+                except Exception as error:  # noqa: BLE001 - raised again where another try is of no use
+                    _check(error, left)
+                    if isinstance(error, _Lost):
+                        self._drop(pool)
+        return None
+
+    async def aask(self, ask: Any) -> Any:
+        """`ask` on the running event loop."""
+        with self._errors():
+            for left in reversed(range(TRIES)):
+                pool = await self._aopened()
+                try:
+                    async with pool.connection() as connection:
+                        return await _adone(connection, ask, again=left < TRIES - 1)
+                except Exception as error:  # noqa: BLE001 - as above
+                    _check(error, left)
+                    if isinstance(error, _Lost):
+                        await self._adrop(pool)
+        return None
+
+    def close(self) -> None:
+        """Close the connections of threads; the next statement opens one again."""
+        self._drop(self._pool)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        await self._adrop(self._of_loop.get(asyncio.get_running_loop()))
+
+    def _opened(self) -> Any:
+        pool = self._pool
+        if pool is None:
+            self._class("Connection").connect(**self._options).close()  # says at once what is wrong; a pool would wait
+            with self._mutex:
+                if self._pool is None:
+                    self._pool = self._made("ConnectionPool", "Connection")
+                    self._pool.open()
+                pool = self._pool
+        return pool
+
+    async def _aopened(self) -> Any:
+        loop = asyncio.get_running_loop()
+        pool = self._of_loop.get(loop)
+        if pool is None:
+            await (await self._class("AsyncConnection").connect(**self._options)).close()
+            pool = self._of_loop.get(loop)
+            if pool is None:
+                pool = self._of_loop[loop] = self._made("AsyncConnectionPool", "AsyncConnection")
+                await pool.open()
+        return pool
+
+    def _made(self, pool: str, connection: str) -> Any:
+        made = getattr(require("psycopg_pool", extra="postgres"), pool)
+        return made(
+            kwargs=self._options,
+            connection_class=self._class(connection),
+            min_size=0,
+            max_size=self.size,
+            timeout=30.0 if self.timeout is None else self.timeout,
+            reconnect_timeout=CONNECTING,
+            open=False,
+        )
+
+    def _drop(self, pool: Any) -> None:
+        with self._mutex:
+            mine = pool is self._pool
+            self._pool = None if mine else self._pool
+        if mine and pool is not None:
+            pool.close()
+
+    async def _adrop(self, pool: Any) -> None:
+        loop = asyncio.get_running_loop()
+        mine = pool is self._of_loop.get(loop)
+        if mine and pool is not None:
+            del self._of_loop[loop]
+            await pool.close()
+
+    @cached_property
+    def _options(self) -> Mapping[str, Any]:
+        limit = 0 if self.timeout is None else max(1, int(1000 * self.timeout))
+        own = {"statement_timeout": str(limit), "jit": "off"}  # compiling takes longer than what is asked here
+        settings = [f"-c {name}={_SPACES.sub(_ESCAPED, value)}" for name, value in {**own, **self._settings}.items()]
+        patience = CONNECTING if self.timeout is None else max(2, min(CONNECTING, int(self.timeout)))
+        return {
+            "connect_timeout": patience,
+            **self._given,
+            "options": " ".join(filter(None, [self._given.get("options"), *settings])),
+            "client_encoding": "utf8",
+            "autocommit": True,
+        }
+
+    def _class(self, name: str) -> Any:
+        return _bounded(getattr(require("psycopg", extra="postgres"), name), self.timeout)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        psycopg, pools = require("psycopg", extra="postgres"), require("psycopg_pool", extra="postgres")
+        try:
+            yield
+        except (psycopg.errors.QueryCanceled, _TooSlow) as error:
+            raise SearchTimeoutError(f"{self.place} did not answer within {self.timeout} s") from error
+        except pools.PoolTimeout as error:
+            raise SearchTimeoutError(
+                f"all {self.size} connections to {self.place} were busy for {self.timeout} s: give a larger size=... "
+                "or ask less at once"
+            ) from error
+        except (_Lost, pools.PoolClosed) as error:
+            raise SearchNotAvailableError(f"{self.place} broke the connection off") from error
+        except psycopg.Error as error:
+            if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(_AWAY):
+                raise SearchNotAvailableError(f"{self.place} cannot be used: {self._told(error)}") from error
+            raise SearchError(f"{self.place} refused a statement: {self._told(error)}") from error
+
+    def _told(self, error: Exception) -> str:
+        password = self._given.get("password")
+        return str(error).replace(password, "***") if password else str(error)
+
+
+def _parts(dsn: str) -> Mapping[str, Any]:
+    psycopg = require("psycopg", extra="postgres")
+    try:
+        given: dict[str, Any] = dict(psycopg.conninfo.conninfo_to_dict(dsn))
+    except psycopg.ProgrammingError:  # whose message may hold the password
+        given = {}
+    if not given:
+        raise ConfigError(
+            "the address of a PostgreSQL is like postgresql://user:password@host:5432/database; in a user's name or a "
+            "password each of / ? # @ : [ ] % is written as %2F and so on"
+        )
+    return given
+
+
+def _check(error: Exception, left: int) -> None:
+    """Raises an error that another try cannot help, or after which none is left."""
+    psycopg, pools = require("psycopg", extra="postgres"), require("psycopg_pool", extra="postgres")
+    states = psycopg.errors
+    passing = (states.DeadlockDetected, states.SerializationFailure, states.UniqueViolation, pools.PoolClosed, _Lost)
+    if not left or not isinstance(error, passing):
+        raise error
+
+
+def _bounded(base: Any, timeout: float | None) -> Any:
+    """A class of connections that wait for a server no longer than `timeout` seconds, and somewhat."""
+
+    class Bounded(base):  # type: ignore[misc]  # a class of psycopg's
+        unhurried = False
+
+        def wait(self, steps: Any, *args: Any, **options: Any) -> Any:
+            bounded = steps if timeout is None or self.unhurried else _until(steps, timeout + GRACE, self)
+            return super().wait(bounded, *args, **options)
+
+    return Bounded
+
+
+def _until(steps: Any, seconds: float, connection: Any) -> Generator[Any, Any, Any]:
+    end = monotonic() + seconds
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if not ready and monotonic() > end:
+                steps.close()
+                connection.pgconn.finish()
+                raise _TooSlow
+            wanted = steps.send(ready)
+    except StopIteration as stop:
+        return stop.value
+
+
+@contextmanager
+def _noticing(connection: Any, ask: Any) -> Iterator[None]:
+    connection.unhurried = isinstance(ask, Transaction) and ask.unhurried
+    try:
+        yield
+    except require("psycopg", extra="postgres").OperationalError as error:
+        if connection.closed:
+            raise _Lost from error
+        raise
+
+
+_UNLIMITED = Statement("SET LOCAL statement_timeout = 0")
+
+
+def _done(connection: Any, ask: Any, *, again: bool) -> Any:
+    with _noticing(connection, ask):
+        if not isinstance(ask, Transaction):
+            return _executed(connection, ask)
+        with connection.transaction():
+            if ask.unhurried:
+                _executed(connection, _UNLIMITED)
+            return run(ask.steps(again), partial(_executed, connection))
+
+
+async def _adone(connection: Any, ask: Any, *, again: bool) -> Any:
+    with _noticing(connection, ask):
+        if not isinstance(ask, Transaction):
+            return await _aexecuted(connection, ask)
+        async with connection.transaction():
+            if ask.unhurried:
+                await _aexecuted(connection, _UNLIMITED)
+            return await arun(ask.steps(again), partial(_aexecuted, connection))
+
+
+def _executed(connection: Any, step: Any) -> Any:
+    if isinstance(step, Copied):
+        with connection.cursor() as cursor, cursor.copy(step.text) as copy:
+            copy.write(step.data)
+        return None
+    cursor = connection.execute(step.text, step.parameters or None)
+    return cursor.fetchall() if cursor.description else cursor.rowcount
+
+
+async def _aexecuted(connection: Any, step: Any) -> Any:
+    if isinstance(step, Copied):
+        async with connection.cursor() as cursor, cursor.copy(step.text) as copy:
+            await copy.write(step.data)
+        return None
+    cursor = await connection.execute(step.text, step.parameters or None)
+    return await cursor.fetchall() if cursor.description else cursor.rowcount

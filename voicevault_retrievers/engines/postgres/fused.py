@@ -1,0 +1,94 @@
+"""Vectors and keywords fused by RRF in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from voicevault_retrievers.calls import Call, Lane, Plan, value_of
+from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, Searched
+from voicevault_retrievers.engines.postgres.statements import Depth
+from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.fusion import RRF
+from voicevault_retrievers.fusion.fuse import Fused
+from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant, Vector, Vote
+
+BOTH = ("bm25", "dense")
+
+
+class FusedRow(NamedTuple):
+    """A chunk that was found: its fused score, which forms it has, and (rank, score) in each channel."""
+
+    chunk: Chunk
+    score: float
+    forms: tuple[str, ...]
+    ranks: tuple[tuple[int | None, float | None], ...]
+
+
+class Fusing(Searched, Protocol):
+    """An engine that fuses; see `PostgresEngine`."""
+
+    def fusing(
+        self, asked: Asked, vector: Vector, depth: Depth, require: Filter | None
+    ) -> Steps[Sequence[FusedRow]]: ...
+
+
+class ServerFused(Fused):
+    """`fuse(bm25=..., dense=..., method=RRF(k))` of a collection, searched and fused by one statement of the server.
+
+    A query of several wordings, or with a weight of 0, is asked channel by channel and fused here.
+    """
+
+    def __init__(self, engine: Fusing, bm25: EngineBM25, dense: EngineDense, k: float, depth: int) -> None:
+        channels = dict(zip(BOTH, (bm25, dense), strict=True))
+        super().__init__(channels, method=RRF(k), weights={}, depth=depth, on_error="skip", name="hybrid")
+        self.kind = "hybrid"
+        self._engine = engine
+        self._lane = Lane()
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        wordings = [query.wordings(name, channel.kind) for name, channel in self.channels.items()]
+        alone = wordings[0] == wordings[1] and len(wordings[0]) == 1 and wordings[0][0].weight == 1
+        if k == 0 or not alone or not wordings[0][0].text.strip() or not all(self._weights(query).values()):
+            return (yield from super().plan(query, k))
+        call = Call(
+            self.name,
+            lambda: self._engine.run(self._finding(query, wordings[0][0], k)),
+            lambda: self._engine.arun(self._finding(query, wordings[0][0], k)),
+            lane=self._lane,
+            key=(self._lane, query, k),
+            kind="channel",
+            texts=(query.text,),
+            k=k,
+        )
+        (outcome,) = yield (call,)
+        ranking: Ranking = value_of(outcome)
+        return ranking
+
+    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[Ranking]:
+        bm25: Any = self.channels["bm25"]
+        dense: Any = self.channels["dense"]
+        vectors = yield from dense.embedded(query, (wording,))
+        if vectors is None:
+            return Ranking()
+        asked = AskedWording(bm25, query, wording)
+        weights = self._weights(query)
+        depth = Depth(
+            k,
+            max(k, self.depths["bm25"]),
+            max(k, self.depths["dense"]),
+            self.method.k,  # type: ignore[attr-defined]  # RRF's
+            (weights["bm25"], weights["dense"]),
+        )
+        rows = yield from self._engine.fusing(asked, vectors[0], depth, query.require)
+        return Ranking(tuple(self._hit(wording.text, asked.words(row.forms), weights, row) for row in rows))
+
+    def _hit(self, text: str, words: tuple[str, ...], weights: Mapping[str, float], row: FusedRow) -> Hit:
+        votes = []
+        for name, (rank, own), terms in zip(BOTH, row.ranks, (words, ()), strict=True):
+            if rank is not None:
+                part = weights[name] / (self.method.k + rank)  # type: ignore[attr-defined]  # as above
+                kind = self.channels[name].kind
+                votes.append(Vote(name, rank, own, weights[name], part, query=text, terms=terms, kind=kind))
+        return Hit(row.chunk, row.score, tuple(votes))

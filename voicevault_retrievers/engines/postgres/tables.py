@@ -1,0 +1,156 @@
+"""The tables of a collection: their names, and how they are made."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from voicevault_retrievers.engines.postgres.texts import escaped
+from voicevault_retrievers.extras import require
+
+_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}")
+SLOTS = 32
+"""Rows that the totals are kept in: writers that run at the same time seldom wait for each other."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a collection in a schema; `extension` is the schema of pgvector, `half` says halfvec.
+
+    A collection of a plain name has tables of that name, any other those of its digest.
+    """
+
+    schema: str
+    collection: str
+    extension: str = "public"
+    half: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """What the tables' names begin with."""
+        if _PLAIN.fullmatch(self.collection):
+            return self.collection
+        return f"_{hashlib.blake2b(escaped(self.collection).encode(), digest_size=16).hexdigest()}"
+
+    def sql(self, text: str, **parts: Any) -> Any:
+        """SQL with the tables in their places, `parts` being SQL too."""
+        return require("psycopg.sql", extra="postgres").SQL(text).format(**self._names, **parts)
+
+    @cached_property
+    def _names(self) -> dict[str, Any]:
+        sql: Any = require("psycopg.sql", extra="postgres")
+        own = ("chunks", "postings", "totals", "parents", "counted", "touched")
+        tables = {each: sql.Identifier(self.schema, f"{self.prefix}_{each}") for each in own}
+        indexes = {f"{each}_index": sql.Identifier(f"{self.prefix}_{each}") for each in ("near", "terms", "of_chunks")}
+        kind = "halfvec" if self.half else "vector"
+        return {
+            **tables,
+            **indexes,
+            "schema": sql.Identifier(self.schema),
+            "schema_name": sql.Literal(sql.Identifier(self.schema).as_string()),
+            "collections": sql.Identifier(self.schema, "collections"),
+            "chunks_name": sql.Literal(sql.Identifier(self.schema, f"{self.prefix}_chunks").as_string()),
+            "near_regclass": sql.Literal(sql.Identifier(self.schema, f"{self.prefix}_near").as_string()),
+            "collections_name": sql.Literal(sql.Identifier(self.schema, "collections").as_string()),
+            "vector": sql.Identifier(self.extension, kind),
+            "full_vector": sql.Identifier(self.extension, "vector"),
+            "vector_send": sql.Identifier(self.extension, "vector_send"),
+            "near_operators": sql.Identifier(self.extension, f"{kind}_ip_ops"),
+            "product": sql.SQL("OPERATOR({}.<#>)").format(sql.Identifier(self.extension)),
+        }
+
+
+CATALOG = """
+CREATE TABLE IF NOT EXISTS {collections} (
+    name text COLLATE "C" PRIMARY KEY,
+    prefix text NOT NULL UNIQUE,
+    recipe text NOT NULL
+)
+"""
+
+TABLES = """
+CREATE TABLE {chunks} (
+    ordinal bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text COLLATE "C" NOT NULL UNIQUE,
+    text text NOT NULL,
+    parent_id text COLLATE "C",
+    metadata jsonb NOT NULL,
+    digest text NOT NULL,
+    length integer NOT NULL,
+    languages bigint NOT NULL
+);
+CREATE TABLE {postings} (
+    term text COLLATE "C" NOT NULL,
+    chunk bigint NOT NULL,
+    frequency integer NOT NULL,
+    length integer NOT NULL
+);
+CREATE INDEX {terms_index} ON {postings} (term, chunk) INCLUDE (frequency, length);
+CREATE INDEX {of_chunks_index} ON {postings} (chunk);
+CREATE TABLE {totals} (slot integer PRIMARY KEY, chunks bigint NOT NULL, length bigint NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE {parents} (
+    id text COLLATE "C" PRIMARY KEY,
+    text text NOT NULL,
+    parent_id text COLLATE "C",
+    metadata jsonb NOT NULL
+);
+CREATE INDEX ON {chunks} (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX ON {chunks} USING gin (metadata jsonb_path_ops);
+CREATE FUNCTION {counted}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    number bigint := 0;
+    sum bigint := 0;
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        DELETE FROM {postings};
+        DELETE FROM {totals};
+        RETURN NULL;
+    END IF;
+    IF TG_OP <> 'INSERT' THEN
+        SELECT -count(*), -coalesce(sum(gone.length), 0) INTO number, sum FROM gone;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        SELECT number + count(*), sum + coalesce(sum(come.length), 0) INTO number, sum FROM come;
+    END IF;
+    IF TG_OP = 'DELETE' THEN
+        DELETE FROM {postings} p USING gone WHERE p.chunk = gone.ordinal;
+    END IF;
+    IF number <> 0 OR sum <> 0 THEN
+        INSERT INTO {totals} AS t VALUES (pg_backend_pid() % {slots}, number, sum)
+        ON CONFLICT (slot) DO UPDATE SET chunks = t.chunks + excluded.chunks, length = t.length + excluded.length;
+    END IF;
+    RETURN NULL;
+END
+$body$;
+CREATE FUNCTION {touched}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $body$ BEGIN NEW.digest := ''; RETURN NEW; END $body$;
+CREATE TRIGGER inserted AFTER INSERT ON {chunks} REFERENCING NEW TABLE AS come
+    FOR EACH STATEMENT EXECUTE FUNCTION {counted}();
+CREATE TRIGGER deleted AFTER DELETE ON {chunks} REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION {counted}();
+CREATE TRIGGER updated AFTER UPDATE ON {chunks} REFERENCING OLD TABLE AS gone NEW TABLE AS come
+    FOR EACH STATEMENT EXECUTE FUNCTION {counted}();
+CREATE TRIGGER truncated AFTER TRUNCATE ON {chunks} FOR EACH STATEMENT EXECUTE FUNCTION {counted}();
+CREATE TRIGGER touched BEFORE UPDATE ON {chunks} FOR EACH ROW
+    WHEN (OLD.digest = NEW.digest AND OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION {touched}()
+"""
+"""Totals and postings follow the chunks by triggers, whoever deletes. A row that others change loses its digest, so
+that the next upsert of it puts it right."""
+
+VECTORS = """
+ALTER TABLE {chunks} ADD COLUMN embedding {vector}({dimension}) NOT NULL;
+ALTER TABLE {chunks} ALTER COLUMN embedding SET STORAGE {storage}
+"""
+
+NEAR = """
+CREATE INDEX {near_index} ON {chunks} USING hnsw (embedding {near_operators}) WITH (m = {m}, ef_construction = {ef})
+"""
+
+DROPPED = """
+DROP TABLE IF EXISTS {chunks}, {postings}, {totals}, {parents};
+DROP FUNCTION IF EXISTS {counted}(), {touched}()
+"""

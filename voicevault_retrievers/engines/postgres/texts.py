@@ -1,0 +1,93 @@
+"""Text and metadata as PostgreSQL can hold them, and back without loss.
+
+Neither text nor jsonb holds NUL or half of a surrogate pair. Those, and the characters that stand for them, are written
+as codes: each of one length, never part of another text's code, and in the order of what they stand for. So equality,
+order by code point and substrings mean the same as before. All other text is as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+_SIGNS = "\x03\x04\x05\x06\x07\x08"
+_LOW = [chr(code) for code in range(9)]
+_HIGH = [chr(code) for code in range(0xD7FE, 0xE000)]
+
+
+def _codes(letters: list[str], leads: str, signs: int) -> dict[str, str]:
+    return dict(zip(letters, map("".join, product(leads, *[_SIGNS] * signs)), strict=False))
+
+
+_CODES = {**_codes(_LOW, "\x01\x02", 1), **_codes(_HIGH, "\ud7fe\ud7ff", 4)}
+_LETTERS = {code: letter for letter, code in _CODES.items()}
+_TABLE = str.maketrans(_CODES)
+_ODD = re.compile("[\0-\x08\ud7fe-\udfff]")
+_CODED = re.compile("[\x01\x02].|[\ud7fe\ud7ff].{4}", re.DOTALL)
+_CODED_JSON = re.compile(r"\\u000[12]|[\ud7fe\ud7ff]")
+
+LONGEST = 2600
+"""Bytes of the longest text that an index takes, somewhat less than PostgreSQL's own limit."""
+
+_EXACT = 2.0**53
+
+
+def escaped(text: str) -> str:
+    """Text that PostgreSQL holds."""
+    return text.translate(_TABLE) if _ODD.search(text) else text
+
+
+def unescaped(text: str) -> str:
+    """The text that was escaped."""
+    return _CODED.sub(lambda found: _LETTERS.get(found[0], found[0]), text) if _CODED.search(text) else text
+
+
+def term_key(term: str) -> str:
+    """A term as an index holds it: a longer one by its first letter and its digest, with a code that no text has."""
+    key = escaped(term)
+    if len(key) * 4 <= LONGEST or len(key.encode()) <= LONGEST:
+        return key
+    return f"{escaped(term[0])}\x02\x08{hashlib.blake2b(key.encode(), digest_size=32).hexdigest()}"
+
+
+def metadata_json(metadata: Mapping[str, Any]) -> str:
+    """Metadata as JSON for jsonb, whose numbers are decimals: each has the value of the number that it stands for."""
+    return _json(metadata)
+
+
+def metadata_of(text: str) -> dict[str, Any]:
+    """The metadata of what jsonb gives as text."""
+    found: dict[str, Any] = json.loads(text)
+    return _plain(found) if _CODED_JSON.search(text) else found
+
+
+def number_text(value: float) -> str:
+    """A finite number as a decimal of its value; a whole float keeps its `.0`, so that it comes back as one."""
+    if isinstance(value, float):
+        value = float(value)
+        return f"{int(value)}.0" if abs(value) >= _EXACT else repr(value)
+    return str(int(value))
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_json(str(key))}:{_json(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_json, value)) + "]"
+    if isinstance(value, str):
+        return json.dumps(escaped(value), ensure_ascii=False)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number_text(value)
+    return json.dumps(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {unescaped(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return unescaped(value) if isinstance(value, str) else value

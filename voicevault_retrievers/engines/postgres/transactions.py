@@ -1,0 +1,183 @@
+"""What is written to a collection: each as the steps of one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from voicevault_retrievers.engines.postgres import copies
+from voicevault_retrievers.engines.postgres.connections import Copied, Statement
+from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR, SLOTS, TABLES, VECTORS, Tables
+from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metadata_json, term_key
+from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.records import Record
+from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.text.analyzed import language
+from voicevault_retrievers.types import Chunk
+
+THERE = """
+SELECT to_regclass({collections_name}) IS NOT NULL, to_regclass({near_regclass}) IS NOT NULL,
+    (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector')
+"""
+"""Whether there are collections, whether this one has an index of vectors, and the schema of pgvector or null."""
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended({chunks_name}, 0))"
+_SHARE = "SELECT pg_advisory_xact_lock_shared(hashtextextended({chunks_name}, 0))"
+_HELD = "SELECT ordinal FROM {chunks} WHERE id = ANY (%(ids)s::text[]) ORDER BY id FOR UPDATE"
+_GONE = "DELETE FROM {chunks} WHERE ordinal = ANY (%(ordinals)s::bigint[])"
+_NUMBERS = """
+SELECT nextval(pg_get_serial_sequence({chunks_name}, 'ordinal')) FROM generate_series(1, %(number)s::integer)
+"""
+_CHUNKS = """
+COPY {chunks} (ordinal, id, text, parent_id, metadata, digest, length, languages{embedding}) FROM STDIN (FORMAT BINARY)
+"""
+_POSTINGS = "COPY {postings} (term, chunk, frequency, length) FROM STDIN (FORMAT BINARY)"
+_PARENTS = """
+INSERT INTO {parents} (id, text, parent_id, metadata)
+SELECT * FROM unnest(%(ids)s::text[], %(texts)s::text[], %(parents)s::text[], %(metadata)s::jsonb[])
+ON CONFLICT (id) DO UPDATE SET text = excluded.text, parent_id = excluded.parent_id, metadata = excluded.metadata
+"""
+_REMOVED = "DELETE FROM {chunks} WHERE ordinal = ANY (%(ordinals)s::bigint[]) RETURNING parent_id"
+_ORPHANS = """
+DELETE FROM {parents} p WHERE p.id = ANY (%(ids)s::text[])
+    AND NOT EXISTS (SELECT FROM {chunks} c WHERE c.parent_id = p.id)
+"""
+
+_FIELDS = 8
+"""How many fields there are with a vector."""
+
+_INLINE = 7000
+"""Bytes of a vector that are kept in its row, which one page holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A chunk as it is copied: its fields behind the ordinal, and its terms (as of `copies.term`) and frequencies."""
+
+    id: str
+    fields: Sequence[bytes | None]
+    terms: Sequence[tuple[bytes, int]]
+    length: int
+
+
+def rows_of(records: Sequence[Record], *, half: bool) -> list[Row]:
+    """The rows of chunks, by ascending id, so that writers lock them in one order."""
+    known: dict[str, bytes] = {}
+    return [_row(record, half, known) for record in sorted(records, key=lambda record: record.chunk.id)]
+
+
+def _row(record: Record, half: bool, known: dict[str, bytes]) -> Row:
+    chunk = record.chunk
+    key = _id(chunk.id)
+    fields = [
+        key.encode(),
+        escaped(chunk.text).encode(),
+        None if chunk.parent_id is None else _id(chunk.parent_id).encode(),
+        copies.jsonb(metadata_json(chunk.metadata)),
+        record.digest.encode(),
+        copies.integer(record.length),
+        copies.long(reduce(or_, map(language, record.terms), 0)),
+    ]
+    if record.vector is not None:
+        fields.append(copies.vector(record.vector, half=half))
+    for term in record.terms.keys() - known.keys():
+        known[term] = copies.term(term_key(term))
+    return Row(key, fields, [(known[term], count) for term, count in record.terms.items()], record.length)
+
+
+def _id(text: str) -> str:
+    """An id as an index holds it. Raises ConfigError for one with too many characters that PostgreSQL cannot hold."""
+    key = escaped(text)
+    if len(key.encode()) > LONGEST:
+        raise ConfigError(
+            f"the id {text[:40]!r}... has more than the {LONGEST} bytes that PostgreSQL indexes, with its control "
+            "characters and halves of surrogate pairs written out: shorten it"
+        )
+    return key
+
+
+def asked(tables: Tables, text: str, **parameters: Any) -> Steps[Any]:
+    """One statement: its rows, or how many it changed."""
+    result: Any = yield Statement(tables.sql(text), parameters)
+    return result
+
+
+def creating(tables: Tables, recipe: Recipe) -> Steps[None]:
+    """Make the tables, and the schema where there is none; nothing where somebody else has."""
+    yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('voicevault', 0))")
+    ((there, _, _),) = yield from asked(tables, THERE)
+    if not there:
+        ((schema,),) = yield from asked(tables, "SELECT to_regnamespace({schema_name}) IS NOT NULL")
+        if not schema:  # which needs a right that the owner of a schema need not have
+            yield from asked(tables, "CREATE SCHEMA {schema}")
+        yield from asked(tables, CATALOG)
+    name = escaped(tables.collection)
+    if (yield from asked(tables, "SELECT FROM {collections} WHERE name = %(name)s", name=name)):
+        return
+    sql: Any = require("psycopg.sql", extra="postgres")
+    yield Statement(tables.sql(TABLES, slots=sql.Literal(SLOTS)))
+    if recipe.embedder is not None:
+        dimension = recipe.embedder.dimension
+        storage = sql.SQL("PLAIN" if dimension * (2 if tables.half else 4) <= _INLINE else "EXTERNAL")
+        yield Statement(tables.sql(VECTORS, dimension=sql.Literal(dimension), storage=storage))
+    insert = "INSERT INTO {collections} VALUES (%(name)s, %(prefix)s, %(recipe)s)"
+    yield from asked(tables, insert, name=name, prefix=tables.prefix, recipe=escaped(recipe.text()))
+
+
+def dropping(tables: Tables) -> Steps[None]:
+    """Remove the tables."""
+    yield from asked(tables, DROPPED)
+    yield from asked(tables, "DELETE FROM {collections} WHERE name = %(name)s", name=escaped(tables.collection))
+
+
+def writing(tables: Tables, rows: Sequence[Row], parents: Sequence[Chunk], again: bool) -> Steps[None]:
+    """Put rows in the place of those of their ids, and parents; `again`, alone, for others were in the way before."""
+    yield from asked(tables, _LOCK if again else _SHARE)
+    if rows:
+        held = yield from asked(tables, _HELD, ids=[row.id for row in rows])
+        if held:
+            yield from asked(tables, _GONE, ordinals=[ordinal for (ordinal,) in held])
+        numbers = yield from asked(tables, _NUMBERS, number=len(rows))
+        numbered = [(number, row) for (number,), row in zip(numbers, rows, strict=True)]
+        sql: Any = require("psycopg.sql", extra="postgres")
+        embedding = sql.SQL(", embedding" if len(rows[0].fields) == _FIELDS else "")
+        chunks = copies.copied((copies.long(number), *row.fields) for number, row in numbered)
+        yield Copied(tables.sql(_CHUNKS, embedding=embedding), chunks)
+        postings = copies.postings((number, row.length, row.terms) for number, row in numbered)
+        yield Copied(tables.sql(_POSTINGS), postings)
+    if parents:
+        yield from asked(
+            tables,
+            _PARENTS,
+            ids=[_id(one.id) for one in parents],
+            texts=[escaped(one.text) for one in parents],
+            parents=[None if one.parent_id is None else _id(one.parent_id) for one in parents],
+            metadata=[metadata_json(one.metadata) for one in parents],
+        )
+
+
+def removing(tables: Tables, ids: Sequence[str], again: bool) -> Steps[int]:
+    """Remove rows, and parents that none names any more; how many rows."""
+    yield from asked(tables, _LOCK if again else _SHARE)
+    held = yield from asked(tables, _HELD, ids=[escaped(one) for one in ids])
+    if not held:
+        return 0
+    rows = yield from asked(tables, _REMOVED, ordinals=[ordinal for (ordinal,) in held])
+    named = list({parent for (parent,) in rows if parent is not None})
+    if named:
+        yield from asked(tables, _ORPHANS, ids=named)
+    return len(rows)
+
+
+def indexing(tables: Tables, m: int, ef_construction: int) -> Steps[None]:
+    """Make the index of the vectors, where there is none."""
+    yield from asked(tables, _LOCK)
+    ((_, there, _),) = yield from asked(tables, THERE)
+    if not there:
+        sql: Any = require("psycopg.sql", extra="postgres")
+        yield Statement(tables.sql(NEAR, m=sql.Literal(m), ef=sql.Literal(ef_construction)))

@@ -1,0 +1,157 @@
+"""The channels that only Qdrant has: vectors searched in its ways, and fusion by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from voicevault_retrievers.checks import flag, whole
+from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, Searched
+from voicevault_retrievers.engines.keywords import KeywordHit
+from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.leaf import Leaf, Match
+from voicevault_retrievers.protocols import Embedder, Found
+from voicevault_retrievers.types import Query, Variant, Vector
+
+
+@dataclass(frozen=True)
+class Way:
+    """How vectors are searched: all of them (`exact`), or those first that `prefix` dimensions find (`candidates`)."""
+
+    exact: bool = False
+    prefix: int | None = None
+    candidates: int = 1000
+
+    def __post_init__(self) -> None:
+        flag("exact", self.exact)
+
+    def funnelled(self, funnel: Mapping[str, int] | None) -> Way:
+        """With a funnel. Raises ConfigError for what is none."""
+        if funnel is None:
+            return self
+        for key in funnel:
+            if key not in ("prefix", "candidates"):
+                raise unknown("key of a funnel", key, ("prefix", "candidates"))
+        candidates = whole("candidates", funnel.get("candidates", 1000))
+        return replace(self, prefix=whole("prefix", funnel.get("prefix")), candidates=candidates)
+
+    def check(self, name: str, prefix: int | None) -> None:
+        """Raises ConfigError where the collection has no such short vectors."""
+        if self.prefix not in (None, prefix):
+            raise ConfigError(
+                f"collection {name!r} was made with prefix={prefix}, so a funnel by {self.prefix} dimensions finds "
+                "nothing: give that prefix, or copy the documents into a new collection"
+            )
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Reciprocal ranks, `1 / (k + rank)`, over two lists of this depth."""
+
+    k: int
+    depth: int
+
+
+class Searching(Searched, Protocol):
+    """What the channels ask of an engine; see `QdrantEngine`."""
+
+    way: Way
+
+    def near(self, vector: Vector, k: int, wanted: Filter | None, way: Way) -> Steps[list[Found]]: ...
+
+    def fusing(self, asked: Asked, vector: Vector, fusion: Fusion, k: int, query: Query) -> Steps[list[KeywordHit]]: ...
+
+
+class QdrantDense(EngineDense):
+    """The vector channel, see `EngineDense`.
+
+    `funnel={"prefix": 64, "candidates": 1000}` finds candidates by the first dimensions (of a collection made with that
+    `prefix`) and rescores them by all, in one request. `exact` compares all vectors, without Qdrant's graph; None is
+    the engine's own choice.
+    """
+
+    def __init__(
+        self,
+        engine: Searching,
+        *,
+        funnel: Mapping[str, int] | None = None,
+        exact: bool | None = None,
+        timeout: float | None = None,
+        name: str = "dense",
+    ) -> None:
+        way = engine.way if exact is None else replace(engine.way, exact=exact)
+        self.way = way.funnelled(funnel)
+        super().__init__(_Searching(engine, self.way), timeout=timeout, name=name)
+
+    def __repr__(self) -> str:
+        return f"QdrantDense({self.engine!r}, {self.way!r})"
+
+
+class Fused(Leaf):
+    """Words and vectors, searched and fused by Qdrant in one request; scores are RRF's, higher is better.
+
+    `1 / (k + rank)` for each of the two lists of `depth`, ranks from 1. Qdrant ranks words by what it has stored for
+    them, not by our exact scores, and says nothing of either list, so hits have one vote, which says so. Under
+    `require` only filters that Qdrant itself can tell exactly are searched: equality with strings, `$in`, `$and`,
+    `$or`; others raise FilterNotSupportedError. What `where` leaves out counts in the ranks where Qdrant cannot tell.
+    """
+
+    each_alone = True
+
+    def __init__(
+        self, engine: Searching, k: int, depth: int, *, timeout: float | None = None, name: str = "fused"
+    ) -> None:
+        super().__init__(name, "hybrid", timeout=timeout)
+        self.engine = engine
+        self.k = k
+        self.depth = depth
+        self._words = EngineBM25(engine)
+        self._dense = QdrantDense(engine)
+        self.afind = self._afind
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """For each wording at most k chunks, best first."""
+        return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
+
+    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
+
+    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
+        vectors = yield from self._dense.embedded(query, (wording,))
+        if vectors is None:
+            return []
+        asked = AskedWording(self._words, query, wording)
+        hits = yield from self.engine.fusing(asked, vectors[0], Fusion(self.k, max(self.depth, k)), k, query)
+        said = (f"RRF in Qdrant, k {self.k}",)
+        return [Match(hit.chunk, hit.score, asked.words(hit.forms), said) for hit in hits]
+
+    def __repr__(self) -> str:
+        return f"{self.engine!r}.fused(k={self.k}, depth={self.depth})"
+
+
+class _Searching:
+    """An engine whose vectors are searched in a way."""
+
+    def __init__(self, engine: Searching, way: Way) -> None:
+        self._engine = engine
+        self._way = way
+        self.name = engine.name
+        self.run, self.arun = engine.run, engine.arun
+        self.exists, self.embedding = engine.exists, engine.embedding
+        self.similarities, self.vectors = engine.similarities, engine.vectors
+        self.keywords, self.keyword_scores = engine.keywords, engine.keyword_scores
+
+    @property
+    def embedder(self) -> Embedder | None:
+        return self._engine.embedder
+
+    def nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
+        if not (yield from self._engine.exists()):
+            return ()
+        return (yield from self._engine.near(vector, k, both(require, where), self._way))
+
+    def __repr__(self) -> str:
+        return repr(self._engine)

@@ -1,0 +1,301 @@
+"""How Qdrant is asked: a server, or the client's local mode."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from voicevault_retrievers.engines.steps import in_thread
+from voicevault_retrievers.errors import (
+    LockedError,
+    RetrievalError,
+    SearchError,
+    SearchNotAvailableError,
+    SearchTimeoutError,
+)
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.mutex import Mutex
+
+_REFUSED = (401, 403)
+_AWAY = (429, 502, 503)
+_SLOW = (408, 504)
+_NO_COLLECTION = re.compile(r"Collection .* not found$", re.DOTALL)
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """A method of Qdrant's client and its arguments."""
+
+    method: str
+    arguments: Mapping[str, Any]
+
+
+class NoCollectionError(SearchError):
+    """There is no such collection."""
+
+
+class Client(Protocol):
+    """What asks Qdrant: sync, and on an event loop."""
+
+    local: bool
+
+    def ask(self, asked: Ask) -> Any: ...
+
+    def shared(self) -> Client: ...
+
+    async def aask(self, asked: Ask) -> Any: ...
+
+    def close(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class InThreads:
+    """A synchronous client, which an event loop has called in worker threads."""
+
+    local: bool
+
+    def ask(self, asked: Ask) -> Any:
+        """What the method returns."""
+        raise NotImplementedError
+
+    async def aask(self, asked: Ask) -> Any:
+        """`ask` in a worker thread."""
+        return await in_thread(partial(self.ask, asked))
+
+    async def aclose(self) -> None:
+        """Nothing: there are no connections of an event loop."""
+
+
+class Lent(InThreads):
+    """A client that its owner closes. In local mode, which is not thread-safe, it is asked one thing at a time."""
+
+    _mutexes: ClassVar[WeakKeyDictionary[Any, Mutex]] = WeakKeyDictionary()
+
+    def __init__(self, client: Any) -> None:
+        local = require("qdrant_client.local.qdrant_local", extra="qdrant").QdrantLocal
+        self._client = client
+        self.local = isinstance(getattr(client, "_client", None), local)
+        self._mutex = self._mutexes.setdefault(client, Mutex())
+
+    def shared(self) -> Lent:
+        """Itself."""
+        return self
+
+    def close(self) -> None:
+        """Nothing: others use it, too."""
+
+    def ask(self, asked: Ask) -> Any:
+        with _errors("Qdrant", None):
+            if not self.local:
+                return getattr(self._client, asked.method)(**asked.arguments)
+            with self._mutex:
+                return _call_local(self._client, asked)
+
+
+class Folder(InThreads):
+    """Local mode in a folder, or in memory (None). Engines of one folder share one client, for it locks the folder."""
+
+    local = True
+    _opened: ClassVar[WeakValueDictionary[str, _Opened]] = WeakValueDictionary()
+    _opening = Mutex()
+
+    def __init__(self, path: str | None) -> None:
+        self.path = None if path is None else os.path.realpath(path)
+        self._mine: _Opened | None = None
+
+    def shared(self) -> Folder:
+        """In memory itself: nothing there is closed."""
+        return self if self.path is None else Folder(self.path)
+
+    def ask(self, asked: Ask) -> Any:
+        opened = self._open()
+        with _errors(f"Qdrant in {self.path or 'memory'}", None), opened.mutex:
+            return _call_local(opened.client, asked)
+
+    def close(self) -> None:
+        """Give the folder back once no other engine of this process has it; what is in memory stays."""
+        with self._opening:
+            mine = self._mine
+            if mine is None or self.path is None:
+                return
+            self._mine = None
+            mine.users -= 1
+            if mine.users:
+                return
+            self._opened.pop(self.path, None)
+        with mine.mutex:
+            mine.client.close()
+
+    def __repr__(self) -> str:
+        return f"Folder({self.path!r})"
+
+    def _open(self) -> _Opened:
+        with self._opening:
+            if self._mine is None:
+                found = None if self.path is None else self._opened.get(self.path)
+                if found is None:
+                    found = _Opened(self._connect())
+                    if self.path is not None:
+                        self._opened[self.path] = found
+                found.users += 1
+                self._mine = found
+            return self._mine
+
+    def _connect(self) -> Any:
+        make = require("qdrant_client", extra="qdrant").QdrantClient
+        if self.path is None:
+            return make(":memory:", force_disable_check_same_thread=True)
+        try:
+            if _locked(self.path):
+                raise LockedError(
+                    f"the folder {self.path} is open in another process: local mode has one at a time. Close it there, "
+                    "or start a Qdrant server"
+                )
+            return make(path=self.path, force_disable_check_same_thread=True)
+        except (OSError, ValueError, RuntimeError) as error:
+            if isinstance(error, RetrievalError):
+                raise
+            raise SearchNotAvailableError(f"the folder {self.path} cannot be opened: {error}") from error
+
+
+def _locked(path: str) -> bool:
+    """Whether somebody has the folder; the client finds that out, too, but leaves the lock's file open."""
+    portalocker = require("portalocker", extra="qdrant")
+    try:
+        with open(os.path.join(path, ".lock"), "r+", encoding="utf-8") as lock:
+            portalocker.lock(lock, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
+            portalocker.unlock(lock)
+    except FileNotFoundError:
+        return False
+    except portalocker.exceptions.LockException:
+        return True
+    return False
+
+
+class _Opened:
+    """A client in local mode, and how many engines use it."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.mutex = Mutex()
+        self.users = 0
+
+
+class Server:
+    """A Qdrant server over HTTP: one client for all threads, and one for each event loop."""
+
+    local = False
+
+    def __init__(self, url: str, api_key: str | None, timeout: float | None) -> None:
+        self.url = url
+        self._key = api_key
+        self._timeout = timeout
+        self._mutex = Mutex()
+        self._client: Any = None
+        self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def shared(self) -> Server:
+        """With connections of its own."""
+        return Server(self.url, self._key, self._timeout)
+
+    def ask(self, asked: Ask) -> Any:
+        with self._mutex:
+            if self._client is None:
+                self._client = self._connected("QdrantClient", self._limit)
+            client = self._client
+        with _errors(f"Qdrant at {self.url}", self._timeout):
+            return getattr(client, asked.method)(**asked.arguments)
+
+    async def aask(self, asked: Ask) -> Any:
+        loop = asyncio.get_running_loop()
+        client = self._of_loop.get(loop)
+        if client is None:
+            client = self._of_loop[loop] = self._connected("AsyncQdrantClient", self._alimit)
+        with _errors(f"Qdrant at {self.url}", self._timeout):
+            return await getattr(client, asked.method)(**asked.arguments)
+
+    def close(self) -> None:
+        """Close the connections that are not of an event loop."""
+        with self._mutex:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        client = self._of_loop.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r})"
+
+    def _connected(self, name: str, limit: Any) -> Any:
+        make = getattr(require("qdrant_client", extra="qdrant"), name)
+        headers = {"api-key": self._key} if self._key else {}
+        return make(url=self.url, headers=headers, check_compatibility=False, event_hooks={"request": [limit]})
+
+    def _limit(self, request: Any) -> None:
+        """The client would round the seconds up, and take None for 5."""
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout)
+
+    async def _alimit(self, request: Any) -> None:
+        self._limit(request)
+
+
+def _call_local(client: Any, asked: Ask) -> Any:
+    if asked.method == "delete_collection":  # which forgets to close the collection's file
+        held = client._client.collections.get(asked.arguments["collection_name"])
+        if held is not None:
+            held.close()
+    return getattr(client, asked.method)(**asked.arguments)
+
+
+@contextmanager
+def _errors(place: str, timeout: float | None) -> Iterator[None]:
+    exceptions = require("qdrant_client.http.exceptions", extra="qdrant")
+    busy = require("qdrant_client.common.client_exceptions", extra="qdrant").ResourceExhaustedResponse
+    try:
+        yield
+    except RetrievalError:
+        raise
+    except exceptions.UnexpectedResponse as error:
+        raise _of_answer(place, timeout, error) from error
+    except exceptions.ResponseHandlingException as error:
+        raise _of_transport(place, timeout, error.source) from error
+    except busy as error:
+        raise SearchNotAvailableError(f"{place} has too much to do: {error}") from error
+    except (OSError, RuntimeError) as error:
+        raise SearchNotAvailableError(f"{place} cannot be reached: {error}") from error
+    except (ValueError, KeyError, TypeError, sqlite3.Error) as error:  # what local mode says of what it refuses
+        kind = NoCollectionError if _NO_COLLECTION.match(str(error)) else SearchError
+        raise kind(f"{place} refused a request: {error}") from error
+
+
+def _of_answer(place: str, timeout: float | None, error: Any) -> SearchError:
+    status, said = error.status_code, error.content.decode("utf-8", "replace")[:300]
+    if status in _REFUSED:
+        return SearchNotAvailableError(f"{place} refuses the API key (HTTP {status})")
+    if status in _AWAY:
+        return SearchNotAvailableError(f"{place} cannot answer now (HTTP {status})")
+    if status in _SLOW:
+        return SearchTimeoutError(f"{place} did not answer within {timeout} s (HTTP {status})")
+    return (NoCollectionError if status == 404 else SearchError)(f"{place} refused a request (HTTP {status}): {said}")
+
+
+def _of_transport(place: str, timeout: float | None, source: Exception) -> SearchError:
+    httpx = require("httpx", extra="qdrant")
+    if isinstance(source, httpx.TimeoutException):
+        return SearchTimeoutError(f"{place} did not answer within {timeout} s")
+    if isinstance(source, httpx.TransportError):
+        return SearchNotAvailableError(f"{place} cannot be reached: {source}")
+    return SearchError(f"{place} gave an answer that cannot be read: {type(source).__name__}")

@@ -1,0 +1,135 @@
+"""A chunk as a point of Qdrant: its id, its payload, its sparse vector."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from voicevault_retrievers.engines.engine import Record
+from voicevault_retrievers.store import codec
+from voicevault_retrievers.types import Chunk
+
+FULL, FAST, SPARSE = "full", "fast", "bm25"
+"""The vectors: the embedder's, its first dimensions, and BM25's."""
+
+CHUNK, PARENT, STATE = "chunk", "parent", "state"
+"""The kinds of points."""
+
+METADATA = "metadata."
+"""The path of metadata in the payload."""
+
+TOLD = ["id", "text", "parent", "metadata", "exact"]
+"""What a chunk is read from."""
+
+COUNTED = ["terms", "counts", "length", "mean", "metadata", "exact"]
+"""What statistics are read from."""
+
+K1, B = 1.5, 0.75
+"""The constants of the values that are stored."""
+
+_SPACES = {kind: uuid5(NAMESPACE_URL, f"voicevault-retrievers/{kind}") for kind in (CHUNK, PARENT, STATE)}
+_WHOLE = 2**63
+_LARGEST = 1.7976931348623157e308
+
+
+def point_id(name: str, kind: str = CHUNK) -> str:
+    """The UUID of a chunk's point, of a parent's, or of the collection's state."""
+    if _printable(name) != name:
+        name = f"\0{name.encode('utf-8', 'surrogatepass').hex()}"
+    return str(uuid5(_SPACES[kind], name))
+
+
+def bucket(term: str) -> int:
+    """The index of a term in sparse vectors, the same in every process: 32 bits, so two terms may share one."""
+    return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
+
+
+def stored_tf(frequency: int, length: int, mean: float) -> float:
+    """The value that is stored for a term: Lucene's `f / (f + k1 * (1 - b + b * L / avgL))`."""
+    return frequency / (frequency + K1 * (1 - B + B * length / mean))
+
+
+def sparse(values: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """A sparse vector; the values of terms that share an index are added."""
+    found: dict[int, float] = {}
+    for index, value in values:
+        found[index] = found.get(index, 0.0) + value
+    return found
+
+
+def payload_of(chunk: Chunk, kind: str) -> dict[str, Any]:
+    """What `chunk_of` reads. `exact` is there where JSON in Qdrant might not give back the same."""
+    told = {
+        "kind": kind,
+        "id": _printable(chunk.id),
+        "text": _printable(chunk.text),
+        "parent": None if chunk.parent_id is None else _printable(chunk.parent_id),
+        "metadata": {key: _told(value) for key, value in chunk.metadata.items() if _printable(key) == key},
+    }
+    same = all(map(_survives, (chunk.id, chunk.text, chunk.parent_id, chunk.metadata)))
+    return told if same else {**told, "exact": codec.encode(chunk).decode("ascii")}
+
+
+def record_payload(record: Record, mean: float) -> dict[str, Any]:
+    """The payload of a chunk that is searched."""
+    return {
+        **payload_of(record.chunk, CHUNK),
+        "digest": record.digest,
+        "terms": list(map(_printable, record.terms)),
+        "counts": list(record.terms.values()),
+        "length": record.length,
+        "mean": mean,
+    }
+
+
+def chunk_of(payload: Mapping[str, Any], kb: str) -> Chunk:
+    """The chunk of a payload."""
+    if "exact" in payload:
+        return codec.decode(payload["exact"].encode(), kb)
+    return Chunk(payload["id"], payload["text"], payload["parent"], payload["metadata"], kb)
+
+
+def id_of(payload: Mapping[str, Any]) -> str:
+    """The id of a chunk."""
+    return codec.decode(payload["exact"].encode(), "").id if "exact" in payload else str(payload["id"])
+
+
+def metadata_of(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata that filters are checked against."""
+    return codec.decode(payload["exact"].encode(), "").metadata if "exact" in payload else payload["metadata"]
+
+
+def frequencies_of(payload: Mapping[str, Any]) -> dict[str, int]:
+    """How often a chunk has each of its terms."""
+    return dict(zip(payload["terms"], payload["counts"], strict=True))
+
+
+def _survives(value: Any) -> bool:
+    """Whether a value comes back from every Qdrant as it is; of fractions the last bit might not."""
+    if isinstance(value, str):
+        return _printable(value) == value
+    if isinstance(value, Mapping):
+        return all(_survives(key) and _survives(inner) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_survives, value))
+    return value is None or isinstance(value, bool) or (isinstance(value, int) and -_WHOLE <= value < _WHOLE)
+
+
+def _told(value: Any) -> Any:
+    """A value as filters are to find it: a number beyond Qdrant's range is moved into it."""
+    if isinstance(value, str):
+        return _printable(value)
+    if isinstance(value, Mapping):
+        return {_printable(str(key)): _told(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(inner) for inner in value]
+    if isinstance(value, int) and not isinstance(value, bool) and not -_WHOLE <= value < _WHOLE:
+        return float(max(-_LARGEST, min(_LARGEST, value)))
+    return value
+
+
+def _printable(text: str) -> str:
+    """Half a surrogate pair, which UTF-8 does not have, as a question mark."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,132 @@
+"""A collection as a test uses it: by the synchronous methods, or by their async twins on the test's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from numpy.typing import ArrayLike
+
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.engines.engine import Engine, Written
+from voicevault_retrievers.errors import RetrievalError
+from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.types import Chunk, Query, Ranking
+
+Connect: TypeAlias = Callable[..., Engine]
+
+
+def ended(loop: asyncio.AbstractEventLoop) -> None:
+    """Close an event loop once what was closed on it is gone."""
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+class Client:
+    """A collection, sync where `loop` is None, else async."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.engine = engine
+        self.loop = loop
+
+    @property
+    def name(self) -> str:
+        """That of the collection."""
+        return self.engine.name
+
+    def _do(self, name: str, *arguments: Any, **options: Any) -> Any:
+        if self.loop is None:
+            return getattr(self.engine, name)(*arguments, **options)
+        return self.loop.run_until_complete(getattr(self.engine, f"a{name}")(*arguments, **options))
+
+    def upsert(self, chunks: Iterable[Chunk], vectors: ArrayLike | None = None, **options: Any) -> Written:
+        written: Written = self._do("upsert", chunks, vectors, **options)
+        return written
+
+    def delete(self, ids: Iterable[str] | None = None, *, where: Filter | None = None) -> int:
+        return int(self._do("delete", ids, where=where))
+
+    def clear(self) -> None:
+        self._do("clear")
+
+    def count(self) -> int:
+        return len(self.engine) if self.loop is None else int(self._do("count"))
+
+    def get(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        return dict(self._do("get", ids))
+
+    def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        return dict(self._do("parents", ids))
+
+    def hybrid(self, query: str | Query, k: int) -> Ranking:
+        found: Ranking = self._do("hybrid_search", query, k)
+        return found
+
+    def bm25(self, query: str | Query, k: int, **options: Any) -> Ranking:
+        return self.search(self.engine.bm25(**options), query, k)
+
+    def dense(self, query: str | Query, k: int) -> Ranking:
+        return self.search(self.engine.dense(), query, k)
+
+    def search(self, channel: Channel, query: str | Query, k: int) -> Ranking:
+        """What any channel finds."""
+        if self.loop is None:
+            return channel.search(query, k)
+        return self.loop.run_until_complete(channel.asearch(query, k))
+
+    def ids(self) -> list[str]:
+        """Those of all chunks, ascending, as `stored` lists them."""
+        return sorted(entry.id for entry in self.engine.stored())
+
+    def close(self) -> None:
+        """Close what is open, of the event loop too."""
+        self.engine.close()
+        if self.loop is not None:
+            self.loop.run_until_complete(self.engine.aclose())
+
+
+class Collections:
+    """Opens collections of names of their own; `end` removes them and closes every client."""
+
+    def __init__(self, connect: Connect, loop: asyncio.AbstractEventLoop | None, folder: Path) -> None:
+        self._connect = connect
+        self._loop = loop
+        self._folder = folder
+        self._clients: list[Client] = []
+        self._bases: list[KnowledgeBase] = []
+
+    def __call__(self, name: str | None = None, **options: Any) -> Client:
+        """A client of a new collection, or of the one of this name. `options` are those of the engine."""
+        client = Client(self._connect(name or f"conformance_{uuid4().hex[:16]}", **options), self._loop)
+        self._clients.append(client)
+        return client
+
+    def again(self, client: Client, **options: Any) -> Client:
+        """Another client of the same collection; the first is closed, for some engines have one at a time."""
+        client.close()
+        return self(client.name, **options)
+
+    def base(self, chunks: Iterable[Chunk] = (), **options: Any) -> KnowledgeBase:
+        """A knowledge base that holds these chunks."""
+        base = KnowledgeBase.create(f"base_{uuid4().hex[:16]}", root=self._folder, **options)
+        self._bases.append(base)
+        base.add(chunks)
+        return base
+
+    def end(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Remove and close all; `loop` is one that clients were used on besides."""
+        for client in self._clients:
+            if loop is not None:
+                loop.run_until_complete(client.engine.aclose())
+            client.engine.forget()
+            with suppress(RetrievalError):  # one that is of another recipe, or of a server that is gone
+                client.clear()
+            client.close()
+        for base in self._bases:
+            base.close()

@@ -1,0 +1,25 @@
+"""What every engine must keep, as one test class."""
+
+from __future__ import annotations
+
+from voicevault_retrievers.testing.filtering import Filters
+from voicevault_retrievers.testing.keyword_search import Keywords
+from voicevault_retrievers.testing.recipes import Recipes
+from voicevault_retrievers.testing.together import Together
+from voicevault_retrievers.testing.vector_search import Vectors
+from voicevault_retrievers.testing.writing import Writing
+
+
+class EngineConformance(Recipes, Writing, Keywords, Vectors, Filters, Together):
+    """The tests of an `Engine`: derive from it, and give the fixture `connect`.
+
+        class TestMine(EngineConformance):
+            @pytest.fixture(scope="class")
+            @classmethod
+            def connect(cls, tmp_path_factory):
+                folder = tmp_path_factory.mktemp("mine")
+                return lambda name, **options: MyEngine(name, path=folder, **options)
+
+    `connect` makes an engine of a collection's name (letters, digits and underscores) and the options of `Engine`.
+    What the engine's `capabilities` leave open is held to what the class says: `recall`, `tau` and `ties_at_k`.
+    """

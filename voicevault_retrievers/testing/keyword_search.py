@@ -1,0 +1,251 @@
+"""Keyword scores are those of a knowledge base of the same chunks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, Okapi, Robertson
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.testing.clients import Client, Collections
+from voicevault_retrievers.testing.corpora import MIXED, QUERIES, WORDS, WordEmbedder, chunks_of, mixed
+from voicevault_retrievers.testing.expect import alike, equal, falling, held, kendall, near, that
+from voicevault_retrievers.testing.suite import AUTO, EXACT, Filled, Suite, fill, turned
+from voicevault_retrievers.types import Chunk, Query, Variant
+
+FORMULAS = [Lucene(), Lucene(0.9, 0.4), Okapi(), Robertson(), ATIRE(), BM25L(), BM25Plus()]
+ALL = 1000
+
+
+class Keywords(Suite):
+    """BM25, beside a knowledge base."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def words(cls, shared: Collections) -> Filled:
+        return fill(shared, mixed(70))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def languages(cls, shared: Collections) -> dict[str, Filled]:
+        return {language: fill(shared, chunks_of(language, 80)) for language in WORDS}
+
+    def same_scores(
+        self,
+        client: Client,
+        base: KnowledgeBase,
+        query: str | Query,
+        record: Callable[[str, object], None],
+        **options: Any,
+    ) -> None:
+        """Fail unless a query finds what it finds in the base, with the same scores where the engine says so."""
+        what = f"bm25 of {query!r} {options or ''}"
+        for k in (10, ALL):
+            found, expected = client.bm25(query, k, **options), base.bm25(**options).search(query, k)
+            falling(found, what)
+            if client.engine.capabilities.exact_keywords:
+                alike(found, expected, f"{what}, k={k}", EXACT)
+            elif k == ALL:
+                equal(sorted(found.ids), sorted(expected.ids), f"{what}: ids that share a term")
+                tau = kendall(found.ids, expected.ids)
+                record("kendall_tau", tau)
+                that(tau >= self.tau, f"{what}: Kendall's tau {tau:.3f}, at least {self.tau}")
+            else:
+                that(len(found) == len(expected), f"{what}: {len(found)} found, expected {len(expected)}")
+        words = {hit.id: hit.votes[0].terms for hit in base.bm25(**options).search(query, ALL)}
+        if isinstance(query, str):
+            equal({hit.id: hit.votes[0].terms for hit in found}, words, f"{what}: matched words")
+        held({hit.id: hit.chunk for hit in found}, [hit.chunk for hit in expected], client.name)
+
+    @pytest.mark.parametrize("language", WORDS)
+    def test_scores_are_those_of_a_knowledge_base(
+        self,
+        languages: dict[str, Filled],
+        way: asyncio.AbstractEventLoop | None,
+        language: str,
+        record_property: Callable[[str, object], None],
+    ) -> None:
+        client, base, _ = turned(languages[language], way)
+        for query in (*QUERIES[language], *QUERIES["en"]):
+            self.same_scores(client, base, query, record_property)
+
+    def test_scores_of_several_languages_together(
+        self, words: Filled, way: asyncio.AbstractEventLoop | None, record_property: Callable[[str, object], None]
+    ) -> None:
+        client, base, _ = turned(words, way)
+        several = Query("leaking valves", variants=(Variant("undichte Ventile", 0.5), Variant("水泵", 0.9)))
+        asked: list[str | Query] = [*MIXED, " ".join(MIXED), several]
+        for query in asked:
+            self.same_scores(client, base, query, record_property)
+
+    def test_scores_after_changes(
+        self, collections: Collections, record_property: Callable[[str, object], None]
+    ) -> None:
+        client, base, chunks = fill(collections, mixed(30))
+        steps: list[Callable[[Client | KnowledgeBase], object]] = [
+            lambda held: held.delete([chunk.id for chunk in chunks[::4]]),
+            lambda held: put(held, [replace(c, text=f"{c.text} pump 水泵 Pumpe") for c in chunks[1::4]]),
+            lambda held: put(held, mixed(20, seed=7)),
+            lambda held: (held.delete(where={"page": {"$in": [1, 2]}}), put(held, chunks[::8])),
+            lambda held: (put(held, [Chunk("tail", "pump " * 50)]), held.delete(where={"language": "de"})),
+        ]
+        for at, step in enumerate(steps):
+            step(client)
+            step(base)
+            equal(client.ids(), sorted(base.ids()), f"ids after change {at}")
+            for query in ("pump", *MIXED):
+                self.same_scores(client, base, query, record_property)
+
+    def test_a_word_is_a_stopword_of_the_languages_that_are_here(
+        self, collections: Collections, record_property: Callable[[str, object], None]
+    ) -> None:
+        texts = [
+            "the die was cast and the pump is here",
+            "a war was fought for the pump",
+            "the pump and the die are in plan c with la and de",
+        ]
+        german = [Chunk(f"g{at}", f"die Pumpe war nicht hier und der Hafen {at}", None, {"l": "de"}) for at in range(3)]
+        english = [Chunk(f"e{at}", text, None, {"l": "en"}) for at, text in enumerate(texts)]
+        client, base, _ = fill(collections, [*english, *german])
+        words = ["die", "war", "die pump", "war pump", "C++ c", "la pump", "de pump"]
+        rights = [{"l": "en"}, {"l": "de"}] if client.engine.capabilities.exact_keywords else []
+        for require in (None, *rights):
+            for word in words:
+                self.same_scores(client, base, Query(word, require=require), record_property)
+        client.delete(where={"l": "de"})
+        base.delete(where={"l": "de"})
+        for word in words:
+            self.same_scores(client, base, word, record_property)
+
+    @pytest.mark.parametrize("formula", FORMULAS, ids=repr)
+    def test_a_formula_scores_alike_or_is_refused(
+        self,
+        words: Filled,
+        way: asyncio.AbstractEventLoop | None,
+        formula: Formula,
+        record_property: Callable[[str, object], None],
+    ) -> None:
+        client, base, _ = turned(words, way)
+        try:
+            client.bm25("pump", 5, formula=formula)
+        except ConfigError as error:
+            that(formula != Lucene(), f"the default formula was refused: {error}")
+            pytest.skip(f"refused: {error}")
+        for query in ("pump", "the station pump", *MIXED):
+            self.same_scores(client, base, query, record_property, formula=formula)
+            self.same_scores(client, base, query, record_property, formula=formula, exclude_nonpositive=True)
+
+    def test_statistics_of_what_passes(
+        self, words: Filled, way: asyncio.AbstractEventLoop | None, record_property: Callable[[str, object], None]
+    ) -> None:
+        client, base, _ = turned(words, way)
+        for where in ({"page": {"$lt": 3}}, {"language": "zh"}, {"at": -1}):
+            for query in ("leaking valves", "水泵 压力"):
+                asked = Query(query, where=where)
+                try:
+                    client.bm25(asked, 5, statistics="filtered")
+                except (ConfigError, FilterNotSupportedError) as error:
+                    that(not client.engine.capabilities.exact_keywords, f"refused: {error}")
+                    continue
+                self.same_scores(client, base, asked, record_property, statistics="filtered")
+
+    def test_word_scores_of_given_chunks(self, words: Filled) -> None:
+        client, base, chunks = words
+        ids = [*(chunk.id for chunk in chunks[::3]), "nobody"]
+        exact = client.engine.capabilities.exact_keywords
+        asked = [Query("leaking valves"), Query("水泵 压力"), Query("pump", where={"page": 1})]
+        for query in (*asked, *([Query("Ventile", require={"even": True})] if exact else [])):
+            found, expected = client.engine.bm25().scores(query, ids), base.bm25().scores(query, ids)
+            equal(sorted(found), sorted(expected), f"ids with a score for {query!r}")
+            zero = {one for one, score in expected.items() if score == 0}
+            equal({one for one, score in found.items() if score == 0}, zero, f"ids scored 0 for {query!r}")
+            listed = {hit.id: hit.score for hit in client.bm25(query, ALL)}
+            wrong = {
+                one: (found[one], listed[one])
+                for one in found
+                if one in listed and not near(found[one], listed[one] or 0, EXACT)
+            }
+            that(not wrong, f"(scores, search) of {query!r} differ: {wrong}")
+
+    def test_k(self, words: Filled, way: asyncio.AbstractEventLoop | None) -> None:
+        client = turned(words, way).client
+        full = client.bm25("pump valves", ALL)
+        that(len(full) > 20, "too few to compare")
+        for k in (0, 1, 2, 7, len(full) - 1, len(full), 10 * ALL):
+            equal(client.bm25("pump valves", k).ids, full.ids[:k], f"ids at k={k}")
+        with pytest.raises(ConfigError):
+            client.bm25("pump", -1)
+
+    @pytest.mark.parametrize(
+        "query", ["", "   ", "\t\n", "zzzunknown", "the", "?!", "😀", "\0", "a\0b", "'\"\\ %_ $", "\ud800"], ids=ascii
+    )
+    def test_a_query_without_a_known_word_finds_nothing(
+        self, words: Filled, way: asyncio.AbstractEventLoop | None, query: str
+    ) -> None:
+        client, base, _ = turned(words, way)
+        found = client.bm25(query, 9)
+        expected = base.bm25().search(query, 9)
+        equal((found.ids, found.errors), (expected.ids, ()), f"bm25 of {query!r}")
+
+    def test_ties_of_words_are_in_order_of_ids_at_the_boundary_too(self, collections: Collections) -> None:
+        names = [f"t{at:02}" for at in range(40)]
+        shuffled = sorted(names, key=lambda name: name[::-1])
+        client = collections(embedder=WordEmbedder(), analyzer=AUTO)
+        client.upsert([Chunk(name, "pump valves") for name in shuffled])
+        client.upsert([Chunk("a", "harbour harbour station"), Chunk("z", "pump pump pump")])
+        found = client.bm25("pump", 10)
+        equal(found.ids[0], "z", "the best")
+        ties(found.ids[1:], names, self.ties_at_k, "bm25")
+        equal(client.bm25("pump", 41).ids, ("z", *names), "all ids")
+
+    def test_words_in_any_spelling(
+        self, collections: Collections, record_property: Callable[[str, object], None]
+    ) -> None:
+        texts = [
+            "Ｐｕｍｐ",
+            "pump",
+            "PUMP",
+            "Größe",
+            "GRÖSSE",
+            "gro\u0308\u00dfe",
+            "İstanbul",
+            "istanbul",
+            "ﬁne",
+            "e\u0301te\u0301",
+            "été",
+        ]
+        texts += [
+            "C++",
+            "foo_bar",
+            "ERR_2043",
+            "3.14",
+            "it's",
+            "שלום",
+            "مرحبا",
+            "नमस्ते",
+            "สวัสดี",
+            "東京",
+            "とうきょう",
+            "서울",
+            "𝔭ump",
+        ]
+        client, base, _ = fill(collections, [Chunk(f"u{at:02}", text) for at, text in enumerate(texts)])
+        for text in (*texts, "größe", "pumps", "fooBar", "err 2043"):
+            self.same_scores(client, base, text, record_property)
+
+
+def put(held: Client | KnowledgeBase, chunks: Sequence[Chunk]) -> object:
+    """Put chunks into either."""
+    return held.upsert(chunks) if isinstance(held, Client) else held.add(chunks)
+
+
+def ties(found: tuple[str, ...], names: list[str], lowest: bool, what: str) -> None:
+    """Fail unless chunks of one score ascend, and, where `lowest`, are the first of all."""
+    expected = tuple(names[: len(found)]) if lowest else tuple(sorted(found))
+    equal(found, expected, f"{what}: ids of one score")
+    that(set(found) <= set(names) and len(set(found)) == len(found), f"{what}: {found}")

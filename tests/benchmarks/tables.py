@@ -31,6 +31,7 @@ PAGES = (
             "questions",
             "chroma",
             "pdf-chat",
+            "engines",
             "sizing",
         )
     ),
@@ -121,6 +122,12 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "pdf_chat": ("pdf_chat", lambda row: row.metric in ("nDCG@5", "recall@5")),
     "pdf_chat_gains": ("pdf_chat", lambda row: row.metric.startswith("gain in") and not row.metric.endswith(", p")),
     "pdf_chat_costs": ("pdf_chat", lambda row: row.case == "costs"),
+    "engines": (
+        "engines",
+        lambda row: row.metric in ("ingest chunks/s", "bm25 p50 ms", "dense p50 ms", "hybrid q/s of 8 threads"),
+    ),
+    "engines_narrow": ("engines", lambda row: "pass" in row.metric and row.metric.endswith("p50 ms")),
+    "engines_overlap": ("engines", lambda row: "overlap" in row.metric or row.metric.endswith("at most")),
     "sizing": ("sizing", lambda row: row.metric.startswith("bytes a chunk,")),
     "sizing_many": ("sizing", lambda row: row.case.endswith("million")),
     "sizing_formulas": ("sizing", lambda row: row.case == "formula"),

@@ -15,7 +15,7 @@ from voicevault_retrievers.engines.copying import copy
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.engines.parity import parity
 from voicevault_retrievers.engines.questions import engine_questions
-from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.engines.steps import Steps, run
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.protocols import Found
@@ -141,7 +141,7 @@ def test_approximate_search_is_told_from_other_scores(kb: KnowledgeBase) -> None
     blind = Blind("copy", root=kb.path.parent, embedder=HashEmbedder(), analyzer=kb.analyzer)
     copy(kb, blind)
     (found,) = parity(kb, blind, ["the pump number 5"], k=3, channels=["dense"])
-    assert found.causes == {"approximate": 1}
+    assert found.causes == {"approximate": 1, "instead": 1}
     assert found.overlap == pytest.approx(2 / 3)
 
 
@@ -155,6 +155,15 @@ def test_questions_are_copied_too(kb: KnowledgeBase, target: Flaky) -> None:
     (hit, *_) = target.questions(by="bm25").search("leak")
     assert (hit.id, hit.votes[0].via) == ("c03", ("where does it leak?",))
     assert engine_questions(target).update({"c05": []}).unchanged == len(kb)
+    back = EmbeddedEngine("back", root=kb.path.parent, embedder=HashEmbedder(), analyzer=kb.analyzer)
+    done = copy(target, back)
+    assert done.verified
+    assert done.questions is not None
+    assert done.questions.written == 2
+    bare = KnowledgeBase.create("bare", root=kb.path.parent, embedder=HashEmbedder())
+    bare.add(list(kb))
+    assert copy(bare, back, prune=True).questions is None
+    assert len(back.asked) == 0
 
 
 def test_questions_of_an_engine(kb: KnowledgeBase, target: Flaky) -> None:
@@ -166,3 +175,43 @@ def test_questions_of_an_engine(kb: KnowledgeBase, target: Flaky) -> None:
     assert (hit.id, hit.votes[0].via) == ("c03", ("where does it leak?",))
     target.upsert([Chunk("c03", "another text now")])
     assert target.questions(by="bm25").search("leak").ids == ()
+
+
+def test_a_collection_for_keywords_has_questions_by_words(tmp_path: Path) -> None:
+    bare = EmbeddedEngine("bare", root=tmp_path)
+    bare.upsert([Chunk("a", "a seal")])
+    engine_questions(bare).update({"a": ["what leaks?"]})
+    found = bare.questions().search("leaks")
+    assert (found.ids, found.errors) == (("a",), ())
+
+
+def test_what_differs_on_either_side_has_a_cause(kb: KnowledgeBase, target: Flaky) -> None:
+    copy(kb, target)
+    target.delete([f"c{at:02}" for at in range(0, 25, 5)])
+    (one,), (other,) = (parity(*pair, ["pump"], k=3, channels=["bm25"]) for pair in ((kb, target), (target, kb)))
+    assert one.causes == other.causes
+    assert one.causes["absent"] > 0
+
+
+def test_pages_have_a_size_and_filters_are_checked_first(target: Flaky) -> None:
+    with pytest.raises(ConfigError, match="size"):
+        list(target.stored(0))
+    with pytest.raises(ConfigError, match="a filter is a mapping"):
+        target.delete(where="x")  # type: ignore[arg-type]  # what is tested
+
+
+def test_steps_that_are_broken_off_are_closed() -> None:
+    told: list[str] = []
+
+    def steps() -> Steps[None]:
+        try:
+            yield "asked"
+        finally:
+            told.append("closed")
+
+    def interrupted(_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(steps(), interrupted)
+    assert told == ["closed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, is_address
 from voicevault_retrievers.engines.parity import CAUSES, Parity, parity
 from voicevault_retrievers.evaluation import load_questions, rule_questions
+from voicevault_retrievers.presets.sections import filled
 from voicevault_retrievers.store import KnowledgeBase
 
 JSON_VERSION = 1
@@ -38,6 +40,7 @@ def engine() -> None:
       qdrant://host:6333/COLLECTION          qdrant+file:///FOLDER/COLLECTION
       postgresql://user@host/DB#COLLECTION   chroma://host:8000/COLLECTION
       milvus://host:19530/COLLECTION         milvus+file:///FILE.db/COLLECTION
+    '${NAME}' in it reads the environment, which keeps a password out of the shell's history.
     """  # noqa: D301 - click reads the backspace
 
 
@@ -57,13 +60,10 @@ def copy_(source: str, target: str, prune: bool, patience: float, as_json: bool,
     What was copied before and has not changed is left as it is. When it is broken off, the same command goes on from
     there. Exits with 1 where the collection then does not hold what the source does.
     """
-    base = _opened(source, root)
-    made = connect(target, embedder=base.embedder, analyzer=base.analyzer)
-    try:
-        with bar(Console(stderr=True), "copying") as progress:
+    with closing(_opened(source, root)) as base:
+        opened = connect(filled(target), embedder=base.embedder, analyzer=base.analyzer)
+        with closing(opened) as made, bar(Console(stderr=True), "copying") as progress:
             done = copy(base, made, prune=prune, patience=patience, progress=progress)
-    finally:
-        made.close()
     if as_json:
         _print_json({**asdict(done), "verified": done.verified})
     else:
@@ -91,11 +91,9 @@ def diff(
     source: str, target: str, queries: Path | None, synthetic: int, k: int, as_json: bool, root: Path | None
 ) -> None:
     """How alike two bases rank the same questions, and why lists differ."""
-    base, other = _opened(source, root), _opened(target, root)
-    asked = _questions(base, queries, synthetic)
-    found = parity(base, other, asked, k=k, channels=["bm25"] if base.embedder is None else ["bm25", "dense"])
-    for one in (base, other):
-        one.close()
+    with closing(_opened(source, root)) as base, closing(_opened(target, root)) as other:
+        asked = _questions(base, queries, synthetic)
+        found = parity(base, other, asked, k=k, channels=["bm25"] if base.embedder is None else ["bm25", "dense"])
     if as_json:
         _print_json({"channels": [asdict(each) for each in found]})
         return
@@ -115,8 +113,7 @@ def diff(
 @options.reporting
 def info(address: str, as_json: bool) -> None:
     """What a collection holds, and what its engine does as a knowledge base does."""
-    found = connect(address)
-    try:
+    with closing(connect(filled(address))) as found:
         there = found.run(found.exists())
         told = {
             "collection": found.name,
@@ -125,8 +122,6 @@ def info(address: str, as_json: bool) -> None:
             "made_with": json.loads(found.recipe.text()) if found.recipe else None,
             "capabilities": asdict(found.capabilities),
         }
-    finally:
-        found.close()
     if as_json:
         _print_json(told)
         return
@@ -135,7 +130,7 @@ def info(address: str, as_json: bool) -> None:
 
 
 def _opened(name: str, root: Path | None) -> KnowledgeBase | Engine:
-    return connect(name) if is_address(name) else KnowledgeBase.open(name, root=root)
+    return connect(filled(name)) if is_address(name) else KnowledgeBase.open(name, root=root)
 
 
 def _questions(base: KnowledgeBase | Engine, queries: Path | None, synthetic: int) -> list[str]:

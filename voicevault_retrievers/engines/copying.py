@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -74,10 +74,21 @@ def copy(
     """Copy all chunks, their vectors, parents and questions; what the target has as it is, is left alone.
 
     So a copy that was broken off goes on when it is made again. Vectors are taken over where one embedder made both,
-    else the target's embeds the texts. A server that goes away is waited for, `patience` seconds. At the end the target
-    is read back and compared. Raises what reading the source and `Engine.upsert` do.
+    else the target's embeds the texts. A target that goes away is waited for, `patience` seconds. At the end it is read
+    back and compared. Of an engine's parents those are copied that chunks name. Raises what reading the source and
+    `Engine.upsert` do.
     """
     size, wait = whole("batch", batch), number("patience", patience)
+    own = _copied(source, target, prune, size, wait, progress)
+    asked = _questions(source)
+    if asked is not None:
+        return replace(own, questions=_copied(asked, target.asked, prune, size, wait, None))
+    if prune:
+        _patiently(target.asked.clear, wait)
+    return own
+
+
+def _copied(source: Source, target: Engine, prune: bool, size: int, wait: float, progress: Progress | None) -> Copied:
     begun, total = time.monotonic(), len(source)
     writing = _Writing(source, target, wait)
     held = Check()
@@ -89,10 +100,11 @@ def copy(
             progress(held.chunks, total)
     writing.write_rest()
     seconds = time.monotonic() - begun
-    present, extra = _listed(source, target)
+    listed = partial(_listed, source, target)
+    present, extra = _patiently(listed, wait)
     if extra and prune:
-        _patiently(lambda: target.delete(extra), wait)
-        present, _ = _listed(source, target)
+        _patiently(partial(target.delete, extra), wait)
+        present, _ = _patiently(listed, wait)
     done = writing.done
     return Copied(
         written=done.added + done.replaced,
@@ -103,15 +115,18 @@ def copy(
         source=held,
         target=present,
         seconds=seconds,
-        questions=_questions(source, target, prune=prune, batch=size, patience=wait),
     )
 
 
-def _questions(source: Source, target: Engine, **options: Any) -> Copied | None:
-    if not isinstance(source, KnowledgeBase) or not has_questions(source):
+def _questions(source: Source) -> Source | None:
+    """The questions that the chunks answer; None where there are none."""
+    if isinstance(source, Engine):
+        return source.asked if source.run(source.asked.exists()) else None
+    if not has_questions(source):
         return None
-    asked: Any = question_index(source).questions
-    return copy(asked.base, target.asked, **options)
+    questions: Any = question_index(source).questions
+    base: KnowledgeBase = questions.base
+    return base
 
 
 class _Writing:
@@ -127,7 +142,7 @@ class _Writing:
 
     def write(self, chunks: list[Chunk], vectors: Any) -> None:
         parents = list(self._above(chunks))
-        given = vectors if self._fits() else None
+        given = vectors if _patiently(self._fits, self._patience) else None
         new = _patiently(partial(self._target.upsert, chunks, given, parents=parents), self._patience)
         self.done = Written(*(before + more for before, more in zip(self.done, new, strict=True)))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from voicevault_retrievers.checks import whole
 from voicevault_retrievers.engines.channels import Asked, EngineBM25, EngineDense
 from voicevault_retrievers.engines.keywords import KeywordHit
 from voicevault_retrievers.engines.questions import QUESTIONS, question_channel
@@ -36,7 +37,8 @@ class Engine(Writing, HybridSearch):
     Nothing is asked of the server before the first operation. A collection that does not exist is searched to an empty
     result, and made when chunks are first put in, with the `analyzer` of their words and the `embedder` of their
     vectors (None for keywords only); one that exists keeps its own, and refuses others with IncompatibleIndexError.
-    `timeout` is in seconds, for each request. Every operation has an async twin; both take the same steps.
+    `timeout` is in seconds, for each request to a server. What waits for the server has an async twin, but for listing
+    all (`stored`, iteration, `vectors`); both take the same steps.
 
     Raises SearchNotAvailableError where the server cannot be reached or refuses the user, SearchTimeoutError where it
     is too slow, FilterNotSupportedError where rights cannot be counted, SearchError for any other answer.
@@ -103,6 +105,7 @@ class Engine(Writing, HybridSearch):
     def stored(self, size: int = BATCH) -> Iterator[Stored]:
         """The id and digest of each chunk, in an order of the engine's own."""
         cursor: Any = None
+        size = whole("size", size)
         if not self.run(self._ready()):
             return
         while True:

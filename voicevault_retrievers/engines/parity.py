@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ CAUSES: Mapping[str, str] = {
     "text": "the other base holds another text, or other metadata, under its id",
     "tie": "its score equals that of the last place, and of equals another was taken",
     "approximate": "the other base would score it among the first, and did not find it: its search is approximate",
+    "instead": "both score it alike, and the other base has found others of a higher score",
     "scores": "the other base scores it otherwise: its statistics or its terms differ",
 }
 """Why a chunk among the first of one list is not among those of the other."""
@@ -80,38 +81,36 @@ def _compared(reference: Compared, other: Compared, queries: Sequence[str | Quer
         scores = {hit.id: hit.score for hit in ours}, {hit.id: hit.score for hit in theirs}
         for one in common:
             found.score_error = max(found.score_error, _apart(scores[0][one], scores[1][one]))
-        missing = [one for one in ours.ids if one not in common]
-        if missing:
-            causes.update(_causes(reference, other, second, asked, ours, theirs, missing, k))
+        causes.update(_causes(reference, other, second, asked, ours, theirs, k))
+        causes.update(_causes(other, reference, first, asked, theirs, ours, k))
     found.overlap /= found.queries
     found.causes = dict(causes.most_common())
     return found
 
 
 def _causes(
-    reference: Compared,
-    other: Compared,
-    channel: Channel,
-    query: Query,
-    ours: Ranking,
-    theirs: Ranking,
-    missing: Sequence[str],
-    k: int,
-) -> Iterable[str]:
-    held, known = other.get(missing), reference.get(missing)
-    scores = channel.scores(query, missing) or {}
+    here: Compared, there: Compared, channel: Channel, query: Query, ours: Ranking, theirs: Ranking, k: int
+) -> Iterator[str]:
+    """Why chunks of our list are not in theirs; `channel` is theirs, over what is `there`."""
+    listed = set(theirs.ids)
+    expected = {hit.id: hit.score for hit in ours if hit.id not in listed}
+    if not expected:
+        return
+    held, known = there.get(expected), here.get(expected)
+    scores = channel.scores(query, expected) or {}
     last = theirs.hits[-1].score if len(theirs) >= k else None
-    expected = {hit.id: hit.score for hit in ours}
-    for one in missing:
+    for one in expected:
         score = scores.get(one)
         if one not in held:
             yield "absent"
-        elif (held[one].text, held[one].metadata) != (known[one].text, known[one].metadata):
+        elif one in known and (held[one].text, held[one].metadata) != (known[one].text, known[one].metadata):
             yield "text"
         elif score is not None and last is not None and _apart(score, last) <= TOLERANCE:
             yield "tie"
-        elif score is not None and (last is None or score > last or _apart(score, expected[one]) <= TOLERANCE):
+        elif score is not None and (last is None or score > last):
             yield "approximate"
+        elif score is not None and _apart(score, expected[one]) <= TOLERANCE:
+            yield "instead"
         else:
             yield "scores"
 

@@ -109,6 +109,6 @@ def engine_questions(engine: Engine) -> QuestionIndex:
 def question_channel(engine: Engine, **options: Any) -> QuestionChannel:
     """The channel over the questions about an engine's chunks; `options` are those of `QuestionIndex.channel`.
 
-    Where there are none, it finds nothing.
+    Without `by` the collection is asked whether it has vectors. Where there are no questions, it finds nothing.
     """
-    return engine_questions(engine).channel(**{"by": "both", **options})
+    return engine_questions(engine).channel(**options)

@@ -7,6 +7,7 @@ returns is the result. So each operation is written once.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -31,37 +32,39 @@ def asking(function: Callable[[], T]) -> Steps[T]:
 
 
 def run(steps: Steps[T], ask: Callable[[Any], Any]) -> T:
-    """Take the steps, asking with `ask`."""
+    """Take the steps, asking with `ask`; steps that are broken off are closed."""
     answer: Any = None
     error: Exception | None = None
-    while True:
-        try:
-            asked = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        answer = error = None
-        try:
-            answer = asked.function() if isinstance(asked, Work) else ask(asked)
-        except Exception as raised:  # noqa: BLE001 - the steps get it, and raise it where they do not expect it
-            error = raised
+    with closing(steps):
+        while True:
+            try:
+                asked = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer = error = None
+            try:
+                answer = asked.function() if isinstance(asked, Work) else ask(asked)
+            except Exception as raised:  # noqa: BLE001 - the steps get it, and raise it where they do not expect it
+                error = raised
 
 
 async def arun(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
     """`run` on the running event loop."""
     answer: Any = None
     error: Exception | None = None
-    while True:
-        try:
-            asked = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        answer = error = None
-        try:
-            answer = await in_thread(asked.function) if isinstance(asked, Work) else await ask(asked)
-        except Exception as raised:  # noqa: BLE001 - as above
-            error = raised
+    with closing(steps):
+        while True:
+            try:
+                asked = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer = error = None
+            try:
+                answer = await in_thread(asked.function) if isinstance(asked, Work) else await ask(asked)
+            except Exception as raised:  # noqa: BLE001 - as above
+                error = raised
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:

@@ -81,9 +81,9 @@ class Writing(Server):
     def _deleting(self, ids: Iterable[str] | None, where: Filter | None) -> Steps[int]:
         if (ids is None) == (where is None):
             raise ConfigError("say which chunks to delete by ids or by where=...")
+        passes = compile_filter(where)
         if where is not None and says_nothing(where):
             raise ConfigError(f"where={where!r} has a part that says nothing: say what is to go, or use clear()")
-        passes = compile_filter(where)
         if not (yield from self._ready()):
             return 0
         wanted = list(dict.fromkeys(codec.several(ids))) if ids is not None else (yield from self._passing(passes))

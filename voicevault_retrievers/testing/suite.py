@@ -41,6 +41,9 @@ class Suite:
     ties_at_k: ClassVar[bool] = True
     """Whether the k best end with the lowest ids where more chunks have the last one's score."""
 
+    threads_ending: ClassVar[int] = 1
+    """How many threads of an engine's own client may still be ending when `close` returns."""
+
     other_options: ClassVar[Mapping[str, Any]] = {}
     """Options that a collection keeps, with values that are not the defaults: another client cannot change them."""
 

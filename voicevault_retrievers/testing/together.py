@@ -158,7 +158,7 @@ class Together(Suite):
             client.close()
         that(open_sockets() <= sockets, f"{open_sockets()} sockets are open after closing, {sockets} at first")
         that(
-            threading.active_count() <= threads + 1,
+            threading.active_count() <= threads + self.threads_ending,
             f"{threading.active_count()} threads after closing, {threads} at first",
         )
 

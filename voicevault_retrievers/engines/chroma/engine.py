@@ -294,7 +294,8 @@ class ChromaEngine(Engine):
         if not got["ids"]:
             return {}
         rows = np.asarray(got["embeddings"], dtype=np.float32)
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        rows /= np.where(lengths, lengths, 1)
         return dict(zip(map(id_of, got["ids"]), rows, strict=True))
 
     def _rows(self, place: Place, ids: Sequence[str], include: Sequence[str]) -> Steps[Any]:
@@ -344,7 +345,8 @@ class ChromaEngine(Engine):
         if not got["ids"]:
             return []
         rows = np.asarray(got["embeddings"], dtype=np.float64)
-        cosines = rows @ vector.astype(np.float64) / np.linalg.norm(rows, axis=1)
+        lengths = np.linalg.norm(rows, axis=1)
+        cosines = rows @ vector.astype(np.float64) / np.where(lengths, lengths, 1)
         chunks = self._chunks(got["ids"], got["documents"], got["metadatas"])
         return [Found(chunk, cosine) for chunk, cosine in zip(chunks, cosines.tolist(), strict=True)]
 

@@ -21,5 +21,5 @@ class TestQdrantThatWeighs(Conformance):
     """Qdrant's own idf, over its own counts."""
 
     system = "qdrant"
-    tau = 0.6  # values are stored at the mean length of their time
+    tau = 0.5  # values are stored at the mean length of their time
     given: ClassVar[dict[str, Any]] = {"idf": "server"}

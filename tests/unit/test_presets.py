@@ -240,3 +240,20 @@ def test_a_store_waits_as_long_as_what_reads_it() -> None:
     assert preset.channels["graph"]["store"].timeout == 3
     assert [stage.store.timeout for stage in preset.stages] == [7, 5.0]  # type: ignore[attr-defined]
     assert "p:{id}" in repr(preset.stages[0])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param({"stages": {"parents": {"store": "redis://:hush@h/0"}}}, id="no list"),
+        pytest.param({"stages": [{"parents": "redis://:hush@h/0"}]}, id="no mapping"),
+        pytest.param({"stages": [{"parents": {"store": "redis://:hush@h/0"}, "page_cap": {}}]}, id="two in one"),
+        pytest.param({"channels": {"bm25": {}, "graph": "falkor://:hush@h/g"}}, id="channel"),
+        pytest.param({"stages": [{"parents": {"store": "redis://:hush@h/0?nope=1"}}]}, id="option"),
+        pytest.param({"stages": [{"parents": {"store": "redis://:hush@h/abc"}}]}, id="database"),
+    ],
+)
+def test_no_error_repeats_what_may_hold_a_password(data: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Preset.of({"version": 1, **data})
+    assert "hush" not in str(raised.value)

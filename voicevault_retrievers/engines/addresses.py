@@ -24,8 +24,14 @@ def parent_store(address: str, **options: Any) -> RedisParents:
     a password.
     """
     parts = _parts("a store of parents", address, _REDIS)
-    if "password" in dict(_options(parts)):
+    options_given = dict(_options(parts))
+    if "password" in options_given:
         raise ConfigError("the password of a Redis stands before the host or the socket: redis://:password@host:6379/0")
+    if unknown := sorted(options_given.keys() - {"db"}):
+        raise ConfigError(f"{parts.scheme}:// takes db behind ?, not {unknown[0]!r}")
+    number = parts.path.strip("/")
+    if parts.scheme != "unix" and number and not number.isdecimal():
+        raise ConfigError("the address of a Redis ends in the number of a database: redis://host:6379/0")
     return RedisParents(address, **options)
 
 

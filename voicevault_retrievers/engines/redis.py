@@ -144,13 +144,13 @@ class RedisParents:
         return answer
 
     def __repr__(self) -> str:
-        given = (
-            repr(_PASSWORD.sub(r"\1***@", self._given)) if isinstance(self._given, str) else type(self._given).__name__
-        )
+        given = repr(_told(self._given)) if isinstance(self._given, str) else type(self._given).__name__
         return f"RedisParents({given}, key={self.key!r}, timeout={self.timeout})"
 
 
-_PASSWORD = re.compile(r"^(\w+://)[^/]*@")
+def _told(address: str) -> str:
+    """An address without the user, the password and the options."""
+    return re.sub(r"^(\w+://).*@", r"\1***@", address).partition("?")[0]
 
 
 def _in_thread(function: Any) -> Plan[Any]:

@@ -114,15 +114,17 @@ class Writing(Server):
         parents: Iterable[Chunk],
         progress: Progress | None,
     ) -> Steps[Written]:
-        given = codec.kept(chunks, self.name, self._limits)
-        above = {parent.id: parent for parent in codec.kept(parents, self.name, self._limits)}
+        given: list[Chunk] = yield Work(partial(codec.kept, chunks, self.name, self._limits))
+        kept: list[Chunk] = yield Work(partial(codec.kept, parents, self.name, self._limits))
+        above = {parent.id: parent for parent in kept}
         if not given and not above:
             return Written()
         yield from self._ready()
         entry = (self._recipe or Recipe.of(*self._given, self._options)).embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"collection {self.name!r} was made without an embedder and keeps no vectors")
-        rows = None if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
+        made = None if entry is None or vectors is None else partial(unit_rows, vectors, len(given), entry.dimension)
+        rows: Any = None if made is None else (yield Work(made))
         yield from self._ready(create=True)
         written = Written()
         for start in range(0, max(len(given), 1), BATCH):
@@ -132,9 +134,9 @@ class Writing(Server):
             named = list(above) if last else [c.parent_id for c in part if c.parent_id is not None]
             new = yield from self._changed(part)
             records = yield from self._records(part, new, own)
-            kept = [above.pop(one) for one in dict.fromkeys(named) if one in above]
-            if records or kept:
-                yield from self._write(records, kept)
+            with_them = [above.pop(one) for one in dict.fromkeys(named) if one in above]
+            if records or with_them:
+                yield from self._write(records, with_them)
             there = sum(known for known in new.values())
             written = Written(
                 written.added + len(new) - there, written.replaced + there, written.unchanged + len(part) - len(new)

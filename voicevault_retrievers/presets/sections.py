@@ -22,7 +22,7 @@ def section(kind: str, data: Any, *known: str) -> Mapping[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{kind} is a mapping of options, not {data!r}")
+        raise ConfigError(f"{kind} is a mapping of options, not a {type(data).__name__}")  # which may hold a password
     for key in data:
         if key not in known:
             raise unknown(f"key in {kind}", key, known)
@@ -32,7 +32,7 @@ def section(kind: str, data: Any, *known: str) -> Mapping[str, Any]:
 def listed(data: Any) -> list[Any]:
     """The stages as a list; None is an empty one."""
     if data is not None and not isinstance(data, list):
-        raise ConfigError(f"stages is a list, each entry a name with its options, not {data!r}")
+        raise ConfigError(f"stages is a list, each entry a name with its options, not a {type(data).__name__}")
     return data or []
 
 
@@ -53,7 +53,7 @@ def made(make: Callable[..., T], options: Mapping[str, Any]) -> T:
     try:
         return make(**options)
     except TypeError as error:
-        raise ConfigError(f"{make.__name__} does not take {dict(options)}: {error}") from error
+        raise ConfigError(f"{make.__name__} does not take {sorted(map(str, options))}: {error}") from error
 
 
 def channel_of(base: Any, name: str, options: Mapping[str, Any]) -> Any:
@@ -67,7 +67,7 @@ def channel_of(base: Any, name: str, options: Mapping[str, Any]) -> Any:
     try:
         return make(**options)
     except TypeError as error:
-        raise ConfigError(f"{name} does not take {dict(options)}: {error}") from error
+        raise ConfigError(f"{name} does not take {sorted(options)}: {error}") from error
 
 
 def filled(value: Any) -> Any:

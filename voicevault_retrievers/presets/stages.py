@@ -70,7 +70,7 @@ def stage(data: Any) -> Stage:
     """A stage of a name alone, or of a name with its options."""
     entry = section("stages", {data: None} if isinstance(data, str) else data, *_STAGES)
     if len(entry) != 1:
-        raise ConfigError(f"each of the stages is one name with its options, not {data!r}")
+        raise ConfigError(f"each of the stages is one name with its options, not {sorted(map(str, entry))}")
     ((name, options),) = entry.items()
     return _STAGES[name](dict(section(name, options, *_STAGE_OPTIONS[name])))
 

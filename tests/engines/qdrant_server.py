@@ -27,6 +27,7 @@ class FakeQdrant:
     def __init__(self) -> None:
         self.client = QdrantClient(":memory:", force_disable_check_same_thread=True)
         self.mutex = threading.Lock()
+        self.indexes: dict[str, Any] = {}
         self.asked: list[tuple[str, str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.status = 200
@@ -68,20 +69,24 @@ class FakeQdrant:
     def _known(self, method: str, name: str, rest_of: str, body: Any) -> Any:
         done = {"operation_id": 0, "status": "completed"}
         if method == "GET":
-            return self.client.get_collection(name)
+            schema = {field: {"data_type": "keyword", "points": 0} for field in self.indexes}
+            return {**self.client.get_collection(name).model_dump(mode="json"), "payload_schema": schema}
         if method == "DELETE":
+            self.indexes.clear()
             return self.client.delete_collection(name)
         if rest_of == "index":
-            rest.CreateFieldIndex(**body)
+            made = rest.CreateFieldIndex(**body)
+            self.indexes[made.field_name] = made.field_schema
             return done
         if (method, rest_of) == ("PUT", "points"):
-            self.client.upsert(name, rest.PointsList(**body).points)
+            given = rest.PointsList(**body)
+            self.client.upsert(name, given.points, update_filter=given.update_filter)
             return done
         if rest_of == "points/batch":
             self.client.batch_update_points(name, all_of.UpdateOperations(**body).operations)
             return [done for _ in body["operations"]]
         if rest_of == "points/delete":
-            self.client.delete(name, of.PointIdsList(**body))
+            self.client.delete(name, of.FilterSelector(**body) if "filter" in body else of.PointIdsList(**body))
             return done
         return self._read(name, rest_of, body)
 

@@ -26,7 +26,8 @@ from tests.engines.servers import chroma_server
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import Chunk, KnowledgeBase, Query
 from voicevault_retrievers.engines.chroma.clients import Ask
-from voicevault_retrievers.engines.chroma.engine import OPEN, ChromaEngine, at
+from voicevault_retrievers.engines.chroma.collection import OPEN, PARENTS
+from voicevault_retrievers.engines.chroma.engine import ChromaEngine, at
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.records import Record, Written
 from voicevault_retrievers.errors import (
@@ -339,6 +340,53 @@ def test_another_client_sees_every_change(make: Make) -> None:
     assert other.bm25().search("Pumpen").ids == ("g",)
 
 
+class Turned(HashEmbedder):
+    """Another embedder of as many dimensions."""
+
+    @property
+    def fingerprint(self) -> str:
+        return f"turned/{self.dimension}"
+
+    def embed_documents(self, texts: Sequence[str]) -> Any:
+        return np.roll(super().embed_documents(texts), 1, axis=1)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_vector_of_another_embedder_is_not_compared(make: Make, monkeypatch: pytest.MonkeyPatch, later: bool) -> None:
+    embedders = {one.fingerprint: one for one in (EMBEDDER, Turned(16))}
+    monkeypatch.setattr("voicevault_retrievers.store.embedding.make", lambda entry, name: embedders[entry.fingerprint])
+    chunks = [Chunk("a", "pump"), Chunk("b", "valve")]
+    readers = [make(embedder=None) for _ in range(3)]
+    now = EMBEDDER
+
+    def searched(one: ChromaEngine) -> Any:
+        if not later:
+            return one.dense().search("valve", 1).ids
+
+        async def ids() -> Any:
+            try:
+                return (await one.dense().asearch("valve", 1)).ids
+            finally:
+                await one.aclose()
+
+        return asyncio.run(ids())
+
+    operations: list[Callable[[ChromaEngine], Any]] = [
+        searched,
+        lambda one: one.dense().scores(Query("valve"), ["b"]),
+        lambda one: {name: row.tolist() for name, row in one.vectors(["b"]).items()},
+    ]
+    for now in (EMBEDDER, Turned(16)):
+        make(embedder=now).upsert(chunks)
+        expected = [("b",), {"b": pytest.approx(1)}, {"b": pytest.approx(now.embed_documents(["valve"])[0].tolist())}]
+        for reader, operation, wanted in zip(readers, operations, expected, strict=True):
+            if now is not EMBEDDER:
+                with pytest.raises(SearchNotAvailableError, match="replaced by another"):
+                    operation(reader)
+            assert operation(reader) == wanted
+        make(embedder=None).clear()
+
+
 def test_what_a_killed_writer_left_is_seen_and_the_next_one_tidies(make: Make) -> None:
     engine, reader = make(), make()
     engine.upsert([Chunk("a", "pump"), Chunk("b", "valve")])
@@ -373,6 +421,61 @@ def test_parents_go_with_their_last_chunk(make: Make) -> None:
     engine.clear()
     engine.upsert(children[:1])
     assert engine.parents(["even"]) == {}
+
+
+def test_parents_go_with_the_last_chunk_that_is_replaced(make: Make) -> None:
+    engine = make()
+    children = [Chunk(f"c{at}", f"pump {at}", f"p{at // 2}") for at in range(4)]
+    above = [Chunk("p0", "the first"), Chunk("p1", "the second"), Chunk("p2", "the third")]
+    engine.upsert(children, parents=above[:2])
+    engine.upsert([Chunk("c0", "valve", "p2")], parents=above[2:])
+    assert set(engine.parents(["p0", "p1", "p2"])) == {"p0", "p1", "p2"}
+    engine.upsert([Chunk("c1", "valve", "p2")])
+    assert set(engine.parents(["p0", "p1", "p2"])) == {"p1", "p2"}
+    engine.upsert([Chunk("c2", "pump"), Chunk("c3", "pump"), Chunk("c4", "pump", "p1")])  # named by another now
+    assert set(engine.parents(["p1", "p2"])) == {"p1", "p2"}
+    engine.upsert([Chunk("c4", "pump")])
+    assert set(engine.parents(["p1", "p2"])) == {"p2"}
+    engine.upsert([Chunk("c0", "valve"), Chunk("c1", "valve")], parents=above[2:])  # given anew, and so kept
+    assert set(engine.parents(["p2"])) == {"p2"}
+
+
+@pytest.mark.parametrize("parents", [[], [Chunk("p", "anew")]], ids=["named", "given"])
+def test_a_parent_that_is_named_while_it_is_removed_stays(
+    make: Make, monkeypatch: pytest.MonkeyPatch, parents: list[Chunk]
+) -> None:
+    engine, other = make(), make()
+    engine.upsert([Chunk("a", "pump", "p")], parents=[Chunk("p", "above", metadata={"x": 1})])
+    ask = engine._client.ask
+    met = list[str]()
+
+    def slow(one: Ask) -> Any:
+        if one.operation == "delete" and one.name.endswith(PARENTS):
+            met.append(one.name)
+            other.upsert([Chunk("b", "valve", "p")], parents=parents)
+        return ask(one)
+
+    monkeypatch.setattr(engine._client, "ask", slow)
+    engine.upsert([Chunk("a", "pump")])
+    assert met
+    assert set(engine.parents(["p"])) == {"p"}
+
+
+def test_a_parent_that_is_removed_before_its_chunk_comes_is_written_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, other = make(), make()
+    engine.upsert([Chunk("a", "pump", "p")], parents=[Chunk("p", "above")])
+    ask = engine._client.ask
+
+    def slow(one: Ask) -> Any:
+        if one.operation == "upsert" and one.name == engine.name and not one.options["ids"][0].startswith("p"):
+            other.delete(["a"])
+        return ask(one)
+
+    monkeypatch.setattr(engine._client, "ask", slow)
+    engine.upsert([Chunk("b", "valve", "p")], parents=[Chunk("p", "anew")])
+    assert engine.parents(["p"]) == {"p": Chunk("p", "anew", kb=engine.name)}
 
 
 def test_the_statistics_stand_beside_the_vectors(make: Make) -> None:
@@ -534,6 +637,71 @@ def test_nothing_is_asked_before_the_first_operation(tmp_path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("token", ["s3cret\n", "s3cr\u20act", "s3cr et", "", 7])
+def test_a_token_that_no_header_can_be_is_refused_and_not_told(token: Any) -> None:
+    with pytest.raises(ConfigError, match="token is a string of printable ASCII") as caught:
+        ChromaEngine("away", url="http://127.0.0.1:9", token=token)
+    assert "s3cr" not in repr(caught.value)
+    with pytest.raises(ConfigError, match="token is a string of printable ASCII"):
+        at("chroma://s3cret%0A@127.0.0.1/away")
+
+
+FIRST_USE = """
+import asyncio, ssl, sys, threading
+from voicevault_retrievers.engines.chroma import ChromaEngine
+from voicevault_retrievers.errors import SearchNotAvailableError
+
+loop, blocking, elsewhere = threading.get_ident(), [], []
+
+def note(name):
+    (blocking if threading.get_ident() == loop else elsewhere).append(name)
+
+def made(*given, make=ssl.create_default_context, **options):
+    note("certificates")
+    return make(*given, **options)
+
+async def first_use():
+    sys.addaudithook(lambda event, told: note(told[0].split(".")[0]) if event == "import" else None)
+    engine = ChromaEngine("away", url="https://127.0.0.1:9")
+    for outcome in await asyncio.gather(*(engine.acount() for _ in range(4)), return_exceptions=True):
+        assert isinstance(outcome, SearchNotAvailableError), outcome
+    await engine.aclose()
+
+ssl.create_default_context = made
+asyncio.run(first_use())
+watched = "certificates", "httpx", "httpcore", "certifi", "h11"
+print([name for name in blocking if name in watched], elsewhere.count("certificates"))
+"""
+
+
+def test_an_event_loop_does_not_wait_for_what_a_first_request_loads() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[] 1\n", "")
+
+
+async def test_what_is_closed_while_it_is_asked_is_not_available(port: int, tmp_path: Path) -> None:
+    engine = ChromaEngine("closing", url=f"http://127.0.0.1:{port}")
+    assert (len(engine), await engine.acount()) == (0, 0)
+    client: Any = engine._client
+    client._client.close()  # as by another thread, once the client is taken
+    with pytest.raises(SearchNotAvailableError, match="closed meanwhile"):
+        len(engine)
+    await client._loops[asyncio.get_running_loop()].aclose()
+    with pytest.raises(SearchNotAvailableError, match="closed meanwhile"):
+        await engine.acount()
+    engine.close()
+    await engine.aclose()
+    assert (len(engine), await engine.acount()) == (0, 0)
+    engine.close()
+    await engine.aclose()
+    local = ChromaEngine("closing", path=tmp_path)
+    local.upsert(some(1))
+    key = local._now(Ask("find", "closing")).key
+    local.close()
+    with pytest.raises(SearchNotAvailableError, match="closed meanwhile"):
+        local._now(Ask("count", "closing", key))
+
+
 async def test_a_server_that_is_away_slow_or_wrong_is_told_apart() -> None:
     silent = socket.create_server(("127.0.0.1", 0))
     slow = ChromaEngine("slow", url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
@@ -550,10 +718,16 @@ async def test_a_server_that_is_away_slow_or_wrong_is_told_apart() -> None:
             with pytest.raises(kind, match=str(status)) as caught:
                 len(wrong)
             assert type(caught.value) is kind
+            assert caught.value.__cause__ is None
             with pytest.raises(kind):
                 await wrong.acount()
             wrong.close()
             await wrong.aclose()
+    with _answering(200) as port:
+        wrong = ChromaEngine("wrong", url=f"http://127.0.0.1:{port}")
+        with pytest.raises(SearchError, match="no answer to find that can be read"):
+            len(wrong)
+        wrong.close()
 
 
 def test_a_server_may_be_killed_in_a_write_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,3 +7,4 @@ from tests.engines.conformance import Conformance
 
 class TestEmbedded(Conformance):
     system = "embedded"
+    alone = True  # it writes under a lock that it keeps until it is closed

@@ -6,8 +6,9 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ import pytest
 
 from tests.engines import awkward
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.engines import milvus as engines
-from voicevault_retrievers.engines import milvus_collection
 from voicevault_retrievers.engines.keywords import Keywords, Population, score, weigh
-from voicevault_retrievers.engines.languages import Milvus, said
-from voicevault_retrievers.engines.milvus import MilvusEngine, rows
+from voicevault_retrievers.engines.languages import said
+from voicevault_retrievers.engines.milvus import MilvusEngine, collection, rows
+from voicevault_retrievers.engines.milvus import engine as engines
 from voicevault_retrievers.engines.milvus.connection import Place, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED
+from voicevault_retrievers.engines.milvus.language import Milvus
 from voicevault_retrievers.engines.milvus.schema import checked_name
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.records import Record
@@ -33,6 +34,7 @@ from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.keyword_search import Keywords as KeywordSearch
+from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk, Query
 
 pymilvus = pytest.importorskip("pymilvus")
@@ -408,7 +410,7 @@ def test_a_collection_that_another_client_has_removed_is_looked_for_anew(engine:
 
 
 def test_what_a_request_holds_is_bounded(engine: MilvusEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(milvus_collection, "MESSAGE", 3000)
+    monkeypatch.setattr(collection, "MESSAGE", 3000)
     asked: list[int] = []
     now = engine._connection.now
 
@@ -421,3 +423,213 @@ def test_what_a_request_holds_is_bounded(engine: MilvusEngine, monkeypatch: pyte
     assert len(engine) == 30
     assert max(asked) < 30
     assert engine._now(ask("has_collection", collection_name="docs"))
+
+
+class OtherEmbedder(HashEmbedder):
+    """Of another fingerprint."""
+
+    @property
+    def fingerprint(self) -> str:
+        return f"other:{super().fingerprint}"
+
+
+@pytest.mark.parametrize("rights", [{"who": "a"}, {"who": {"$text": "a"}}], ids=str)
+@pytest.mark.parametrize("as_server", [False, True])
+def test_languages_of_chunks_without_rights_change_nothing_that_is_found(
+    port: int, tmp_path: Path, as_server: bool, rights: Mapping[str, Any]
+) -> None:
+    english = "The guideline of the ICH says when the pump stops and the water is gone for a long while."
+    german = "Die Pumpe der Turbine hat ein Ventil und die Leitung ist aus Stahl gemacht worden."
+    place = Place(f"http://127.0.0.1:{port}") if as_server else Place(file=tmp_path / "a.db")
+    held = (AsServer if as_server else MilvusEngine)(f"tags_{len(str(rights))}", place=place)
+    chunks = [Chunk("en", english, metadata={"who": "a"}), Chunk("de", german, metadata={"who": "b"})]
+    held.upsert(chunks[:1])
+    query = Query("ICH", require=rights)
+    alone = held.bm25().search(query, 3).hits
+    held.upsert(chunks)
+    found = held.bm25().search(query, 3).hits
+    assert [(hit.id, hit.score) for hit in found] == [(hit.id, hit.score) for hit in alone]
+    assert [hit.id for hit in found] == ["en"]
+    assert held.bm25().search("ICH", 3).ids == ()
+    assert held.bm25().search(Query("ICH", require={"who": {"$in": []}}), 3).ids == ()
+    held.close()
+
+
+ASKING: dict[str, Callable[[MilvusEngine], Any]] = {
+    "upsert": lambda held: held.upsert([Chunk("b", "valve")]),
+    "dense": lambda held: held.dense().search("pump", 3),
+    "bm25": lambda held: held.bm25().search("pump", 3),
+    "bm25-scores": lambda held: held.bm25().scores(Query("pump"), ["a"]),
+    "dense-scores": lambda held: held.dense().scores(Query("pump"), ["a"]),
+    "fused": lambda held: held.fused().search("pump", 3),
+    "vectors": lambda held: held.vectors(["a"]),
+}
+ANOTHER: dict[str, dict[str, Any]] = {
+    "embedder": {"embedder": OtherEmbedder(16)},
+    "dimension": {"embedder": HashEmbedder(8)},
+    "analyzer": {"embedder": EMBEDDER, "analyzer": Analyzer("de")},
+}
+
+
+@pytest.mark.parametrize(
+    ("made", "asking"),
+    [*(("embedder", one) for one in ASKING), ("dimension", "dense"), ("dimension", "upsert"), ("analyzer", "bm25")],
+)
+def test_a_collection_that_another_client_has_replaced_is_said_once_and_read_anew(
+    engine: MilvusEngine, made: str, asking: str
+) -> None:
+    first = MilvusEngine("docs", place=engine.place, embedder=EMBEDDER)
+    engine.upsert([Chunk("a", "pump")])
+    ASKING[asking](first)
+    first.delete(["b"])
+    engine.clear()
+    other = MilvusEngine("docs", place=engine.place, **ANOTHER[made])
+    other.upsert([Chunk("a", "pump")])
+    assert first._recipe is not None
+    with pytest.raises(SearchError, match="replaced meanwhile: ask again"):
+        ASKING[asking](first)
+    assert [chunk.id for chunk in other] == ["a"]
+    assert first._recipe is None
+    first.close()
+    other.close()
+
+
+@pytest.mark.parametrize("where", [{"title": {"$text": "rar"}}, {"title": "rare"}, None], ids=str)
+def test_the_nearest_are_exact_however_deep_they_are(
+    engine: MilvusEngine, monkeypatch: pytest.MonkeyPatch, where: Mapping[str, Any] | None
+) -> None:
+    engine.upsert([Chunk(f"d{at}", f"pump {at}", None, {"title": "x" * at}) for at in range(100)])
+    engine.upsert([Chunk(f"rare{at}", f"far {at} away", None, {"title": "rare"}) for at in range(30)])
+    query = Query("pump", where=where)
+    passing = 130 if where is None else 30
+    wanted = {k: [(hit.id, hit.score) for hit in engine.dense().search(query, k)] for k in (3, 25, passing)}
+    assert {one for one, _ in wanted[25]} <= {f"rare{at}" for at in range(30)} or where is None
+    monkeypatch.setattr(engines, "DEEPEST", 20)
+    monkeypatch.setattr(engines, "PAGE", 7)
+    for k, hits in wanted.items():
+        assert [(hit.id, hit.score) for hit in engine.dense().search(query, k)] == hits
+
+
+def test_nearest_that_a_server_would_have_to_give_too_many_for_are_refused(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = served(port, "far", embedder=EMBEDDER)
+    held.upsert([Chunk(f"d{at}", f"pump {at}", None, {"title": "rare" if at > 47 else "x"}) for at in range(50)])
+    held._lite = False
+    monkeypatch.setattr(engines, "DEEPEST", 20)
+    query = Query("pump", where={"title": {"$text": "rar"}})
+    assert {hit.id for hit in held.dense().search(query, 5)} <= {"d48", "d49"}
+    monkeypatch.setattr(engines, "READ", 49)
+    with pytest.raises(FilterNotSupportedError, match="narrow it"):
+        held.dense().search(query, 5)
+    assert len(held.dense().search(Query("pump", where={"title": "x"}), 5)) == 5
+    held.close()
+
+
+@pytest.mark.parametrize("as_server", [False, True])
+def test_rows_are_made_read_and_scored_outside_the_event_loop(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_server: bool
+) -> None:
+    place = Place(f"http://127.0.0.1:{port}") if as_server else Place(file=tmp_path / "a.db")
+    held = (AsServer if as_server else MilvusEngine)("threads", place=place, embedder=EMBEDDER)
+    called: dict[str, set[int]] = {}
+
+    def watched(name: str) -> Callable[..., Any]:
+        function = getattr(rows, name)
+
+        def noted(*given: Any, **options: Any) -> Any:
+            called.setdefault(name, set()).add(threading.get_ident())
+            return function(*given, **options)
+
+        return noted
+
+    names = ("row", "pieces", "chunk_of", "counts_of", "bounds" if as_server else "matching", "estimates")
+    for name in names:
+        monkeypatch.setattr(rows, name, watched(name))
+
+    async def asked() -> None:
+        try:
+            await held.aupsert([Chunk("a", "pump", "P", {"at": 1})], parents=[Chunk("P", "whole")])
+            await held.aget(["a"])
+            for require in (None, {"at": 1}, {"at": {"$gt": 0}}, {"$not": {"at": {"$gt": 1}}}):
+                query = Query("pump", require=require)
+                assert (await held.bm25().asearch(query, 3)).ids == ("a",)
+                assert (await held.dense().asearch(query, 3)).ids == ("a",)
+                assert (await held.arun(held.keyword_scores(_pump, ["a"], require)))["a"] > 0
+            assert (await held.fused().asearch("pump", 3)).ids == ("a",)
+        finally:
+            await held.aclose()
+
+    asyncio.run(asked())
+    held.close()
+    assert set(called) == set(names)
+    assert [name for name, threads in called.items() if threading.get_ident() in threads] == []
+
+
+def _pump(analyzer: Any, tags: str) -> Keywords:
+    return Keywords({term.forms: 1.0 for term in analyzer.query("pump", tags)})
+
+
+@pytest.mark.parametrize("engine_of", ["milvus", "base"])
+def test_a_parent_goes_when_no_chunk_names_it_any_more(engine: MilvusEngine, tmp_path: Path, engine_of: str) -> None:
+    with KnowledgeBase.create("base", root=tmp_path) as base:
+        held: Any = engine if engine_of == "milvus" else base
+        put = engine.upsert if engine_of == "milvus" else base.add
+        put([Chunk("1", "pump", "P"), Chunk("2", "valve", "P")], parents=[Chunk("P", "old"), Chunk("R", "kept")])
+        put([Chunk("1", "pump", "Q")], parents=[Chunk("Q", "new")])
+        assert sorted(held.parents(list("PQR"))) == ["P", "Q", "R"]
+        put([Chunk("2", "valve", "Q")])
+        assert sorted(held.parents(list("PQR"))) == ["Q", "R"]
+        put([Chunk("1", "pump"), Chunk("2", "valve")], parents=[Chunk("Q", "given again")])
+        assert sorted(held.parents(list("PQR"))) == ["Q", "R"]
+
+
+def test_a_parent_that_is_named_again_while_it_is_removed_is_put_back(
+    engine: MilvusEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = MilvusEngine("docs", place=engine.place, embedder=EMBEDDER)
+    engine.upsert([Chunk("1", "pump", "P")], parents=[Chunk("P", "whole", None, {"at": 1})])
+    now = engine._connection.now
+
+    def meanwhile(asking: Any) -> Any:
+        if asking.method == "delete" and asking.options["collection_name"].endswith("__side"):
+            other.upsert([Chunk("2", "valve", "P")])
+        return now(asking)
+
+    monkeypatch.setattr(engine._connection, "now", meanwhile)
+    engine.delete(["1"])
+    assert engine.parents(["P"])["P"].metadata == {"at": 1}
+    other.close()
+
+
+def test_a_name_that_what_stands_beside_a_collection_has_is_refused(engine: MilvusEngine) -> None:
+    with pytest.raises(ConfigError, match="end its name otherwise"):
+        MilvusEngine("docs__side", place=engine.place)
+
+
+def test_a_drop_that_is_broken_off_leaves_no_parents_and_is_done_again(
+    engine: MilvusEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunk = Chunk("1", "pump", "P")
+    engine.upsert([chunk], parents=[Chunk("P", "old")])
+    now, gone = engine._connection.now, list[str]()
+
+    def broken(asking: Any) -> Any:
+        if asking.method == "drop_collection":
+            if gone:
+                raise SearchNotAvailableError("away")
+            gone.append(asking.options["collection_name"])
+        return now(asking)
+
+    monkeypatch.setattr(engine._connection, "now", broken)
+    with pytest.raises(SearchNotAvailableError):
+        engine.clear()
+    monkeypatch.undo()
+    other = MilvusEngine("docs", place=engine.place, embedder=EMBEDDER)
+    other.upsert([chunk])
+    assert other.parents(["P"]) == {}
+    other.clear()
+    assert len(other) == 0
+    other.upsert([chunk])
+    assert other.parents(["P"]) == {}
+    other.close()

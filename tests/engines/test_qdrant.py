@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 import threading
@@ -11,6 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -27,13 +29,14 @@ from voicevault_retrievers.errors import (
     FilterNotSupportedError,
     IncompatibleIndexError,
     LockedError,
+    RetrievalError,
     SearchError,
     SearchNotAvailableError,
     SearchTimeoutError,
 )
 from voicevault_retrievers.filters import compile_filter, says_nothing
 from voicevault_retrievers.lexical.formulas import FORMULAS, Formula, RankBM25L
-from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store import KnowledgeBase, disk
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk, Query, Ranking
 
@@ -270,6 +273,55 @@ def test_other_addresses_are_refused_without_their_key(rest: str) -> None:
 def test_a_folder_is_a_whole_path(rest: str) -> None:
     with pytest.raises(ConfigError, match="address"):
         connect(f"qdrant+file://{rest}")
+
+
+@pytest.mark.parametrize("key", ["s3cret\n", "s3cr\u20act", "s3c ret", "s3cret\0"], ids=ascii)
+def test_a_key_that_no_header_takes_is_not_repeated(key: str) -> None:
+    places: tuple[Callable[[], Any], ...] = (
+        lambda: QdrantEngine("docs", url="http://127.0.0.1:9", api_key=key),
+        lambda: connect(f"qdrant://{quote(key)}@127.0.0.1:9/docs"),
+    )
+    for made in places:
+        with pytest.raises(ConfigError, match="api_key") as raised:
+            made()
+        assert "s3c" not in f"{raised.value}{raised.value.__cause__}{raised.value.__context__}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:s3cret@host", "http://s3cret@host/a", "http://host/a@s3cret", "http://host?key=s3cret",
+        "http://host#s3cret", "s3cret", "", "ftp://host", "http://host:99999", "http://host:x", "http://a b", "http://[::1",
+        "http://:6333", "http://host:0",
+    ],
+    ids=str,
+)  # fmt: skip
+def test_urls_are_checked_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigError, match="url=") as raised:
+        QdrantEngine("docs", url=url)
+    assert "s3cret" not in str(raised.value)
+
+
+async def test_a_host_that_is_none() -> None:
+    engine = QdrantEngine("docs", url=f"http://{'a' * 70}.example", timeout=2)
+    with pytest.raises(RetrievalError):
+        await asyncio.to_thread(len, engine)
+    with pytest.raises(RetrievalError):
+        await engine.acount()
+    engine.close()
+    await engine.aclose()
+    bad = QdrantEngine("docs", url="http://host%zz:80")
+    with pytest.raises(RetrievalError):
+        len(bad)
+    with pytest.raises(RetrievalError):
+        await bad.acount()
+    bad.close()
+    await bad.aclose()
+
+
+def test_a_client_of_an_event_loop_is_refused() -> None:
+    with pytest.raises(ConfigError, match="client= is a QdrantClient"):
+        QdrantEngine("docs", client=qdrant_client.AsyncQdrantClient(":memory:"))
 
 
 # Words.
@@ -584,9 +636,9 @@ def test_quantisation_and_indexes_are_asked_for(kind: Any) -> None:
         assert list(made["quantization_config"]) == [kind]
         assert made["vectors"]["full"] == {"size": 16, "distance": "Cosine"}
         assert [body["field_name"] for body in fake.bodies("/index")] == [
-            "kind", "parent", "metadata.page", "metadata.file",
+            "kind", "parent", "version", "metadata.page", "metadata.file",
         ]  # fmt: skip
-        assert fake.bodies("/index")[3]["field_schema"] == {"type": "keyword", "is_tenant": True}
+        assert fake.bodies("/index")[4]["field_schema"] == {"type": "keyword", "is_tenant": True}
         params = fake.bodies("/points/query")[-1]["params"]
         assert params == {"exact": True, "quantization": {"rescore": True, "oversampling": requests.OVERSAMPLING}}
         engine.close()
@@ -836,3 +888,263 @@ def test_each_loop_has_its_connections(fake: Any) -> None:
 
     assert [asyncio.run(use()) for _ in range(2)] == [3, 3]
     engine.close()
+
+
+# Others at the same time.
+
+
+class Between:
+    """A client that does something else right before, or after, the first request of a method."""
+
+    def __init__(self, engine: QdrantEngine, method: str, act: Callable[[], Any], *, after: bool = False) -> None:
+        self._client = engine._client
+        self.local = self._client.local
+        self._todo: list[Callable[[], Any]] = [act]
+        self._method = method
+        self._after = after
+        engine._client = self
+
+    def ask(self, asked: Any) -> Any:
+        act = self._todo.pop() if asked.method == self._method and self._todo else None
+        if act is not None and not self._after:
+            act()
+        answer = self._client.ask(asked)
+        if act is not None and self._after:
+            act()
+        return answer
+
+    async def aask(self, asked: Any) -> Any:
+        return await asyncio.to_thread(self.ask, asked)
+
+    def shared(self) -> Any:
+        return self._client.shared()
+
+    def close(self) -> None:
+        self._client.close()
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+def test_two_that_make_a_collection(opened: Opened, tmp_path: Path) -> None:
+    chunks = some(12)
+    one, other = opened(), opened()
+    Between(one, "create_collection", lambda: other.upsert(chunks[:8]), after=True)
+    one.upsert(chunks[8:])
+    base = base_of(tmp_path, chunks)
+    for engine in (one, other, opened()):
+        for query in QUERIES:
+            alike(engine.bm25().search(query, 20), base.bm25().search(query, 20))
+
+
+def test_two_that_write_first(opened: Opened) -> None:
+    """Whoever writes the state first, what the other tells of languages stays."""
+    one, other = opened(idf="server"), opened(idf="server")
+    Between(one, "batch_update_points", lambda: other.upsert([Chunk("b", "Die Pumpen der Anlage sind undicht.")]))
+    one.upsert([Chunk("a", "The pumps are leaking and the valve is not.")])
+    assert "b" in opened().bm25().search("Pumpe", 3).ids
+    assert "a" in opened().bm25().search("pumps", 3).ids
+
+
+def test_a_fold_of_writers_keeps_their_languages(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "WRITERS", 3)
+    opened(idf="server").upsert([Chunk("de", "Die Pumpen der Anlage sind undicht und werden repariert.")])
+    for at in range(3):
+        last = opened()
+        last.upsert([Chunk(f"en{at}", f"The valve {at} is shut and it will be opened by us.")])
+    last.upsert([Chunk("more", "The valve is open and it will be shut by us.")])
+    assert opened().bm25().search("Pumpe", 3).ids == ("de",)
+    state = last.run(last._state())
+    assert len(state.writers) <= 3
+    assert state.sums[1] == 5
+
+
+@pytest.mark.parametrize("filled", [True, False], ids=["filled", "empty"])
+async def test_a_collection_that_was_made_anew_otherwise(opened: Opened, filled: bool) -> None:
+    """Its words and vectors are not searched, nor written, as those of the old one."""
+    old = [Chunk("1", "The pumps run"), Chunk("2", "The valve is shut")]
+    made: dict[str, Any] = {"embedder": None, "analyzer": None}
+    opened(embedder=None, analyzer=None).upsert(old)
+    engines = [opened(**made) for _ in range(5)]
+    for engine in engines:
+        assert engine.bm25().search("pumps", 1).ids == ("1",)
+    engines[0].clear()
+    again = Analyzer(language=None)
+    anew = opened(embedder=None, analyzer=again)
+    anew.run(anew._ready(create=True))  # and no more, as long as nothing is written
+    anew.upsert(old if filled else [])
+    uses: tuple[Callable[[QdrantEngine], Any], ...] = (
+        lambda engine: engine.bm25().search("pump", 3),
+        lambda engine: engine.upsert([Chunk("3", "Many pumps stop")]),
+        lambda engine: engine.delete(["9"]),
+    )
+    for use in uses:
+        engine = engines.pop()
+        with pytest.raises(SearchError, match="replaced"):
+            use(engine)
+        use(engine)
+        assert engine.recipe is not None
+        assert engine.recipe.analyzer == again.recipe()
+    with pytest.raises(SearchError, match="replaced"):
+        await engines[1].bm25().asearch("pump", 3)
+    assert opened(**made).bm25().search("pump", 3).ids == ()
+    assert set(opened(**made).bm25().search("pumps", 3).ids) == ({"1", "3"} if filled else {"3"})
+
+
+class OtherEmbedder(HashEmbedder):
+    """Another, by its name."""
+
+    @property
+    def fingerprint(self) -> str:
+        return "other"
+
+
+def test_vectors_of_a_collection_that_was_made_anew_are_not_those_of_the_old(opened: Opened) -> None:
+    engine, chunks = opened(), some(4)
+    engine.upsert(chunks)
+    opened().clear()
+    opened(embedder=OtherEmbedder(16)).upsert(chunks)
+    with pytest.raises(SearchError, match="replaced"):
+        engine.dense().search("pump", 3)
+    with pytest.raises(IncompatibleIndexError):
+        engine.dense().search("pump", 3)
+
+
+def test_a_search_beside_a_write_sees_all_of_the_old_or_the_new() -> None:
+    written = statistics.Statistics()
+    counts, before, after = statistics.Counts(), statistics.State({}), statistics.State({"writer_a": [1, 1, 1, ""]})
+    held: list[Any] = []
+
+    class Watched(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            if key == "terms" and not held:
+                held.append(None)
+                reader = threading.Thread(target=lambda: held.append(counts.population(["pump"])))
+                reader.start()
+                reader.join(0.2)  # where reading must wait, it goes on when the write is done
+                held[0] = reader
+            return super().__getitem__(key)
+
+    payload = {"terms": ["pump"], "counts": [1], "length": 1, "mean": 1.0, "metadata": {}}
+    counts.change((), [payload])
+    written.hold(None, before, counts, 0)
+    written.begin(1, 1, "")
+    written.end(before, after, [payload], [Watched(payload)])
+    held[0].join()
+    assert (held[1].total, held[1].frequencies) == (1, {"pump": 1})
+
+
+def test_a_making_that_was_broken_off_is_gone_on_with(fake: Any) -> None:
+    options: dict[str, Any] = {"url": fake.url, "tenant": "file", "indexes": {"page": "integer"}}
+
+    def away() -> None:
+        raise SearchTimeoutError("too slow")
+
+    every = {"kind", "parent", "version", "metadata.page", "metadata.file"}
+    for again in ("the same", "another"):
+        engine = QdrantEngine("docs", **options)
+        Between(engine, "create_payload_index", away)
+        with pytest.raises(SearchTimeoutError):
+            engine.upsert(some(2))
+        assert not fake.indexes
+        other = engine if again == "the same" else QdrantEngine("docs", **options)
+        other.upsert(some(2))
+        assert set(fake.indexes) == every
+        asked = len(fake.bodies("/index"))
+        late = QdrantEngine("docs", **options)
+        late.upsert(some(3))
+        assert len(fake.bodies("/index")) == asked
+        other.clear()
+        for one in (engine, other, late):
+            one.close()
+
+
+async def test_a_loop_does_not_make_its_client(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    make = qdrant_client.AsyncQdrantClient
+
+    def making(**options: Any) -> Any:
+        threads.append(threading.get_ident())
+        return make(**options)
+
+    monkeypatch.setattr(qdrant_client, "AsyncQdrantClient", making)
+    engine = QdrantEngine("docs", url=fake.url)
+    assert await asyncio.gather(*(engine.acount() for _ in range(4))) == [0] * 4
+    assert threads
+    assert threading.get_ident() not in threads
+    await engine.aclose()
+
+
+def test_ids_that_look_like_escaped_ones(memory: QdrantEngine) -> None:
+    memory.upsert([Chunk("\ud800", "one"), Chunk("\0eda080", "two")])
+    assert len(memory) == 2
+    assert {one: chunk.text for one, chunk in memory.get(["\ud800", "\0eda080"]).items()} == {
+        "\ud800": "one",
+        "\0eda080": "two",
+    }
+
+
+def test_a_folder_is_opened_while_another_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (QdrantEngine(name, path=tmp_path, analyzer=ANALYZER) for name in ("one", "other"))
+    one.upsert(some(2))
+    client: Any = one._client
+    held = client._mine.client
+    close, failures = held.close, list[Exception]()
+
+    def use() -> None:
+        try:
+            other.upsert(some(3))
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=use)
+
+    def closing_slowly() -> None:
+        thread.start()
+        thread.join(0.3)
+        close()
+
+    monkeypatch.setattr(held, "close", closing_slowly)
+    one.close()
+    thread.join()
+    assert failures == []
+    assert len(other) == 3
+    other.close()
+
+
+@pytest.mark.parametrize("text_", ["new", None], ids=["anew", "as it is"])
+def test_a_parent_that_another_names_meanwhile(opened: Opened, text_: str | None) -> None:
+    one, other = opened(), opened()
+    one.upsert([Chunk("a", "pump", "p")], parents=[Chunk("p", "old")])
+    above = [] if text_ is None else [Chunk("p", text_)]
+    Between(one, "delete", lambda: other.upsert([Chunk("b", "valve", "p")], parents=above))
+    one.delete(["a"])
+    assert other.parents(["p"])["p"].text == (text_ or "old")
+    one.delete(["b"])
+    assert other.parents(["p"]) == {}
+
+
+def test_a_parent_written_after_it_was_removed_stays(opened: Opened) -> None:
+    one, other = opened(), opened()
+    one.upsert([Chunk("a", "pump", "p")], parents=[Chunk("p", "old")])
+    Between(one, "delete", lambda: other.upsert([Chunk("b", "valve", "p")], parents=[Chunk("p", "new")]), after=True)
+    one.delete(["a"])
+    assert other.parents(["p"])["p"].text == "new"
+
+
+def test_a_vocabulary_is_written_whole(memory: QdrantEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.upsert(some(5))
+    memory.save_vocabulary(tmp_path / "words.json")
+    before = (tmp_path / "words.json").read_bytes()
+    whole = disk._write
+
+    def full(descriptor: int, data: Any) -> None:
+        whole(descriptor, data[:10])
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(disk, "_write", full)
+    memory.upsert(some(9))
+    with pytest.raises(OSError, match="no space"):
+        memory.save_vocabulary(tmp_path / "words.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["words.json"]
+    assert (tmp_path / "words.json").read_bytes() == before

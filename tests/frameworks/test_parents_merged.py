@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_text_splitters import RecursiveCharacterTextSplitter
 from llama_index.core import Document as LlamaDocument
 from llama_index.core.node_parser import HierarchicalNodeParser, get_leaf_nodes
 from llama_index.core.schema import BaseNode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
@@ -20,8 +19,8 @@ BOOK = " ".join(f"Sentence {at} tells of the pump number {at}." for at in range(
 HEADER = "State v. Smith, 2001"
 
 
-def recursive(size: int, overlap: int) -> RecursiveCharacterTextSplitter:
-    return RecursiveCharacterTextSplitter(
+def recursive(size: int, overlap: int) -> Any:
+    return pytest.importorskip("langchain_text_splitters").RecursiveCharacterTextSplitter(
         separators=[". "], keep_separator="end", chunk_size=size, chunk_overlap=overlap, add_start_index=True
     )
 

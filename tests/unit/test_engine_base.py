@@ -22,11 +22,14 @@ from voicevault_retrievers.engines.steps import Steps, Work, arun, asking, in_th
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, SearchError
 from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.lexical.formulas import BM25Plus, Lucene, Okapi, Robertson
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.testing import EngineConformance
 from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 from voicevault_retrievers.types import Chunk, Query, Vector
+
+ONE_AT_A_TIME = Mutex()
 
 
 class Shelf:
@@ -48,14 +51,16 @@ class MemoryEngine(Engine):
         self._shelves = shelves
 
     def _now(self, ask: Any) -> Any:
-        with self._mutex:
+        with ONE_AT_A_TIME:
             return ask()
 
     @property
     def shelf(self) -> Shelf:
-        if self.name not in self._shelves:
-            raise SearchError(f"there is no collection {self.name!r}")
-        return self._shelves[self.name]
+        found, recipe = self._shelves.get(self.name), self._recipe
+        if found is None or recipe is None or found.recipe != recipe.text():
+            self.forget()
+            raise SearchError(f"the collection {self.name!r} was removed or made anew: ask again")
+        return found
 
     @property
     def held(self) -> dict[str, Record]:
@@ -68,25 +73,33 @@ class MemoryEngine(Engine):
         yield lambda: self._shelves.setdefault(self.name, Shelf(recipe.text()))
 
     def _drop(self) -> Steps[None]:
-        yield lambda: self._shelves.pop(self.name)
+        yield lambda: self._shelves.pop(self.name, None)
 
     def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
         return asking(lambda: {one: self.held[one].digest for one in ids if one in self.held})
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        yield lambda: self.held.update((record.chunk.id, record) for record in records)
-        yield lambda: self.shelf.parents.update((parent.id, parent) for parent in parents)
+        yield lambda: self._put(records, parents)
+
+    def _put(self, records: Sequence[Record], parents: Sequence[Chunk]) -> None:
+        before = [self.held[record.chunk.id] for record in records if record.chunk.id in self.held]
+        self.held.update((record.chunk.id, record) for record in records)
+        self._leave(before)
+        self.shelf.parents.update((parent.id, parent) for parent in parents)
 
     def _remove(self, ids: Sequence[str]) -> Steps[int]:
         return asking(lambda: self._removed(ids))
 
     def _removed(self, ids: Sequence[str]) -> int:
         gone = [self.held.pop(one) for one in ids if one in self.held]
-        named = {record.chunk.parent_id for record in self.held.values()}
-        for record in gone:
-            if record.chunk.parent_id not in named:
-                self.shelf.parents.pop(record.chunk.parent_id or "", None)
+        self._leave(gone)
         return len(gone)
+
+    def _leave(self, gone: Sequence[Record]) -> None:
+        """Parents go with the last chunk that names them."""
+        named = {record.chunk.parent_id for record in self.held.values()}
+        for above in {record.chunk.parent_id for record in gone} - named - {None}:
+            self.shelf.parents.pop(str(above), None)
 
     def _count(self) -> Steps[int]:
         return asking(lambda: len(self.held))
@@ -358,7 +371,6 @@ def test_a_recipe_reads_what_it_says() -> None:
     assert Recipe.parse(recipe.text(), "kb") == recipe
     assert recipe.text() == Recipe.parse(recipe.text(), "kb").text()
     assert Recipe.of(None, None, {}).embedder is None
-    assert recipe.with_options({"ef": 2}).options == {"ef": 2}
     assert recipe.make_analyzer(None, "kb") == Analyzer("de")
     own = HashEmbedder(16)
     assert recipe.make_embedder(own, "kb") is own

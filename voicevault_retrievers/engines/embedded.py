@@ -12,6 +12,7 @@ from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, S
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.steps import Steps, asking
+from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.store import KnowledgeBase, remove
@@ -39,6 +40,11 @@ class EmbeddedEngine(Engine):
         return self._base
 
     def _now(self, ask: Any) -> Any:
+        made = self._recipe
+        if made is not None and self._recipe_text() != made.text():
+            self._close()
+            self.forget()
+            raise SearchError(f"knowledge base {self.name!r} was removed or made anew meanwhile: ask again")
         return ask()
 
     def _read_recipe(self) -> Steps[str | None]:

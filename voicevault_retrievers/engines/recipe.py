@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
@@ -79,10 +79,6 @@ class Recipe:
             embedding.check(self.embedder, given, name)
             return given
         return None if self.embedder is None else embedding.make(self.embedder, name)
-
-    def with_options(self, options: Mapping[str, Any]) -> Recipe:
-        """With other options."""
-        return replace(self, options=dict(options))
 
     def check_options(self, given: Mapping[str, Any], name: str) -> None:
         """Raises ConfigError where an option is given that differs from what the collection was made with."""

@@ -143,10 +143,13 @@ class Server(ABC):
         if not (yield from self._ready()):
             return self._given[1]
         recipe = self._recipe
-        if self._embedder is None and recipe is not None and recipe.embedder is not None:
-            made: Embedder | None = yield Work(partial(recipe.make_embedder, self._given[1], self.name))
-            with self._mutex:
-                self._embedder = self._embedder or made
+        if self._embedder is not None or recipe is None or recipe.embedder is None:
+            return self._embedder
+        made: Embedder | None = yield Work(partial(recipe.make_embedder, self._given[1], self.name))
+        with self._mutex:
+            if self._recipe is not recipe:  # the collection was made anew meanwhile
+                return made
+            self._embedder = self._embedder or made
         return self._embedder
 
     def exists(self) -> Steps[bool]:

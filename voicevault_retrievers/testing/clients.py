@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -94,8 +94,11 @@ class Client:
 class Collections:
     """Opens collections of names of their own; `end` removes them and closes every client."""
 
-    def __init__(self, connect: Connect, loop: asyncio.AbstractEventLoop | None, folder: Path) -> None:
+    def __init__(
+        self, connect: Connect, loop: asyncio.AbstractEventLoop | None, folder: Path, *, alone: bool = False
+    ) -> None:
         self._connect = connect
+        self._alone = alone
         self._loop = loop
         self._folder = folder
         self._clients: list[Client] = []
@@ -111,6 +114,15 @@ class Collections:
         """Another client of the same collection; the first is closed, for some engines have one at a time."""
         client.close()
         return self(client.name, **options)
+
+    @contextmanager
+    def meanwhile(self, client: Client, **options: Any) -> Iterator[Client]:
+        """Another client of the same collection, beside the first, which is closed only where one at a time can be."""
+        if self._alone:
+            client.close()
+        other = self(client.name, **options)
+        yield other
+        other.close()
 
     def base(self, chunks: Iterable[Chunk] = (), **options: Any) -> KnowledgeBase:
         """A knowledge base that holds these chunks."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.keyword_search import Keywords
+from voicevault_retrievers.testing.others import Others
 from voicevault_retrievers.testing.recipes import Recipes
 from voicevault_retrievers.testing.together import Together
 from voicevault_retrievers.testing.vector_search import Vectors
 from voicevault_retrievers.testing.writing import Writing
 
 
-class EngineConformance(Recipes, Writing, Keywords, Vectors, Filters, Together):
+class EngineConformance(Recipes, Writing, Keywords, Vectors, Filters, Together, Others):
     """The tests of an `Engine`: derive from it, and give the fixture `connect`.
 
         class TestMine(EngineConformance):
@@ -21,5 +22,6 @@ class EngineConformance(Recipes, Writing, Keywords, Vectors, Filters, Together):
                 return lambda name, **options: MyEngine(name, path=folder, **options)
 
     `connect` makes an engine of a collection's name (letters, digits and underscores) and the options of `Engine`.
-    What the engine's `capabilities` leave open is held to what the class says: `recall`, `tau` and `ties_at_k`.
+    What the engine's `capabilities` leave open is held to what the class says: `recall`, `tau`,
+    `ties_at_k` and `alone`.
     """

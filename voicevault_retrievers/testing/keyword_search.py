@@ -20,6 +20,12 @@ from voicevault_retrievers.types import Chunk, Query, Variant
 
 FORMULAS = [Lucene(), Lucene(0.9, 0.4), Okapi(), Robertson(), ATIRE(), BM25L(), BM25Plus()]
 ALL = 1000
+HIDDEN = {
+    "de": (["ich habe die Pumpe im Hafen geprüft, und sie war nicht undicht"], ["ich", "die", "war", "hat"]),
+    "fr": (["la pompe du port a été vérifiée hier, et elle ne fuit pas dans les eaux"], ["la", "du", "les", "pas"]),
+    "zh": (["浮标的电池每年检查两次"], ["的", "pump"]),
+}
+"""Chunks that are not seen, and words that are stopwords of their language and not of English."""
 
 
 class Keywords(Suite):
@@ -121,6 +127,39 @@ class Keywords(Suite):
         base.delete(where={"l": "de"})
         for word in words:
             self.same_scores(client, base, word, record_property)
+
+    @pytest.mark.parametrize("language", HIDDEN)
+    def test_the_language_of_hidden_chunks_changes_nothing(self, collections: Collections, language: str) -> None:
+        texts, words = HIDDEN[language]
+        seen = {"seen": True}
+        english = [
+            Chunk(f"e{at}", f"the pump of the harbour was checked {at}, {word.lower()} {word.upper()}", None, seen)
+            for at, word in enumerate(words)
+        ]
+        hidden = [Chunk(f"h{at}", text, None, {"seen": False}) for at, text in enumerate(texts)]
+        both, alone = collections(embedder=WordEmbedder(), analyzer=AUTO), fill(collections, english)
+        both.upsert([*english, *hidden])
+        for word in (*words, *(word.upper() for word in words), *(f"{word} pump" for word in words)):
+            query = Query(word, require=seen)
+            try:
+                found = both.bm25(query, 9)
+            except FilterNotSupportedError:
+                if both.engine.capabilities.exact_keywords:
+                    raise
+                continue
+            for name, expected in (
+                ("the same chunks, all seen", alone.client.bm25(query, 9)),
+                ("no filter", alone.client.bm25(word, 9)),
+                ("a knowledge base of them", alone.base.bm25().search(word, 9)),
+            ):
+                alike(found, expected, f"bm25 of {word!r} over a hidden chunk, beside {name}", EXACT)
+            scores = both.engine.bm25().scores(query, [chunk.id for chunk in (*english, *hidden)])
+            equal(scores, alone.client.engine.bm25().scores(query, [c.id for c in english]), f"scores of {word!r}")
+        both.delete(where=seen)
+        both.upsert(english)
+        if both.engine.capabilities.exact_keywords:
+            query = Query(words[0].upper(), require=seen)
+            alike(both.bm25(query, 9), alone.client.bm25(query, 9), "bm25 after chunks were put in again", EXACT)
 
     @pytest.mark.parametrize("formula", FORMULAS, ids=repr)
     def test_a_formula_scores_alike_or_is_refused(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, RetrievalError
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.testing.clients import Client, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of
 from voicevault_retrievers.testing.expect import equal, held, refused, that
@@ -128,18 +128,3 @@ class Recipes(Suite):
         other = collections.again(client, embedder=WordEmbedder(9), analyzer=Analyzer("en"))
         other.upsert(chunks_of("en", 4))
         equal(other.count(), 4, "count of the collection made anew")
-
-    def test_collection_that_another_client_removed(self, collections: Collections) -> None:
-        client = collections(embedder=WordEmbedder(), analyzer=AUTO)
-        client.upsert(chunks_of("en", 20))
-        client.close()
-        remover = collections(client.name, embedder=WordEmbedder(), analyzer=AUTO)
-        remover.clear()
-        remover.close()
-        try:
-            found: object = client.bm25("pump", 5).ids
-        except RetrievalError as error:
-            found = error
-        that(found == () or isinstance(found, RetrievalError), f"what is gone was found: {found}")
-        client.engine.forget()
-        is_empty(client, "a collection that another client removed")

@@ -41,6 +41,9 @@ class Suite:
     ties_at_k: ClassVar[bool] = True
     """Whether the k best end with the lowest ids where more chunks have the last one's score."""
 
+    alone: ClassVar[bool] = False
+    """Whether only one client at a time can have a collection open, as where it is a folder that is locked."""
+
     threads_ending: ClassVar[int] = 1
     """How many threads of an engine's own client may still be ending when `close` returns."""
 
@@ -77,7 +80,7 @@ class Suite:
         self, connect: Connect, way: asyncio.AbstractEventLoop | None, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[Collections]:
         """Opens collections, both ways; each is gone when the test ends."""
-        made = Collections(connect, way, tmp_path_factory.mktemp("bases"))
+        made = Collections(connect, way, tmp_path_factory.mktemp("bases"), alone=self.alone)
         yield made
         made.end()
 

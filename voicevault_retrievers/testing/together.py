@@ -7,7 +7,8 @@ import gc
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,20 +187,32 @@ def at_once(
     client: Client, functions: Sequence[Callable[[Engine], None]], tasks: Sequence[Callable[[Engine], Any]]
 ) -> None:
     """Run functions in threads of their own, or as many tasks; raises the first error."""
-    if client.loop is not None:
+    engine = client.engine
+    simultaneously(
+        client.loop, [partial(function, engine) for function in functions], [partial(task, engine) for task in tasks]
+    )
+
+
+def simultaneously(
+    loop: asyncio.AbstractEventLoop | None,
+    functions: Sequence[Callable[[], object]],
+    tasks: Sequence[Callable[[], Awaitable[object]]],
+) -> None:
+    """Call functions in threads of their own, or, with an event loop, as many tasks on it; raises the first error."""
+    if loop is not None:
 
         async def all_tasks() -> None:
-            await asyncio.gather(*(task(client.engine) for task in tasks))
+            await asyncio.gather(*(task() for task in tasks))
 
-        client.loop.run_until_complete(all_tasks())
+        loop.run_until_complete(all_tasks())
         return
     errors: list[BaseException] = []
     together = threading.Barrier(len(functions))
 
-    def work(function: Callable[[Engine], None]) -> None:
+    def work(function: Callable[[], object]) -> None:
         try:
             together.wait()
-            function(client.engine)
+            function()
         except BaseException as error:  # noqa: BLE001 - raised in the test's own thread
             errors.append(error)
 

@@ -192,7 +192,8 @@ class Writing(Suite):
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)
         client.upsert(chunks_of("en", 5))
         wrong: list[tuple[Any, dict[str, Any]]] = [
-            ((), {}), ((["a"],), {"where": {"a": 1}}), ((), {"where": {}}), (("en-00001",), {}),
+            ((), {}), ((["a"],), {"where": {"a": 1}}), ((), {"where": {}}), (("en-00001",), {}), ((), {"where": "x"}),
+            ((), {"where": [{"page": 1}]}), ((), {"where": {"page": {"$near": 1}}}),
         ]  # fmt: skip
         for arguments, options in wrong:
             with pytest.raises(ConfigError):
@@ -232,6 +233,9 @@ class Writing(Suite):
         equal(told, [(BATCH, count), (2 * BATCH, count), (count, count)], "progress")
         equal(embedder.asked, [], "texts embedded though vectors were given")
         equal(client.count(), count, "count")
+        for wrong in (0, -1, True, 1.5):
+            with pytest.raises(ConfigError):
+                refused(list(client.engine.stored(wrong)), f"stored({wrong!r})")  # type: ignore[arg-type]  # it is refused
         for size in (100, BATCH, count, 5 * BATCH):
             entries = list(client.engine.stored(size))
             equal(sorted(e.id for e in entries), [c.id for c in chunks], f"ids in pages of {size}")
@@ -288,6 +292,40 @@ class Writing(Suite):
         changed = [replace(parent, text=f"{parent.text} changed") for parent in parents]
         equal(client.upsert(chunks, parents=changed), Written(unchanged=len(chunks)), "written")
         held(client.parents(p.id for p in parents), changed, client.name)
+
+    @pytest.mark.parametrize("above", ["another", None])
+    def test_a_parent_goes_when_its_last_chunk_is_given_another(
+        self, collections: Collections, above: str | None
+    ) -> None:
+        client = collections(embedder=WordEmbedder(), analyzer=AUTO)
+        old, new = Chunk("old", "a parent"), [Chunk("another", "another parent")] if above else []
+        chunks = [Chunk(f"c{at}", "pump", "old") for at in range(2)]
+        client.upsert(chunks, parents=[old])
+        changed = [replace(chunk, parent_id=above) for chunk in chunks]
+        client.upsert(changed[:1], parents=new)
+        held(client.parents(["old", "another"]), [old, *new], client.name)
+        client.upsert(changed[1:])
+        held(client.parents(["old", "another"]), new, client.name)
+        held(client.get(["c0", "c1"]), changed, client.name)
+        client.upsert(chunks[:1], parents=[old])
+        held(client.parents(["old", "another"]), [old, *new], client.name)
+
+    def test_a_parent_that_no_chunk_has_named_stays(self, collections: Collections) -> None:
+        client = collections(embedder=WordEmbedder(), analyzer=AUTO)
+        lone, own = Chunk("lone", "a parent put in alone"), Chunk("own", "a parent of chunks")
+        client.upsert([], parents=[lone])
+        chunks = [*(Chunk(f"c{at}", "pump", "own", {"at": at}) for at in range(4)), Chunk("bare", "pump")]
+        client.upsert(chunks, parents=[own])
+        held(client.parents(["lone", "own"]), [lone, own], client.name)
+        client.delete(["c0", "bare", "lone"])
+        client.delete(where={"at": 1})
+        client.upsert([replace(chunks[2], parent_id=None)])
+        held(client.parents(["lone", "own"]), [lone, own], client.name)
+        client.delete(["c2", "c3"])
+        held(client.parents(["lone", "own"]), [lone], client.name)
+        client.upsert([Chunk("late", "pump", "lone")])
+        client.delete(["late"])
+        equal(client.parents(["lone"]), {}, "a parent whose only chunk was deleted")
 
     def test_a_chunk_and_a_parent_may_have_one_id(self, collections: Collections) -> None:
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
+from voicevault_retrievers.engines.steps import in_thread
 from voicevault_retrievers.errors import SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
@@ -37,7 +39,7 @@ class Place(NamedTuple):
     metadata: Mapping[str, Any]
 
 
-OPERATIONS = ("count", "delete", "get", "query", "upsert")
+OPERATIONS = ("add", "count", "delete", "get", "query", "upsert")
 
 
 class GoneError(SearchNotAvailableError):
@@ -52,8 +54,6 @@ class HttpChroma:
     answer; None waits.
     """
 
-    native_async = True
-
     def __init__(
         self, url: str, *, timeout: float | None, token: str | None = None, tenant: str, database: str
     ) -> None:
@@ -62,32 +62,42 @@ class HttpChroma:
         headers = {} if token is None else {"x-chroma-token": token}
         self._options: dict[str, Any] = {"timeout": timeout, "headers": headers}
         self._timeout = timeout
+        self._preparing = Mutex()
+        self._verify: Any = None
         self._mutex = Mutex()
         self._client: Any = None
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
     def ask(self, ask: Ask) -> Any:
         """The answer."""
+        self._prepare()
         with self._mutex:
             if self._client is None:
-                self._client = require("httpx", extra="chroma").Client(**self._options)
+                self._client = require("httpx", extra="chroma").Client(verify=self._verify, **self._options)
             client = self._client
         try:
             return self._answer(ask, client.request(*self._line(ask), json=_body(ask)))
+        except SearchError:
+            raise
         except Exception as error:
-            raise self._mapped(error) from error
+            raise self._mapped(ask, error, client.is_closed) from error
 
     async def aask(self, ask: Ask) -> Any:
         """`ask` on the running event loop."""
         loop = asyncio.get_running_loop()
+        if self._verify is None:
+            await in_thread(self._prepare)
         with self._mutex:
             client = self._loops.get(loop)
             if client is None:
-                client = self._loops[loop] = require("httpx", extra="chroma").AsyncClient(**self._options)
+                made = require("httpx", extra="chroma").AsyncClient(verify=self._verify, **self._options)
+                client = self._loops[loop] = made
         try:
             return self._answer(ask, await client.request(*self._line(ask), json=_body(ask)))
+        except SearchError:
+            raise
         except Exception as error:
-            raise self._mapped(error) from error
+            raise self._mapped(ask, error, client.is_closed) from error
 
     def close(self) -> None:
         """Close the connections of threads."""
@@ -102,6 +112,13 @@ class HttpChroma:
             client = self._loops.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.aclose()
+
+    def _prepare(self) -> None:
+        """Load the client's modules and the certificates, once: an event loop is not to wait for that."""
+        with self._preparing:
+            if self._verify is None:
+                require("httpcore", extra="chroma")  # which httpx loads when a client is made
+                self._verify = require("httpx", extra="chroma").create_ssl_context()
 
     def _line(self, ask: Ask) -> tuple[str, str]:
         """The method and the address of a request."""
@@ -139,7 +156,7 @@ class HttpChroma:
             return SearchNotAvailableError(told)
         return SearchError(told)
 
-    def _mapped(self, error: Exception) -> Exception:
+    def _mapped(self, ask: Ask, error: Exception, closed: bool) -> SearchError:
         httpx = require("httpx", extra="chroma")
         if isinstance(error, httpx.ConnectTimeout):
             return SearchNotAvailableError(f"Chroma at {self.url} cannot be reached within {self._timeout} s")
@@ -147,9 +164,9 @@ class HttpChroma:
             return SearchTimeoutError(f"Chroma at {self.url} did not answer within {self._timeout} s")
         if isinstance(error, httpx.TransportError | httpx.InvalidURL):
             return SearchNotAvailableError(f"Chroma at {self.url} cannot be reached: {error!r}")
-        if isinstance(error, ValueError) and not isinstance(error, SearchError):
-            return SearchError(f"Chroma at {self.url} gives no answer that can be read: {error}")
-        return error
+        if closed:
+            return SearchNotAvailableError(f"the connections to Chroma at {self.url} were closed meanwhile: ask again")
+        return SearchError(f"Chroma at {self.url} gives no answer to {ask.operation} that can be read: {error!r}")
 
     def __repr__(self) -> str:
         return self.url
@@ -157,8 +174,6 @@ class HttpChroma:
 
 class LocalChroma:
     """A Chroma in a folder, opened in this process; no other may write to it while it is open."""
-
-    native_async = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -176,8 +191,8 @@ class LocalChroma:
             raise self._mapped(ask, error) from error
 
     async def aask(self, ask: Ask) -> Any:
-        """Never asked: an embedded Chroma is waited for in a thread."""
-        raise SearchError("an embedded Chroma is asked in a thread")
+        """`ask` in a worker thread."""
+        return await in_thread(partial(self.ask, ask))
 
     def close(self) -> None:
         """Close the folder; it is open as long as another client of this process has it open."""
@@ -224,8 +239,10 @@ class LocalChroma:
                 self._client = chromadb.PersistentClient(path=str(self.folder), settings=settings)
             return self._client
 
-    def _mapped(self, ask: Ask, error: Exception) -> Exception:
+    def _mapped(self, ask: Ask, error: Exception) -> SearchError:
         errors = require("chromadb.errors", extra="chroma")
+        if self._client is None:
+            return SearchNotAvailableError(f"Chroma in {self.folder} was closed meanwhile: ask again")
         told = f"Chroma in {self.folder} fails at {ask.operation} of {ask.name!r}: {error}"
         return GoneError(told) if isinstance(error, errors.NotFoundError) else SearchError(told)
 

@@ -9,32 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
-from uuid import uuid4
 
 import numpy as np
 
-from voicevault_retrievers.engines.chroma.clients import Ask, GoneError, HttpChroma, LocalChroma, Place
-from voicevault_retrievers.engines.chroma.records import (
-    NO_VECTOR,
-    PARENT_KEY,
-    id_of,
-    key_of,
-    native,
-    packed,
-    private_of,
-    replacing,
-    requests,
-    row_of,
-    terms_of,
-    text_of,
-    unpacked,
-)
-from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.checks import header
+from voicevault_retrievers.engines.chroma.clients import Ask, HttpChroma, LocalChroma, Place
+from voicevault_retrievers.engines.chroma.collection import OPEN, PAGE, PARENTS, STATE, ChromaCollection, replaced
+from voicevault_retrievers.engines.chroma.records import id_of, native, terms_of
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
-from voicevault_retrievers.engines.languages import MAX_CONDITIONS, nothing_passes
-from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.records import Capabilities, Record, Stored, Written
-from voicevault_retrievers.engines.steps import Steps, Work, in_thread
+from voicevault_retrievers.engines.languages import nothing_passes
+from voicevault_retrievers.engines.records import Capabilities
+from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.lexical.index import LexicalIndex
@@ -45,15 +30,6 @@ from voicevault_retrievers.text.analyzed import Analyzed
 from voicevault_retrievers.text.analyzer import AUTO
 from voicevault_retrievers.types import Chunk, Vector
 
-RECIPE, STATE, OPEN = "voicevault_recipe", "voicevault_state", "voicevault_open"
-CHUNKS, LENGTH = "voicevault_chunks", "voicevault_length"
-"""What the collection's own metadata have: how it was made; a name for what it holds, another after each write;
-whether a write is under way; how many chunks have been written in all, and how many terms."""
-
-PARENTS = ".voicevault.parents"
-"""What the collection of the parents has behind the name."""
-
-PAGE = 1000
 FEW = 100
 """So many chunks are compared one by one where a filter leaves no more: Chroma's graph of neighbours may miss them."""
 
@@ -71,7 +47,7 @@ class _Held(NamedTuple):
     lexical: LexicalIndex
 
 
-class ChromaEngine(Engine):
+class ChromaEngine(ChromaCollection):
     """The collection of this name in a Chroma: at the `url` of a server, or in the folder `path`; see `Engine`.
 
     Its vectors are searched by Chroma, which may miss near neighbours; equally near ones come by ascending id, but for
@@ -106,16 +82,16 @@ class ChromaEngine(Engine):
         if (url is None) == (path is None):
             raise ConfigError("say where the Chroma is: by the url of a server, or the path of a folder")
         self._where: dict[str, Any] = {"path": path}
-        self._client: HttpChroma | LocalChroma
         if url is not None:
             if not re.fullmatch(r"https?://[^/@?#]+", url):
                 raise ConfigError("the url of a Chroma is like http://localhost:8000; a token is given as token=")
+            if token is not None:
+                header("token", token)
             self._where = {"url": url, "token": token, "tenant": tenant, "database": database}
             self._client = HttpChroma(url, timeout=self.timeout, token=token, tenant=tenant, database=database)
         else:
             self._client = LocalChroma(Path(path or "").absolute())
             self.capabilities = replace(self.capabilities, native_async=False)
-        self._id: str | None = None
         self._held: _Held | None = None
 
     def sibling(self, suffix: str, **options: Any) -> ChromaEngine:
@@ -127,197 +103,17 @@ class ChromaEngine(Engine):
         }
         return ChromaEngine(self.name + suffix, **{**self._where, **given, **options})
 
-    def _close(self) -> None:
-        self._client.close()
-
-    async def _aclose(self) -> None:
-        await self._client.aclose()
-
     def forget(self) -> None:
         super().forget()
         with self._mutex:
-            self._id = self._held = None
-
-    def _now(self, ask: Any) -> Any:
-        return self._client.ask(ask)
-
-    async def _later(self, ask: Any) -> Any:
-        if self._client.native_async:
-            return await self._client.aask(ask)
-        return await in_thread(partial(self._now, ask))
-
-    # The collection.
-
-    def _read_recipe(self) -> Steps[str | None]:
-        place: Place | None = yield Ask("find", self.name)
-        if place is None:
-            return None
-        with self._mutex:
-            self._id = place.id
-        return str(place.metadata.get(RECIPE, ""))
-
-    def _create(self, recipe: Recipe) -> Steps[None]:
-        metadata = {RECIPE: recipe.text(), STATE: uuid4().hex, OPEN: False, CHUNKS: 0, LENGTH: 0}
-        yield Ask("create", self.name, options={"metadata": metadata})
-
-    def _drop(self) -> Steps[None]:
-        yield Ask("drop", self.name + PARENTS)
-        yield Ask("drop", self.name)
-
-    def _here(self, create: bool = False) -> Steps[Place | None]:
-        """The collection as it is now; `create` makes it again, as it was, where it is gone.
-
-        Raises GoneError where it is to be written to and another, made in another way, has taken its place.
-        """
-        place: Place | None = yield Ask("find", self.name)
-        if place is None and create and self._recipe is not None:
-            yield from self._create(self._recipe)
-            place = yield Ask("find", self.name)
-        if place is None or place.id == self._id:
-            return place
-        if Recipe.parse(str(place.metadata.get(RECIPE, "")), self.name) != self._recipe:
-            self.forget()
-            if create:
-                raise _replaced(self.name)
-            yield from self._ready()
-        with self._mutex:
-            self._id = place.id
-        return place
-
-    # What is written.
-
-    def _upserting(self, chunks: Any, vectors: Any, parents: Any, progress: Any) -> Steps[Written]:
-        written = yield from super()._upserting(chunks, vectors, parents, progress)
-        place: Place | None = None if self._recipe is None else (yield Ask("find", self.name))
-        if place is not None and place.metadata.get(OPEN):  # left so by a writer that was killed
-            yield _marked(place, self.name, open=False)
-        return written
-
-    def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
-        place = yield from self._here(create=True)
-        if place is None:
-            return {}
-        got = yield from self._rows(place, ids, ["metadatas"])
-        rows = zip(got["ids"], got["metadatas"], strict=True)
-        return {id_of(key): str(private_of(key, row, self.name)["digest"]) for key, row in rows}
-
-    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        place = yield from self._here(create=True)
-        if place is None:
-            raise GoneError(f"the collection {self.name!r} is removed as soon as it is made: ask again")
-        if parents:
-            yield from self._write_parents(parents)
-        if not records:
-            return
-        yield _marked(place, self.name, open=True)
-        chunks = int(place.metadata.get(CHUNKS, 0)) + len(records)
-        length = int(place.metadata.get(LENGTH, 0)) + sum(record.length for record in records)
-        for part in requests(records):
-            held = yield from self._rows(place, [record.chunk.id for record in part], ["metadatas"])
-            before = dict(zip(held["ids"], held["metadatas"], strict=True))
-            rows = [
-                replacing(row_of(record, length / chunks), before.get(key_of(record.chunk.id)) or {}) for record in part
-            ]
-            vectors = [list(NO_VECTOR) if r.vector is None else r.vector.tolist() for r in part]
-            yield self._put(place.key, [record.chunk for record in part], vectors, rows)
-        yield _marked(place, self.name, open=False, chunks=chunks, length=length)
-
-    def _write_parents(self, parents: Sequence[Chunk]) -> Steps[None]:
-        yield Ask("create", self.name + PARENTS, options={"metadata": {"voicevault_parents_of": self.name}})
-        place: Place | None = yield Ask("find", self.name + PARENTS)
-        if place is None:
-            raise GoneError(f"the parents of {self.name!r} are removed as soon as they are made: ask again")
-        yield self._put(place.key, parents, [list(NO_VECTOR)] * len(parents), [packed(parent) for parent in parents])
-
-    def _put(self, key: Any, chunks: Sequence[Chunk], vectors: Sequence[Any], rows: Sequence[Any]) -> Ask:
-        options = {
-            "ids": [key_of(chunk.id) for chunk in chunks],
-            "embeddings": vectors,
-            "documents": [text_of(chunk) for chunk in chunks],
-            "metadatas": rows,
-        }
-        return Ask("upsert", self.name, key, options)
-
-    def _remove(self, ids: Sequence[str]) -> Steps[int]:
-        place = yield from self._here()
-        if place is None:
-            return 0
-        got = yield from self._rows(place, ids, ["metadatas"])
-        if not got["ids"]:
-            return 0
-        yield _marked(place, self.name, open=True)
-        yield Ask("delete", self.name, place.key, {"ids": got["ids"]})
-        yield _marked(place, self.name, open=False)
-        parents = {row[PARENT_KEY] for row in got["metadatas"] if PARENT_KEY in row}
-        yield from self._remove_parents(place, sorted(parents))
-        return len(got["ids"])
-
-    def _remove_parents(self, place: Place, parents: Sequence[str]) -> Steps[None]:
-        """Those that no chunk names."""
-        held: Place | None = (yield Ask("find", self.name + PARENTS)) if parents else None
-        for start in range(0, len(parents) if held else 0, MAX_CONDITIONS):
-            some = list(parents[start : start + MAX_CONDITIONS])
-            where = {PARENT_KEY: {"$in": some}}
-            got = yield Ask("get", self.name, place.key, {"where": where, "include": ["metadatas"]})
-            left = sorted({*some} - {row[PARENT_KEY] for row in got["metadatas"]})
-            if held and left:
-                yield Ask("delete", self.name + PARENTS, held.key, {"ids": left})
-
-    # What is read.
-
-    def _count(self) -> Steps[int]:
-        place = yield from self._here()
-        return 0 if place is None else int((yield Ask("count", self.name, place.key)))
-
-    def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
-        place: Place | None = (yield Ask("find", self.name + PARENTS)) if parents else (yield from self._here())
-        if place is None:
-            return {}
-        got = yield from self._rows(place, ids, ["documents", "metadatas"])
-        return {chunk.id: chunk for chunk in self._chunks(got["ids"], got["documents"], got["metadatas"])}
-
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
-        place = yield from self._here()
-        if place is None:
-            return (), None
-        start = int(cursor or 0)
-        got = yield Ask("get", self.name, place.key, {"limit": limit, "offset": start, "include": ["metadatas"]})
-        rows = zip(got["ids"], got["metadatas"], strict=True)
-        page = [Stored(id_of(key), str(private_of(key, row, self.name)["digest"])) for key, row in rows]
-        return page, start + limit if len(page) == limit else None
-
-    def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
-        place = yield from self._here()
-        if place is None or self._recipe is None or self._recipe.embedder is None or not ids:
-            return {}
-        got = yield from self._rows(place, ids, ["embeddings"])
-        if not got["ids"]:
-            return {}
-        rows = np.asarray(got["embeddings"], dtype=np.float32)
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        rows /= np.where(lengths, lengths, 1)
-        return dict(zip(map(id_of, got["ids"]), rows, strict=True))
-
-    def _rows(self, place: Place, ids: Sequence[str], include: Sequence[str]) -> Steps[Any]:
-        """The rows of given chunks that are here, of each what is named."""
-        wanted = list(dict.fromkeys(map(key_of, ids)))
-        found: dict[str, list[Any]] = {name: [] for name in ("ids", *include)}
-        for start in range(0, len(wanted), PAGE):
-            options = {"ids": wanted[start : start + PAGE], "include": list(include)}
-            got = yield Ask("get", self.name, place.key, options)
-            for name, rows in found.items():
-                rows.extend(got[name])
-        return found
-
-    def _chunks(self, keys: Sequence[str], texts: Sequence[Any], rows: Sequence[Any]) -> list[Chunk]:
-        return [unpacked(*one, self.name) for one in zip(keys, texts, rows, strict=True)]
+            self._held = None
 
     # What is searched.
 
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
         wanted = both(require, where)
         passes = compile_filter(wanted)
-        place = yield from self._here()
+        place = yield from self._here(same=True)
         if place is None or k <= 0 or nothing_passes(wanted):
             return []
         told = native(wanted)
@@ -394,7 +190,7 @@ class ChromaEngine(Engine):
         before = self._recipe
         index = yield from self._index()
         if index is not None and self._recipe != before:
-            raise _replaced(self.name)
+            raise replaced(self.name)
         return index
 
     def _index(self) -> Steps[LexicalIndex | None]:
@@ -474,22 +270,11 @@ def at(
     return ChromaEngine(unquote(name), url=url, **{"token": token, **given})
 
 
-def _replaced(name: str) -> GoneError:
-    return GoneError(f"the collection {name!r} has been replaced by another meanwhile: ask again")
-
-
 def _wrong() -> ConfigError:
     return ConfigError(
         "the address of a Chroma collection is like chroma://host:8000/COLLECTION, with a token before the host as "
         "token@ and ?tenant=...&database=... behind, or chroma+file:///FOLDER/COLLECTION"
     )
-
-
-def _marked(place: Place, name: str, *, open: bool, chunks: int | None = None, length: int | None = None) -> Ask:
-    """The collection's metadata with another name for what it holds."""
-    said = {CHUNKS: chunks, LENGTH: length}
-    own = {**place.metadata, **{key: value for key, value in said.items() if value is not None}}
-    return Ask("mark", name, place.key, {"metadata": {**own, STATE: uuid4().hex, OPEN: open}})
 
 
 def _built(found: Mapping[str, tuple[Chunk, Sequence[str]]]) -> LexicalIndex:

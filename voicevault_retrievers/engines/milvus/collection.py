@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -19,7 +19,7 @@ from voicevault_retrievers.engines.milvus.language import Milvus
 from voicevault_retrievers.engines.milvus.rows import Row
 from voicevault_retrievers.engines.milvus.scoring import all_of
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.extras import require as required
 from voicevault_retrievers.filters import Filter
@@ -43,7 +43,7 @@ class MilvusCollection(Engine):
         super().__init__(name, options=fixed, **options)
         self.place = place
         self._main = schema.checked_name(name)
-        self._side = f"{self._main}__side"
+        self._side = self._main + schema.SIDE
         self._connection = Connection(place, self.timeout)
         self._lite = place.file is not None
         self._language = Milvus()
@@ -85,12 +85,22 @@ class MilvusCollection(Engine):
     def _read_recipe(self) -> Steps[str | None]:
         if not (yield ask("has_collection", collection_name=self._main)):
             return None
-        told = yield ask("describe_collection", collection_name=self._main)
-        text = dict(told.get("properties") or {}).get(schema.RECIPE) or told.get("description") or ""
+        text = yield from self._made_with()
         if text:
             self._lite = str((yield ask("get_server_version"))).startswith("milvus_lite")
             yield from self._load(Recipe.parse(text, self.name))
         return text
+
+    def _made_with(self) -> Steps[str]:
+        told = yield ask("describe_collection", collection_name=self._main)
+        return dict(told.get("properties") or {}).get(schema.RECIPE) or told.get("description") or ""
+
+    def _as_known(self) -> Steps[None]:
+        """Raises SearchError where the collection is another now, which was made in another way."""
+        recipe = self._recipe
+        if recipe is None or Recipe.parse((yield from self._made_with()), self.name) != recipe:
+            self.forget()
+            raise SearchError(f"the collection {self.name!r} of Milvus was replaced meanwhile: ask again")
 
     def _create(self, recipe: Recipe) -> Steps[None]:
         milvus = required("pymilvus", extra="milvus")
@@ -117,6 +127,8 @@ class MilvusCollection(Engine):
             (self._side, schema.side_indexes_of(milvus)),
             (self._main, schema.indexes_of(milvus, dimension, index, columns=not self._lite)),
         )
+        if not (yield ask("has_collection", collection_name=self._side)):  # a drop was broken off
+            yield from self._make(self._side, schema.side_fields_of(milvus), {})
         for name, indexes in wanted:
             held = set((yield ask("list_indexes", collection_name=name)))
             for one in indexes:
@@ -134,35 +146,66 @@ class MilvusCollection(Engine):
                 raise
 
     def _drop(self) -> Steps[None]:
+        yield ask("drop_collection", collection_name=self._side)  # first, so that no parents are left for the next
         yield ask("drop_collection", collection_name=self._main)
-        yield ask("drop_collection", collection_name=self._side)
 
     # Writing.
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        above = [{"pk": key_of(parent.id), "pieces": rows.pieces(parent), "vector": [1.0, 0.0]} for parent in parents]
-        below = [rows.row(record) for record in records]
+        above: list[dict[str, Any]] = yield Work(lambda: [rows.parent_row(parent) for parent in parents])
+        below: list[dict[str, Any]] = yield Work(lambda: [rows.row(record) for record in records])
+        yield from self._as_known()
+        held = yield from self._by_ids([record.chunk.id for record in records], ["parent"])
         for batch in _batches(above):
             yield ask("upsert", collection_name=self._side, data=batch)
         yield from self._stir()
         for batch in _batches(below):
             yield ask("upsert", collection_name=self._main, data=batch)
         yield from self._stir()
+        kept = {row["parent"] for row in below} | {row["pk"] for row in above}
+        yield from self._tidy({found["parent"] for found in held.values()} - kept)
 
     def _remove(self, ids: Sequence[str]) -> Steps[int]:
-        held = yield ask(
-            "get", collection_name=self._main, ids=[key_of(one) for one in ids], output_fields=["pk", "parent"]
-        )
+        held = yield from self._by_ids(ids, ["parent"])
         if not held:
             return 0
         yield from self._stir()
-        yield ask("delete", collection_name=self._main, ids=[found["pk"] for found in held])
+        yield ask("delete", collection_name=self._main, ids=[found["pk"] for found in held.values()])
         yield from self._stir()
-        for parent in sorted({found["parent"] for found in held} - {""}):
-            clause = f'parent == "{parent}"'
-            if not (yield ask("query", collection_name=self._main, filter=clause, limit=1, output_fields=["pk"])):
-                yield ask("delete", collection_name=self._side, ids=[parent])
+        yield from self._tidy({found["parent"] for found in held.values()})
         return len(held)
+
+    def _tidy(self, parents: Set[str]) -> Steps[None]:
+        """Remove those of the parents that no chunk names; one that a chunk names again meanwhile is put back."""
+        orphans = parents - {""} - (yield from self._named(parents - {""}))
+        if not orphans:
+            return
+        kept = yield ask("get", collection_name=self._side, ids=sorted(orphans), output_fields=["pk", "pieces"])
+        if not kept:
+            return
+        yield ask("delete", collection_name=self._side, ids=[found["pk"] for found in kept])
+        again = yield from self._named(orphans)
+        back = [{**rows.NOT_SEARCHED, **found} for found in kept if found["pk"] in again]
+        for batch in _batches(back):
+            yield ask("upsert", collection_name=self._side, data=batch)
+
+    def _named(self, parents: Set[str]) -> Steps[set[str]]:
+        """Those of the parents that chunks name."""
+        left, found = set(parents), set[str]()
+        while left:
+            keys = ", ".join(f'"{one}"' for one in sorted(left))
+            page = yield ask(
+                "query",
+                collection_name=self._main,
+                filter=f"parent in [{keys}]",
+                limit=PAGE,
+                output_fields=["parent"],
+            )
+            if not page:
+                break
+            found |= {one["parent"] for one in page}
+            left -= found
+        return found
 
     def _stir(self) -> Steps[None]:
         """Give the collection another version, so that nobody uses what was counted before."""
@@ -180,11 +223,15 @@ class MilvusCollection(Engine):
 
     def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
         held = yield from self._by_ids(ids, ["pieces"], self._side if parents else self._main)
-        return {one: rows.chunk_of(found, self.name) for one, found in held.items()}
+        chunks: Mapping[str, Chunk] = yield Work(
+            lambda: {one: rows.chunk_of(found, self.name) for one, found in held.items()}
+        )
+        return chunks
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
         if self._recipe is None or self._recipe.embedder is None:
             return {}
+        yield from self._as_known()
         held = yield from self._by_ids(ids, ["vector"])
         return {one: np.asarray(found["vector"], dtype=np.float32) for one, found in held.items()}
 

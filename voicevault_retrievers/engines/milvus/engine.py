@@ -12,7 +12,6 @@ and checked here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,8 +29,8 @@ from voicevault_retrievers.engines.milvus.connection import Place, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED, bit, tag, term_number
 from voicevault_retrievers.engines.milvus.fused import MilvusFused
 from voicevault_retrievers.engines.milvus.rows import Row
-from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, Scored, Sum, Totals, all_of, having
-from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, Scored, Sum, Totals, all_of, counting, having
+from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.extras import require as required
 from voicevault_retrievers.filters import Filter, Predicate, both, canonical, compile_filter, parse
@@ -47,7 +46,10 @@ FIRST = 200
 """How many chunks a keyword search looks at before it knows whether it has to look at more."""
 
 READ = 100_000
-"""How many rows of a server are read where it cannot tell which count."""
+"""How many rows of a server are read where it cannot tell which count, or pass."""
+
+_SAID = "$eq, $in, $ne, $nin, $exists, comparisons of numbers, $and and $or, of keys that are ASCII identifiers"
+_MEASURED = ("pieces", "vector")
 
 _LONGEST_BITS = 21
 _MARGIN = 1 + 1e-5
@@ -102,25 +104,48 @@ class MilvusEngine(MilvusCollection):
         wanted = both(require, where)
         if nothing_passes(wanted):
             return []
+        yield from self._as_known()
         passes, clause, depth = compile_filter(wanted), self._clause(wanted), min(k + 1, DEEPEST)
-        asked = vector.astype(np.float64)
+        measured = partial(self._measured, vector.astype(np.float64), passes)
         while True:
-            near = yield from self._near("vector", vector.tolist(), depth, clause, ["pieces", "vector"])
-            kept = self._measured(near, asked, passes)
+            near = yield from self._near("vector", vector.tolist(), depth, clause, _MEASURED)
+            kept: list[Found] = yield Work(lambda: measured([found["entity"] for found in near]))  # noqa: B023 - now
             settled = len(kept) >= k and kept[k - 1].score > float(near[-1]["distance"]) + _LOST
-            if settled or len(near) < depth or depth == DEEPEST:
+            if settled or len(near) < depth or (depth == DEEPEST and len(kept) >= k):
                 return kept[:k]
+            if depth == DEEPEST:
+                return (yield from self._nearest_of_pages(measured, k, wanted))
             depth = min(2 * depth, DEEPEST)
 
-    def _measured(self, near: Sequence[Any], asked: NDArray[np.float64], passes: Predicate) -> list[Found]:
+    def _nearest_of_pages(
+        self, measured: Callable[[Sequence[Row]], list[Found]], k: int, wanted: Filter | None
+    ) -> Steps[Sequence[Found]]:
+        """The k nearest of all that pass, page by page.
+
+        Raises FilterNotSupportedError where a server would have to give too many.
+        """
+        clause, kept = self._clause(wanted), list[Found]()
+        if wanted and not self._lite and (yield from self._counting(clause)) > READ:
+            raise FilterNotSupportedError(
+                f"fewer than {k} of the {DEEPEST} chunks that Milvus gives pass {wanted!r}, and more than {READ} may: "
+                f"narrow it by what Milvus can say ({_SAID}), or ask for fewer"
+            )
+
+        def take(page: list[Row]) -> None:
+            kept[:] = sorted([*kept, *measured(page)], key=_best_first)[:k]
+
+        yield from self._paged(clause, _MEASURED, take)
+        return kept
+
+    def _measured(self, asked: NDArray[np.float64], passes: Predicate, held: Sequence[Row]) -> list[Found]:
         """Those that pass, by their exact cosines: Milvus' own differ in the last bits for equal vectors."""
-        held = [(rows.chunk_of(found["entity"], self.name), found["entity"]["vector"]) for found in near]
+        chunks = [(rows.chunk_of(one, self.name), one["vector"]) for one in held]
         found = [
             Found(chunk, float(np.asarray(row, dtype=np.float64) @ asked))
-            for chunk, row in held
+            for chunk, row in chunks
             if passes(chunk.metadata)
         ]
-        return sorted(found, key=lambda one: (-one.score, one.chunk.id))
+        return sorted(found, key=_best_first)
 
     def _near(self, anns: str, data: Any, depth: int, clause: str, fields: Sequence[str]) -> Steps[list[Any]]:
         found = yield ask(
@@ -138,6 +163,7 @@ class MilvusEngine(MilvusCollection):
     # Words.
 
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
+        yield from self._as_known()
         if nothing_passes(asked.passing) or not asked.terms:
             return []
         if (yield from self._counted_by_milvus(asked.counting)):
@@ -148,14 +174,14 @@ class MilvusEngine(MilvusCollection):
         """The k best, by asking for those of the highest bounds until no other can be among them."""
         population, longest = yield from self._population(asked)
         terms = weigh(asked, population)
-        query = rows.bounds(asked.formula, terms, population.mean, longest)
+        query: dict[int, float] = yield Work(partial(rows.bounds, asked.formula, terms, population.mean, longest))
         if min(query.values(), default=0.0) <= 0:
             return (yield from self._best_of_pages(asked, k, population, terms))
         scored = Scored(asked, population, terms, self.name)
         clause, depth = self._clause(asked.passing), min(max(4 * k, FIRST), DEEPEST)
         while True:
             near = yield from self._near("sparse", query, depth, clause, SCORED)
-            hits = best(scored.hits(found["entity"] for found in near), k, positive=asked.positive)
+            hits: list[KeywordHit] = yield Work(partial(scored.best, [found["entity"] for found in near], k))
             bound = scored.offset + _MARGIN * float(near[-1]["distance"]) if near else 0.0
             if len(near) < depth or (len(hits) == k and hits[-1].score > bound):
                 return hits
@@ -180,18 +206,19 @@ class MilvusEngine(MilvusCollection):
         """The k best of all that share a term, where these are counted here."""
         population, held = yield from self._sharing(asked)
         terms = weigh(asked, population)
-        scored = Scored(asked, population, terms, self.name)
-        return best(scored.hits(held), k, positive=asked.positive)
+        hits: list[KeywordHit] = yield Work(partial(Scored(asked, population, terms, self.name).best, held, k))
+        return hits
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
+        yield from self._as_known()
         if nothing_passes(asked.passing):
             return {}
         told = yield from self._counted_by_milvus(asked.counting)
         population = (yield from (self._population(asked) if told else self._sharing(asked)))[0]
         scored = Scored(asked, population, weigh(asked, population), self.name)
         held = yield from self._by_ids(ids, SCORED)
-        found = {one: (scored.passes(row), scored.hit(row)) for one, row in held.items()}
-        return {one: hit.score if hit else 0.0 for one, (passes, hit) in found.items() if passes}
+        scores: dict[str, float] = yield Work(partial(scored.scores, held))
+        return scores
 
     # Statistics.
 
@@ -202,17 +229,19 @@ class MilvusEngine(MilvusCollection):
     def _tags(self, require: Filter | None) -> Steps[str]:
         if getattr(self._analyzer, "language", None) != "auto":
             return ""
+        if nothing_passes(require):
+            return ""
         counted = yield from self._known()
-        if counted.tags is None:
-            if self._counts_here:
-                counted.tags = (yield from self._totals_here(counted, None)).tags
-            else:
-                found = []
-                for one in sorted(TAGS.values()):
-                    if (yield from self._counting(f"array_contains(facets, {tag(one)})")):
-                        found.append(one)
-                counted.tags = "".join(found)
-        return counted.tags
+        if not (yield from self._counted_by_milvus(require)):
+            return (yield from self._totals_here(counted, require)).tags
+        clause = said(require, self._language) or ""
+        if clause not in counted.tags:
+            found = []
+            for one in sorted(TAGS.values()):
+                if (yield from self._counting(all_of(f"array_contains(facets, {tag(one)})", clause))):
+                    found.append(one)
+            counted.tags[clause] = "".join(found)
+        return counted.tags[clause]
 
     def _population(self, asked: Keywords) -> Steps[tuple[Population, int]]:
         """What counts, counted by Milvus, and a length that no chunk of it exceeds."""
@@ -253,18 +282,14 @@ class MilvusEngine(MilvusCollection):
         totals = yield from self._totals_here(counted, asked.counting)
         held: list[Row] = []
         if self._counts_here:
-            query = rows.matching(asked.forms, totals.longest)
+            query = yield Work(partial(rows.matching, asked.forms, totals.longest))
             size = yield from self._count()
             near = (yield from self._near("sparse", query, size, "", SCORED)) if query and size else []
             held = [found["entity"] for found in near]
         elif asked.forms:
             clause = all_of(having(asked.forms), self._clause(asked.counting))
             yield from self._paged(clause, SCORED, held.extend)
-        if asked.counting:
-            passes = compile_filter(asked.counting)
-            held = [one for one in held if passes(rows.chunk_of(one, self.name).metadata)]
-        numbers = {term_number(form): form for form in asked.forms}
-        frequencies = Counter(form for one in held for form in rows.counts_of(one, numbers))
+        held, frequencies = yield Work(partial(counting, held, asked, self.name))
         return Population(totals.total, totals.length, frequencies), held
 
     def _totals_here(self, counted: Counted, counting: Filter | None) -> Steps[Totals]:
@@ -279,8 +304,7 @@ class MilvusEngine(MilvusCollection):
         if not self._counts_here and (yield from self._counting(clause)) > READ:
             raise FilterNotSupportedError(
                 f"Milvus cannot count exactly which chunks pass {counting!r}, and more than {READ} may: say rights "
-                "with $eq, $in, $ne, $nin, $exists, comparisons of numbers, $and and $or, of keys that are ASCII "
-                "identifiers"
+                f"with {_SAID}"
             )
         summed = Sum(compile_filter(counting) if counting else None, self.name)
         yield from self._paged(clause, ["length", "facets", *(["pieces"] if counting else [])], summed.take)
@@ -292,7 +316,7 @@ class MilvusEngine(MilvusCollection):
         key, size = "", PAGE * 1000 if self._lite else PAGE
         while True:
             page = yield from self._after(key, clause, fields, size)
-            take(page)
+            yield Work(partial(take, page))
             if len(page) < size:
                 return
             key = page[-1]["pk"]
@@ -320,6 +344,7 @@ class MilvusEngine(MilvusCollection):
         wanted = both(require, where)
         if nothing_passes(wanted):
             return []
+        yield from self._as_known()
         words = asked(self._analyzer, (yield from self._tags(require)))
         if not (yield from self._told_exactly(wanted)):
             raise FilterNotSupportedError(
@@ -333,7 +358,8 @@ class MilvusEngine(MilvusCollection):
         else:
             population, held = yield from self._sharing(words)
             longest = max((one["length"] for one in held), default=0)
-        sparse = rows.estimates(words.formula, weigh(words, population), population.mean, longest)
+        terms = weigh(words, population)
+        sparse = yield Work(partial(rows.estimates, words.formula, terms, population.mean, longest))
         milvus = required("pymilvus", extra="milvus")
         request = partial(milvus.AnnSearchRequest, limit=depth, expr=clause or None)
         requests = [request([vector.tolist()], "vector", {"metric_type": "COSINE"})]
@@ -347,8 +373,16 @@ class MilvusEngine(MilvusCollection):
             limit=k,
             output_fields=["pieces"],
         )
-        hits = [Found(rows.chunk_of(one["entity"], self.name), float(one["distance"])) for one in found[0]]
-        return sorted(hits, key=lambda hit: (-hit.score, hit.chunk.id))
+        hits: list[Found] = yield Work(partial(self._fused, found[0]))
+        return hits
+
+    def _fused(self, found: Sequence[Any]) -> list[Found]:
+        hits = [Found(rows.chunk_of(one["entity"], self.name), float(one["distance"])) for one in found]
+        return sorted(hits, key=_best_first)
 
     def __repr__(self) -> str:
         return f"MilvusEngine({self.name!r}, {self.place!r})"
+
+
+def _best_first(found: Found) -> tuple[float, str]:
+    return -found.score, found.chunk.id

@@ -38,6 +38,9 @@ PIECE = 16_000
 PRESENT = 1
 """The dimension that every chunk has, for Milvus keeps no empty sparse vector."""
 
+NOT_SEARCHED: Row = {"vector": [1.0, 0.0]}
+"""What the row of a parent has, as each row of Milvus needs a vector."""
+
 _LENGTHS = sorted({1, *(-(-int(1000 * 2 ** (step / 4)) // 1000) for step in range(84))})
 _COUNTS = [1, 2, 3, 4, 5, 6, 8, 11, 16, 23, 32, 64, 128, 1024]
 _MOST = 1 << 21
@@ -66,6 +69,11 @@ def row(record: Record) -> dict[str, Any]:
         "sparse": {PRESENT: 1.0, **{_dimension(term, length, count): 1.0 for term, count in terms.items()}},
     }
     return own if record.vector is None else {**own, "vector": record.vector}
+
+
+def parent_row(parent: Chunk) -> dict[str, Any]:
+    """The row of a parent."""
+    return {"pk": key_of(parent.id), "pieces": pieces(parent), **NOT_SEARCHED}
 
 
 def pieces(chunk: Chunk) -> list[str]:

@@ -9,6 +9,9 @@ from voicevault_retrievers.errors import ConfigError
 RECIPE = "voicevault.recipe"
 """The property of a collection that holds its recipe; its description does so too, which Milvus Lite does not keep."""
 
+SIDE = "__side"
+"""What stands behind the name of a collection in that of its parents and version."""
+
 _CODED = "vv_x"
 _LONGEST = 240
 
@@ -16,8 +19,10 @@ _LONGEST = 240
 def checked_name(name: str) -> str:
     """A collection's name as Milvus takes it: other names than its own are said in digits.
 
-    Raises ConfigError for one that is too long.
+    Raises ConfigError for one that is too long, and for one that is kept for what stands beside a collection.
     """
+    if name.endswith(SIDE):
+        raise ConfigError(f"the collection {name!r} would be what Milvus keeps beside another: end its name otherwise")
     plain = name.isascii() and name.isidentifier() and not name.startswith(_CODED)
     found = name if plain else _CODED + name.encode("utf-8", "surrogatepass").hex()
     if len(found) > _LONGEST:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, score
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, best, score
 from voicevault_retrievers.engines.milvus import rows
 from voicevault_retrievers.engines.milvus.facets import tag, term_number
 from voicevault_retrievers.engines.milvus.rows import Row
@@ -33,8 +34,8 @@ class Counted:
     version: str
     totals: dict[str, Totals] = field(default_factory=dict)
     frequencies: dict[str, dict[str, int]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
     crowded: int | None = None
-    tags: str | None = None
 
 
 class Scored:
@@ -53,6 +54,15 @@ class Scored:
         """Those that pass and have a term."""
         found = (self.hit(one) for one in held if self.passes(one))
         return [hit for hit in found if hit is not None]
+
+    def best(self, held: Iterable[Row], k: int) -> list[KeywordHit]:
+        """The k best of them."""
+        return best(self.hits(held), k, positive=self._asked.positive)
+
+    def scores(self, held: Mapping[str, Row]) -> dict[str, float]:
+        """The scores of those that pass, 0.0 where no term matches."""
+        found = {one: self.hit(row) for one, row in held.items() if self.passes(row)}
+        return {one: hit.score if hit else 0.0 for one, hit in found.items()}
 
     def hit(self, held: Row) -> KeywordHit | None:
         """A row with its score; None where it has no term."""
@@ -86,6 +96,15 @@ class Sum:
             max([held.longest, *lengths]),
             "".join(sorted(one for one in TAGS.values() if one in held.tags or tag(one) in facets)),
         )
+
+
+def counting(held: Sequence[Row], asked: Keywords, name: str) -> tuple[list[Row], Mapping[str, int]]:
+    """Those of the rows that count, and how many of them have each form."""
+    if asked.counting:
+        passes = compile_filter(asked.counting)
+        held = [one for one in held if passes(rows.chunk_of(one, name).metadata)]
+    numbers = {term_number(form): form for form in asked.forms}
+    return list(held), Counter(form for one in held for form in rows.counts_of(one, numbers))
 
 
 def having(forms: Iterable[str]) -> str:

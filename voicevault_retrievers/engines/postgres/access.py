@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from voicevault_retrievers.engines.postgres.connections import Statement
+from voicevault_retrievers.engines.postgres.connections import SETTING, Statement
 from voicevault_retrievers.engines.postgres.tables import Tables
-from voicevault_retrievers.engines.postgres.texts import escaped
+from voicevault_retrievers.engines.postgres.texts import escaped, is_plain
 from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.extras import require
 
 POLICIES = """
@@ -33,6 +34,21 @@ GRANTS = """
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {collections}, {chunks}, {postings}, {parents}, {totals} TO {role}
 """
+
+
+def check_access(key: Any, roles: Any, setting: Any) -> list[str]:
+    """The roles, each named. Raises ConfigError for what `enabling` cannot be given."""
+    if not isinstance(key, str) or not key:
+        raise ConfigError(f"the key of the metadata that names readers is a string that is not empty, not {key!r}")
+    if isinstance(roles, str) or not isinstance(roles, Iterable):
+        raise ConfigError(f"roles is a list of names; a single one goes in a list, such as ['alice'], not {roles!r}")
+    named = list(roles)
+    for role in named:
+        if not is_plain(role) or not role:
+            raise ConfigError(f"the name of a role is a string that is not empty, not {role!r}")
+    if setting is not None and not (isinstance(setting, str) and SETTING.fullmatch(setting) and "." in setting):
+        raise ConfigError(f"setting is the name of a setting with a dot, such as 'voicevault.user', not {setting!r}")
+    return named
 
 
 def enabling(tables: Tables, key: str, roles: Sequence[str], setting: str | None) -> Steps[None]:

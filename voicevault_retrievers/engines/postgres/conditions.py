@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from numbers import Integral, Real
+from numbers import Integral, Rational, Real
 from typing import Any
 
 from voicevault_retrievers.engines.postgres.texts import escaped, metadata_json, number_text
@@ -169,9 +169,11 @@ def _kind(operand: Any) -> str | None:
 def _json(operand: Any) -> str | None:
     """An operand as JSON; None where nothing equals it."""
     kind = _kind(operand)
-    if kind is None or (kind == "number" and not math.isfinite(operand)):
+    if kind is None:
         return None
-    return metadata_json({"": operand if kind != "number" else _number(operand)})[4:-1]
+    if kind == "number":
+        return _said(operand) if _is_finite(operand) else None
+    return metadata_json({"": operand})[4:-1]
 
 
 def _is_nan(operand: Any) -> bool:
@@ -180,12 +182,27 @@ def _is_nan(operand: Any) -> bool:
 
 def _decimal(operand: Any) -> str:
     """A number as numeric reads it."""
-    return number_text(_number(operand)) if math.isfinite(operand) else ("Infinity" if operand > 0 else "-Infinity")
+    return _said(operand) if _is_finite(operand) else ("Infinity" if operand > 0 else "-Infinity")
+
+
+def _is_finite(operand: Any) -> bool:
+    return isinstance(operand, Rational) or math.isfinite(operand)
+
+
+def _said(operand: Any) -> str:
+    try:
+        return number_text(_number(operand))
+    except ValueError as error:
+        raise FilterNotSupportedError("a number in a filter has more digits than Python writes out") from error
 
 
 def _number(operand: Any) -> int | float:
     if isinstance(operand, Integral):
         return int(operand)
-    if isinstance(operand, float) or float(operand) == operand:
-        return float(operand)
-    raise FilterNotSupportedError(f"a number in a filter is an int or a float, not {operand!r}")
+    try:
+        value = float(operand)
+    except OverflowError:
+        value = math.inf
+    if isinstance(operand, float) or value == operand:
+        return value
+    raise FilterNotSupportedError(f"a number in a filter is an int or a float, not a {type(operand).__name__}")

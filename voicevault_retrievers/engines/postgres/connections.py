@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from voicevault_retrievers.engines.postgres.texts import is_plain
 from voicevault_retrievers.engines.steps import Steps, arun, run
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.extras import require
@@ -26,8 +27,13 @@ CONNECTING = 10
 GRACE = 2.0
 """Seconds beyond its timeout that a server has to give a statement up by itself."""
 
+SETTING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""The name of a setting of PostgreSQL."""
+
 _SPACES = re.compile(r"[\\\s]")
 _ESCAPED = r"\\\g<0>"
+_AUTHORITY = re.compile("[a-z]+://[^/?]*")
+_PORTS = re.compile("[0-9,]*")
 _AWAY = ("08", "28", "3D", "53300", "57P")
 """What the states begin with that say that a server cannot be used."""
 
@@ -52,7 +58,7 @@ class Copied:
 class Transaction:
     """Steps of statements, done together or not at all. They may be taken again from the first, and are told so.
 
-    An `unhurried` one may last.
+    An `unhurried` one may last, but waits no longer than others for what somebody else holds.
     """
 
     steps: Callable[[bool], Steps[Any]]
@@ -193,6 +199,10 @@ class Pools:
         psycopg, pools = require("psycopg", extra="postgres"), require("psycopg_pool", extra="postgres")
         try:
             yield
+        except psycopg.errors.LockNotAvailable as error:
+            raise SearchTimeoutError(
+                f"what was to be changed at {self.place} was in use by others for {self.timeout} s: try again"
+            ) from error
         except (psycopg.errors.QueryCanceled, _TooSlow) as error:
             raise SearchTimeoutError(f"{self.place} did not answer within {self.timeout} s") from error
         except pools.PoolTimeout as error:
@@ -212,17 +222,39 @@ class Pools:
         return str(error).replace(password, "***") if password else str(error)
 
 
+def settings_of(given: Any) -> dict[str, str]:
+    """Settings of PostgreSQL by their names. Raises ConfigError for what is none, which no value is repeated of."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigError('settings are a mapping of names to strings, such as {"work_mem": "64MB"}')
+    found = dict(given or {})
+    for name, value in found.items():
+        if not isinstance(name, str) or not SETTING.fullmatch(name):
+            raise ConfigError(f"a setting of PostgreSQL has a name such as work_mem or voicevault.user, not {name!r}")
+        if not is_plain(value):
+            raise ConfigError(f"the setting {name} is a string that PostgreSQL can hold: write a number as one")
+    return found
+
+
+def misread() -> ConfigError:
+    """What is said of an address that is none; it repeats nothing, for anything may be a part of a password."""
+    return ConfigError(
+        "the address of a PostgreSQL is like postgresql://user:password@host:5432/database; in a user's name or a "
+        "password each of / ? # @ : [ ] % is written as %2F and so on"
+    )
+
+
 def _parts(dsn: str) -> Mapping[str, Any]:
     psycopg = require("psycopg", extra="postgres")
+    if isinstance(dsn, str) and dsn.startswith(("postgres://", "postgresql://")):
+        found = _AUTHORITY.match(dsn)
+        if found is None or "@" in dsn[found.end() :] or found[0].count("@") > 1:
+            raise misread()
     try:
-        given: dict[str, Any] = dict(psycopg.conninfo.conninfo_to_dict(dsn))
+        given: dict[str, Any] = dict(psycopg.conninfo.conninfo_to_dict(dsn)) if isinstance(dsn, str) else {}
     except psycopg.ProgrammingError:  # whose message may hold the password
         given = {}
-    if not given:
-        raise ConfigError(
-            "the address of a PostgreSQL is like postgresql://user:password@host:5432/database; in a user's name or a "
-            "password each of / ? # @ : [ ] % is written as %2F and so on"
-        )
+    if not given or not _PORTS.fullmatch(str(given.get("port", ""))):
+        raise misread()
     return given
 
 
@@ -274,7 +306,10 @@ def _noticing(connection: Any, ask: Any) -> Iterator[None]:
         raise
 
 
-_UNLIMITED = Statement("SET LOCAL statement_timeout = 0")
+_UNHURRIED = Statement(
+    "SELECT set_config('lock_timeout', current_setting('statement_timeout'), true), "
+    "set_config('statement_timeout', '0', true)"
+)
 
 
 def _done(connection: Any, ask: Any, *, again: bool) -> Any:
@@ -283,7 +318,7 @@ def _done(connection: Any, ask: Any, *, again: bool) -> Any:
             return _executed(connection, ask)
         with connection.transaction():
             if ask.unhurried:
-                _executed(connection, _UNLIMITED)
+                _executed(connection, _UNHURRIED)
             return run(ask.steps(again), partial(_executed, connection))
 
 
@@ -293,7 +328,7 @@ async def _adone(connection: Any, ask: Any, *, again: bool) -> Any:
             return await _aexecuted(connection, ask)
         async with connection.transaction():
             if ask.unhurried:
-                await _aexecuted(connection, _UNLIMITED)
+                await _aexecuted(connection, _UNHURRIED)
             return await arun(ask.steps(again), partial(_aexecuted, connection))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, reduce
 from operator import or_
 from typing import Any
@@ -15,18 +16,20 @@ from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Progress, Record, Stored, Written
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.postgres import statements, transactions
-from voicevault_retrievers.engines.postgres.access import enabling
-from voicevault_retrievers.engines.postgres.connections import Pools, Statement, Transaction
+from voicevault_retrievers.engines.postgres.access import check_access, enabling
+from voicevault_retrievers.engines.postgres.connections import Pools, Statement, Transaction, misread, settings_of
 from voicevault_retrievers.engines.postgres.fused import FusedRow, ServerFused
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import (
     escaped,
+    is_plain,
     metadata_of,
     unescaped,
 )
+from voicevault_retrievers.engines.questions import QUESTIONS
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.steps import Steps, Work
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.text.analyzed import tags_of
@@ -34,6 +37,15 @@ from voicevault_retrievers.types import Chunk, Vector
 
 MOST_INDEXED = {False: 2000, True: 4000}
 """The most dimensions that pgvector indexes, of a vector and of a halfvec."""
+
+MOST_EF_SEARCH = 1000
+"""The most neighbours that pgvector keeps in a search of an index."""
+
+LONGEST_NAME = 63
+"""Bytes of the longest name that PostgreSQL tells from others."""
+
+_OTHER = frozenset({"22000", "3F000", "42P01", "42703", "42704", "42883"})
+"""What a server says of tables that are gone, or not what they were."""
 
 M = 16
 EF_CONSTRUCTION = 64
@@ -48,9 +60,9 @@ class PostgresEngine(Engine):
 
     Vectors are compared one by one (exactly) until a collection that is written has `index_from` chunks, when they get
     an HNSW index (None: never, see `create_index`); `exact` asks past it. `ef_search` is how many neighbours a search
-    of the index keeps; what passes few filters it goes on for, and then asks exactly. With `half` vectors are kept in
-    half precision. `size` is how many connections there are at most, for threads and for each event loop; `settings`
-    of PostgreSQL are set on each.
+    of the index keeps, at most 1000; what passes few filters it goes on for, and then asks exactly. With `half` vectors
+    are kept in half precision. `size` is how many connections there are at most, for threads and for each event loop;
+    `settings` of PostgreSQL are set on each.
     """
 
     capabilities = Capabilities(
@@ -73,14 +85,18 @@ class PostgresEngine(Engine):
         **options: Any,
     ) -> None:
         super().__init__(name, **{**options, "options": {} if half is None else {"half": flag("half", half)}})
-        if not isinstance(schema, str) or not schema or "\0" in schema:
-            raise ConfigError(f"a schema's name is a string that is not empty, not {schema!r}")
+        if not is_plain(schema) or not schema or "%" in schema or len(schema.encode()) > LONGEST_NAME:
+            raise ConfigError(
+                f"a schema's name is a string of 1 to {LONGEST_NAME} bytes without percent signs, not {schema!r}"
+            )
         self.schema = schema
         self.exact = flag("exact", exact)
         self.ef_search = whole("ef_search", ef_search)
+        if self.ef_search > MOST_EF_SEARCH:
+            raise ConfigError(f"ef_search is at most {MOST_EF_SEARCH} in pgvector, not {ef_search!r}")
         self.index_from = whole_or_none("index_from", index_from)
         self.size = whole("size", size)
-        self.settings = dict(settings or {})
+        self.settings = settings_of(settings)
         near = {"hnsw.ef_search": str(self.ef_search), "hnsw.iterative_scan": "strict_order"}
         self._pools = pools or Pools(dsn, self.timeout, self.size, {**near, **self.settings})
         self._dsn = dsn
@@ -92,13 +108,41 @@ class PostgresEngine(Engine):
         """The names of its tables."""
         recipe = self._recipe
         half = self._options.get("half") if recipe is None else recipe.options.get("half")
-        return Tables(self.schema, self.name, self._extension, bool(half))
+        text = None if recipe is None else recipe.text()
+        return Tables(self.schema, self.name, self._extension, bool(half), text)
 
     def _now(self, ask: Any) -> Any:
-        return self._pools.ask(ask)
+        with self._forgetting():
+            return self._pools.ask(ask)
 
     async def _later(self, ask: Any) -> Any:
-        return await self._pools.aask(ask)
+        with self._forgetting():
+            return await self._pools.aask(ask)
+
+    @contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        """Where the collection turns out to be gone, or another, the next operation asks anew what it is."""
+        try:
+            yield
+        except SearchError as error:
+            if isinstance(error, transactions.ReplacedError) or getattr(error.__cause__, "sqlstate", None) in _OTHER:
+                self.forget()
+            raise
+
+    def _rows(self, tables: Tables, statement: Callable[[], Statement], *filters: Filter | None) -> Steps[Any]:
+        """The rows of a search. Raises ReplacedError where the collection is another than the one of the tables."""
+        made = (yield Work(statement)) if any(filters) else statement()
+        rows = yield made
+        if not rows or not rows[0][-1]:
+            yield from self._checking(tables)
+        return rows
+
+    def _checking(self, tables: Tables) -> Steps[None]:
+        try:
+            yield from transactions.checking(tables)
+        except transactions.ReplacedError:
+            self.forget()
+            raise
 
     def _ask(self, text: str, **parameters: Any) -> Steps[Any]:
         return transactions.asked(self.tables, text, **parameters)
@@ -108,8 +152,7 @@ class PostgresEngine(Engine):
         self._indexed, self._extended, self._extension = indexed, extension is not None, extension or "public"
         if not there:
             return None
-        rows = yield from self._ask("SELECT recipe FROM {collections} WHERE name = %(name)s", name=escaped(self.name))
-        return unescaped(rows[0][0]) if rows else None
+        return (yield from transactions.recipe_of(self.tables))
 
     def _create(self, recipe: Recipe) -> Steps[None]:
         if recipe.embedder is not None and not self._extended:
@@ -118,12 +161,19 @@ class PostgresEngine(Engine):
         yield Transaction(lambda _: transactions.creating(self.tables, recipe), unhurried=True)
 
     def _drop(self) -> Steps[None]:
-        yield Transaction(lambda _: transactions.dropping(self.tables), unhurried=True)
+        yield Transaction(lambda _: transactions.dropping(self.tables))
 
     def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
         text = "SELECT id, digest FROM {chunks} WHERE id = ANY (%(ids)s::text[])"
         rows = yield from self._ask(text, ids=[escaped(one) for one in ids])
         return {unescaped(one): digest for one, digest in rows}
+
+    def _records(self, chunks: Sequence[Chunk], new: Collection[str], rows: Any) -> Steps[list[Record]]:
+        recipe = self._recipe
+        records = yield from super()._records(chunks, new, rows)
+        if records and self._recipe != recipe:  # another thread noticed, and their vectors may be of either
+            raise transactions.ReplacedError(f"collection {self.name!r} was replaced meanwhile: ask again")
+        return records
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
         tables = self.tables
@@ -156,37 +206,43 @@ class PostgresEngine(Engine):
         return page, rows[limit - 1][0] if len(rows) > limit else None
 
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
-        passing = both(require, where)
+        passing, tables = both(require, where), self.tables
         exact = self.exact or not self._indexed
-        rows = yield statements.nearest(self.tables, vector, k, passing, exact=exact)
+        made = partial(statements.nearest, tables, vector, k, passing)
+        rows = yield from self._rows(tables, partial(made, exact=exact), passing)
         if not exact and len(rows) < k:
-            rows = yield statements.nearest(self.tables, vector, k, passing, exact=True)
+            rows = yield from self._rows(tables, partial(made, exact=True), passing)
         return [Found(self._chunk(row), row[4]) for row in rows]
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
-        text = "SELECT id, {vector_send}(embedding::{full_vector}) FROM {chunks} WHERE id = ANY (%(ids)s::text[])"
-        if self._recipe is None or self._recipe.embedder is None:
+        recipe, tables = self._recipe, self.tables
+        if recipe is None or recipe.embedder is None:
             return {}
-        rows = yield from self._ask(text, ids=[escaped(one) for one in ids])
-        return {unescaped(one): np.frombuffer(data, ">f4", offset=4).astype(np.float32) for one, data in rows}
+        rows = yield from self._rows(tables, partial(statements.vectors, tables, list(ids)))
+        return {unescaped(one): np.frombuffer(data, ">f4", offset=4).astype(np.float32) for one, data, _ in rows}
 
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
+        forms, tables = asked.forms, self.tables
         if not asked.terms:
+            yield from self._checking(tables)  # another analyzer may find some
             return []
-        forms = asked.forms
-        rows = yield statements.keywords(self.tables, asked, k)
+        rows = yield from self._rows(tables, partial(statements.keywords, tables, asked, k), asked.where, asked.require)
         return [KeywordHit(self._chunk(row), row[4], tuple(forms[at] for at in row[5])) for row in rows]
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        rows = yield statements.keyword_scores(self.tables, asked, list(ids))
-        return {unescaped(one): score for one, score in rows}
+        tables = self.tables
+        made = partial(statements.keyword_scores, tables, asked, list(ids))
+        rows = yield from self._rows(tables, made, asked.where, asked.require)
+        return {unescaped(one): score for one, score, _ in rows}
 
     def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> ServerFused:
         """Both channels and RRF in one statement: a channel that ranks and votes as `fuse` does over the two.
 
-        `options` are those of `bm25`.
+        `options` are those of `bm25`; a `timeout` holds for the statement.
         """
-        return ServerFused(self, self.bm25(**options), self.dense(), number("k", k), whole("depth", depth))
+        bm25 = self.bm25(**options)
+        dense = self.dense(timeout=bm25.timeout)
+        return ServerFused(self, bm25, dense, number("k", k), whole("depth", depth))
 
     def fusing(
         self, asked: Asked, vector: Vector, depth: statements.Depth, require: Filter | None
@@ -194,13 +250,17 @@ class PostgresEngine(Engine):
         """The best of both channels, of what `asked` makes of the analyzer and its tags."""
         if not (yield from self._ready()) or self._analyzer is None:
             return ()
+        tables = self.tables
         tags = yield from self._tags(require)
+        if self._analyzer is None:
+            raise transactions.ReplacedError(f"collection {self.name!r} was replaced meanwhile: ask again")
         words = asked(self._analyzer, tags)
         forms = words.forms
         exact = self.exact or not self._indexed
-        rows = yield statements.fused(self.tables, words, vector, depth, exact=exact)
+        made = partial(statements.fused, tables, words, vector, depth)
+        rows = yield from self._rows(tables, partial(made, exact=exact), words.where, words.require)
         if not exact and (not rows or rows[0][10] < depth.near):
-            rows = yield statements.fused(self.tables, words, vector, depth, exact=True)
+            rows = yield from self._rows(tables, partial(made, exact=True), words.where, words.require)
         return [
             FusedRow(self._chunk(row), row[4], tuple(forms[at] for at in row[5]), ((row[6], row[7]), (row[8], row[9])))
             for row in rows
@@ -210,7 +270,8 @@ class PostgresEngine(Engine):
         made = {} if self._recipe is None else self._recipe.analyzer
         if made.get("language", "auto") != "auto":
             return ""
-        rows = yield statements.languages(self.tables, require)
+        make = partial(statements.languages, self.tables, require)
+        rows = yield (yield Work(make)) if require else make()
         return tags_of(reduce(or_, (bits for (bits,) in rows), 0))
 
     def _upserting(
@@ -256,6 +317,8 @@ class PostgresEngine(Engine):
         A user's name is that of the role, or with `setting` the value of that setting (such as "voicevault.user",
         see `settings`), which anybody can change who may send SQL of their own. `roles` are granted what a search
         needs. The owner of the tables, and superusers, see all. What is hidden does not count in scores either.
+        The collection's questions (`questions`) are hidden likewise, where there are some: where they are made later,
+        call this again.
         """
         self.run(self._enabling_access(key, roles, setting))
 
@@ -264,11 +327,16 @@ class PostgresEngine(Engine):
         await self.arun(self._enabling_access(key, roles, setting))
 
     def _enabling_access(self, key: str, roles: Iterable[str], setting: str | None) -> Steps[None]:
-        if isinstance(roles, str):
-            raise ConfigError(f"roles is a list of names; a single one goes in a list: [{roles!r}]")
+        named = check_access(key, roles, setting)
         yield from self._ready(create=True)
-        named = list(roles)
-        yield Transaction(lambda again: enabling(self.tables, key, named, setting))
+        questions = self.sibling(QUESTIONS)
+        all_of = [self.tables, *([questions.tables] if (yield from questions.exists()) else [])]
+
+        def steps(again: bool) -> Steps[None]:
+            for tables in all_of:
+                yield from enabling(tables, key, named, setting)
+
+        yield Transaction(steps)
 
     def sibling(self, suffix: str, **options: Any) -> PostgresEngine:
         given: dict[str, Any] = {
@@ -303,6 +371,8 @@ def at(address: str, *, embedder: Any = None, analyzer: Any = None, **options: A
     Raises ConfigError for any other address, which no error repeats: it may hold a password.
     """
     dsn, _, name = address.partition("#")
+    if "@" in name:
+        raise misread()
     if not name or "#" in name:
         raise ConfigError(
             "the address of a collection in PostgreSQL ends in its name: postgresql://host/database#collection"

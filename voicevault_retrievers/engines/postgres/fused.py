@@ -37,7 +37,8 @@ class Fusing(Searched, Protocol):
 class ServerFused(Fused):
     """`fuse(bm25=..., dense=..., method=RRF(k))` of a collection, searched and fused by one statement of the server.
 
-    A query of several wordings, or with a weight of 0, is asked channel by channel and fused here.
+    A query of several wordings, or with a weight of 0, is asked channel by channel and fused here. The statement has
+    the timeout of the keyword channel.
     """
 
     def __init__(self, engine: Fusing, bm25: EngineBM25, dense: EngineDense, k: float, depth: int) -> None:
@@ -46,6 +47,7 @@ class ServerFused(Fused):
         self.kind = "hybrid"
         self._engine = engine
         self._lane = Lane()
+        self._timeout = bm25.timeout
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         wordings = [query.wordings(name, channel.kind) for name, channel in self.channels.items()]
@@ -56,6 +58,7 @@ class ServerFused(Fused):
             self.name,
             lambda: self._engine.run(self._finding(query, wordings[0][0], k)),
             lambda: self._engine.arun(self._finding(query, wordings[0][0], k)),
+            timeout=self._timeout,
             lane=self._lane,
             key=(self._lane, query, k),
             kind="channel",

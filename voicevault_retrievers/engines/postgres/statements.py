@@ -100,16 +100,19 @@ ARRAY(
 )
 """
 
+_KNOWN = "(SELECT recipe FROM {collections} WHERE name = %(collection)s) IS NOT DISTINCT FROM %(recipe)s::text"
+"""Whether the collection is the one that is known: its tables may have been made anew for another."""
+
 _FOUND = """
 WITH {scored}, {best}
-SELECT c.id, c.text, c.parent_id, c.metadata::text, best.score, {forms}
+SELECT c.id, c.text, c.parent_id, c.metadata::text, best.score, {forms}, {known}
 FROM best JOIN {chunks} c ON c.ordinal = best.chunk
 ORDER BY best.score DESC, c.id LIMIT %(k)s
 """
 
 _SCORES = """
 WITH {scored}
-SELECT c.id, coalesce({total}, 0) FROM {chunks} c LEFT JOIN scored ON scored.chunk = c.ordinal
+SELECT c.id, coalesce({total}, 0), {known} FROM {chunks} c LEFT JOIN scored ON scored.chunk = c.ordinal
 WHERE c.id = ANY (%(ids)s::text[]) AND {passing}
 """
 
@@ -125,8 +128,12 @@ FROM {chunks} c WHERE {passing} ORDER BY c.embedding {product} %(vector)s::{vect
 
 _NEAREST = """
 WITH near AS MATERIALIZED ({near})
-SELECT c.id, c.text, c.parent_id, c.metadata::text, near.score
+SELECT c.id, c.text, c.parent_id, c.metadata::text, near.score, {known}
 FROM near JOIN {chunks} c ON c.ordinal = near.chunk ORDER BY near.score DESC, c.id
+"""
+
+_VECTORS = """
+SELECT id, {vector_send}(embedding::{full_vector}), {known} FROM {chunks} WHERE id = ANY (%(ids)s::text[])
 """
 
 _FUSED = """
@@ -145,7 +152,7 @@ fused AS (
     FROM words FULL JOIN vectors USING (chunk)
 )
 SELECT c.id, c.text, c.parent_id, c.metadata::text, fused.score, {forms}, word_rank, word_score, near_rank, near_score,
-    (SELECT count(*) FROM near)
+    (SELECT count(*) FROM near), {known}
 FROM fused JOIN {chunks} c ON c.ordinal = fused.chunk
 ORDER BY fused.score DESC, c.id LIMIT %(wanted)s
 """
@@ -188,17 +195,28 @@ def languages(tables: Tables, counting: Filter | None) -> Statement:
 
 
 def nearest(tables: Tables, vector: Vector, k: int, passing: Filter | None, *, exact: bool) -> Statement:
-    """The nearest chunks: id, text, parent, metadata and score of each."""
+    """The nearest chunks: id, text, parent, metadata and score of each.
+
+    What each of its rows, and of those of the other statements of a search, ends with says whether the collection is
+    the one that `tables` knows.
+    """
     where = Where.of(passing, "w")
     near = tables.sql(_EXACT if exact else _NEAR, passing=_sql(where.text))
-    return Statement(tables.sql(_NEAREST, near=near), {**where.parameters, "vector": literal(vector), "near": k})
+    text = tables.sql(_NEAREST, near=near, known=tables.sql(_KNOWN))
+    return Statement(text, {**tables.known, **where.parameters, "vector": literal(vector), "near": k})
+
+
+def vectors(tables: Tables, ids: list[str]) -> Statement:
+    """The ids and vectors, as vector_send gives them, of those of the given chunks that are here."""
+    text = tables.sql(_VECTORS, known=tables.sql(_KNOWN))
+    return Statement(text, {**tables.known, "ids": [escaped(one) for one in ids]})
 
 
 def keywords(tables: Tables, asked: Keywords, k: int) -> Statement:
     """The best chunks by their words: id, text, parent, metadata, score and the numbers of its forms of each."""
     scored, parameters = _scored(tables, asked)
-    text = tables.sql(_FOUND, scored=scored, best=_best(tables, asked), forms=tables.sql(_FORMS))
-    return Statement(text, {**parameters, "k": k})
+    parts = {"scored": scored, "best": _best(tables, asked), "forms": tables.sql(_FORMS), "known": tables.sql(_KNOWN)}
+    return Statement(tables.sql(_FOUND, **parts), {**tables.known, **parameters, "k": k})
 
 
 def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> Statement:
@@ -206,8 +224,9 @@ def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> Statement
     only = _sql("m.chunk IN (SELECT ordinal FROM {chunks} WHERE id = ANY (%(ids)s::text[]))", tables)
     scored, parameters = _scored(tables, asked, only)
     passing = Where.of(asked.passing, "p")
-    text = tables.sql(_SCORES, scored=scored, total=_sql(_TOTAL), passing=_sql(passing.text))
-    return Statement(text, {**parameters, **passing.parameters, "ids": [escaped(one) for one in ids]})
+    parts = {"scored": scored, "total": _sql(_TOTAL), "passing": _sql(passing.text), "known": tables.sql(_KNOWN)}
+    given = {**tables.known, **parameters, **passing.parameters, "ids": [escaped(one) for one in ids]}
+    return Statement(tables.sql(_SCORES, **parts), given)
 
 
 def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exact: bool) -> Statement:
@@ -216,10 +235,11 @@ def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exac
     where = Where.of(asked.passing, "v")
     near = tables.sql(_EXACT if exact else _NEAR, passing=_sql(where.text))
     best = _best(tables, asked)
-    text = tables.sql(_FUSED, scored=scored, best=best, near=near, forms=tables.sql(_FORMS))
+    forms, known = tables.sql(_FORMS), tables.sql(_KNOWN)
+    text = tables.sql(_FUSED, scored=scored, best=best, near=near, forms=forms, known=known)
     own = {"vector": literal(vector), "near": depth.near, "k": depth.words, "wanted": depth.wanted, "rrf": depth.k}
     weights = dict(zip(("word_weight", "near_weight"), depth.weights, strict=True))
-    return Statement(text, {**parameters, **where.parameters, **own, **weights})
+    return Statement(text, {**tables.known, **parameters, **where.parameters, **own, **weights})
 
 
 def literal(vector: Vector) -> str:

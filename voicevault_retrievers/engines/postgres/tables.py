@@ -20,6 +20,8 @@ SLOTS = 32
 class Tables:
     """The tables of a collection in a schema; `extension` is the schema of pgvector, `half` says halfvec.
 
+    `recipe` is what the collection was made with as this client knows it, as `Recipe.text` has it; None for unknown.
+
     A collection of a plain name has tables of that name, any other those of its digest.
     """
 
@@ -27,6 +29,7 @@ class Tables:
     collection: str
     extension: str = "public"
     half: bool = False
+    recipe: str | None = None
 
     @property
     def prefix(self) -> str:
@@ -39,12 +42,17 @@ class Tables:
         """SQL with the tables in their places, `parts` being SQL too."""
         return require("psycopg.sql", extra="postgres").SQL(text).format(**self._names, **parts)
 
+    @property
+    def known(self) -> dict[str, Any]:
+        """What a statement is given that says whether the collection is still the one that is known."""
+        return {"collection": escaped(self.collection), "recipe": self.recipe}
+
     @cached_property
     def _names(self) -> dict[str, Any]:
         sql: Any = require("psycopg.sql", extra="postgres")
         own = ("chunks", "postings", "totals", "parents", "counted", "touched")
         tables = {each: sql.Identifier(self.schema, f"{self.prefix}_{each}") for each in own}
-        indexes = {f"{each}_index": sql.Identifier(f"{self.prefix}_{each}") for each in ("near", "terms", "of_chunks")}
+        indexes = {f"{each}_index": sql.Identifier(f"{self.prefix}_{each}") for each in ("near", "terms", "by_chunk")}
         kind = "halfvec" if self.half else "vector"
         return {
             **tables,
@@ -89,7 +97,7 @@ CREATE TABLE {postings} (
     length integer NOT NULL
 );
 CREATE INDEX {terms_index} ON {postings} (term, chunk) INCLUDE (frequency, length);
-CREATE INDEX {of_chunks_index} ON {postings} (chunk);
+CREATE INDEX {by_chunk_index} ON {postings} (chunk);
 CREATE TABLE {totals} (slot integer PRIMARY KEY, chunks bigint NOT NULL, length bigint NOT NULL) WITH (fillfactor = 50);
 CREATE TABLE {parents} (
     id text COLLATE "C" PRIMARY KEY,

@@ -27,6 +27,7 @@ _CODES = {**_codes(_LOW, "\x01\x02", 1), **_codes(_HIGH, "\ud7fe\ud7ff", 4)}
 _LETTERS = {code: letter for letter, code in _CODES.items()}
 _TABLE = str.maketrans(_CODES)
 _ODD = re.compile("[\0-\x08\ud7fe-\udfff]")
+_HALVES = re.compile("[\ud800-\udfff]")
 _CODED = re.compile("[\x01\x02].|[\ud7fe\ud7ff].{4}", re.DOTALL)
 _CODED_JSON = re.compile(r"\\u000[12]|[\ud7fe\ud7ff]")
 
@@ -34,6 +35,11 @@ LONGEST = 2600
 """Bytes of the longest text that an index takes, somewhat less than PostgreSQL's own limit."""
 
 _EXACT = 2.0**53
+
+
+def is_plain(value: Any) -> bool:
+    """Whether something is a string that PostgreSQL holds as it is."""
+    return isinstance(value, str) and "\0" not in value and not _HALVES.search(value)
 
 
 def escaped(text: str) -> str:

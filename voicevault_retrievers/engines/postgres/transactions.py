@@ -11,11 +11,11 @@ from typing import Any
 from voicevault_retrievers.engines.postgres import copies
 from voicevault_retrievers.engines.postgres.connections import Copied, Statement
 from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR, SLOTS, TABLES, VECTORS, Tables
-from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metadata_json, term_key
+from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metadata_json, term_key, unescaped
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Record
 from voicevault_retrievers.engines.steps import Steps
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.text.analyzed import language
 from voicevault_retrievers.types import Chunk
@@ -28,7 +28,12 @@ SELECT to_regclass({collections_name}) IS NOT NULL, to_regclass({near_regclass})
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended({chunks_name}, 0))"
 _SHARE = "SELECT pg_advisory_xact_lock_shared(hashtextextended({chunks_name}, 0))"
-_HELD = "SELECT ordinal FROM {chunks} WHERE id = ANY (%(ids)s::text[]) ORDER BY id FOR UPDATE"
+_PARENTS_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended({chunks_name}, 1))"
+_PARENTS_SHARE = "SELECT pg_advisory_xact_lock_shared(hashtextextended({chunks_name}, 1))"
+"""Who takes chunks from a parent waits for those who give it some, and they for him."""
+
+_RECIPE = "SELECT recipe FROM {collections} WHERE name = %(name)s"
+_HELD = "SELECT ordinal, parent_id FROM {chunks} WHERE id = ANY (%(ids)s::text[]) ORDER BY id FOR UPDATE"
 _GONE = "DELETE FROM {chunks} WHERE ordinal = ANY (%(ordinals)s::bigint[])"
 _NUMBERS = """
 SELECT nextval(pg_get_serial_sequence({chunks_name}, 'ordinal')) FROM generate_series(1, %(number)s::integer)
@@ -42,7 +47,6 @@ INSERT INTO {parents} (id, text, parent_id, metadata)
 SELECT * FROM unnest(%(ids)s::text[], %(texts)s::text[], %(parents)s::text[], %(metadata)s::jsonb[])
 ON CONFLICT (id) DO UPDATE SET text = excluded.text, parent_id = excluded.parent_id, metadata = excluded.metadata
 """
-_REMOVED = "DELETE FROM {chunks} WHERE ordinal = ANY (%(ordinals)s::bigint[]) RETURNING parent_id"
 _ORPHANS = """
 DELETE FROM {parents} p WHERE p.id = ANY (%(ids)s::text[])
     AND NOT EXISTS (SELECT FROM {chunks} c WHERE c.parent_id = p.id)
@@ -55,11 +59,16 @@ _INLINE = 7000
 """Bytes of a vector that are kept in its row, which one page holds."""
 
 
+class ReplacedError(SearchError):
+    """The collection is another than the one that was known."""
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
     """A chunk as it is copied: its fields behind the ordinal, and its terms (as of `copies.term`) and frequencies."""
 
     id: str
+    parent: str | None
     fields: Sequence[bytes | None]
     terms: Sequence[tuple[bytes, int]]
     length: int
@@ -73,11 +82,11 @@ def rows_of(records: Sequence[Record], *, half: bool) -> list[Row]:
 
 def _row(record: Record, half: bool, known: dict[str, bytes]) -> Row:
     chunk = record.chunk
-    key = _id(chunk.id)
+    key, parent = _id(chunk.id), None if chunk.parent_id is None else _id(chunk.parent_id)
     fields = [
         key.encode(),
         escaped(chunk.text).encode(),
-        None if chunk.parent_id is None else _id(chunk.parent_id).encode(),
+        None if parent is None else parent.encode(),
         copies.jsonb(metadata_json(chunk.metadata)),
         record.digest.encode(),
         copies.integer(record.length),
@@ -87,7 +96,7 @@ def _row(record: Record, half: bool, known: dict[str, bytes]) -> Row:
         fields.append(copies.vector(record.vector, half=half))
     for term in record.terms.keys() - known.keys():
         known[term] = copies.term(term_key(term))
-    return Row(key, fields, [(known[term], count) for term, count in record.terms.items()], record.length)
+    return Row(key, parent, fields, [(known[term], count) for term, count in record.terms.items()], record.length)
 
 
 def _id(text: str) -> str:
@@ -129,19 +138,43 @@ def creating(tables: Tables, recipe: Recipe) -> Steps[None]:
     yield from asked(tables, insert, name=name, prefix=tables.prefix, recipe=escaped(recipe.text()))
 
 
+def recipe_of(tables: Tables) -> Steps[str | None]:
+    """What the collection was made with; None where there is none."""
+    rows = yield from asked(tables, _RECIPE, name=escaped(tables.collection))
+    return unescaped(rows[0][0]) if rows else None
+
+
+def checking(tables: Tables) -> Steps[None]:
+    """Raises ReplacedError where the collection is gone, or made with something else than what is known."""
+    text = yield from recipe_of(tables)
+    name = tables.collection
+    if text is None or tables.recipe is None or Recipe.parse(text, name) != Recipe.parse(tables.recipe, name):
+        raise ReplacedError(f"collection {name!r} was replaced meanwhile, or removed: ask again")
+
+
 def dropping(tables: Tables) -> Steps[None]:
-    """Remove the tables."""
+    """Remove the tables, when nobody writes to them."""
+    yield from asked(tables, _LOCK)
     yield from asked(tables, DROPPED)
     yield from asked(tables, "DELETE FROM {collections} WHERE name = %(name)s", name=escaped(tables.collection))
 
 
 def writing(tables: Tables, rows: Sequence[Row], parents: Sequence[Chunk], again: bool) -> Steps[None]:
-    """Put rows in the place of those of their ids, and parents; `again`, alone, for others were in the way before."""
+    """Put rows in the place of those of their ids, and parents; `again`, alone, for others were in the way before.
+
+    Parents that lose their last chunk by it go, but for those given. Raises ReplacedError as `checking` does.
+    """
     yield from asked(tables, _LOCK if again else _SHARE)
+    yield from checking(tables)
+    left: set[str] = set()
     if rows:
         held = yield from asked(tables, _HELD, ids=[row.id for row in rows])
+        named = {row.parent for row in rows if row.parent is not None}.union(_id(one.id) for one in parents)
+        left = {parent for _, parent in held if parent is not None} - named
+        if left or named:
+            yield from asked(tables, _PARENTS_LOCK if left else _PARENTS_SHARE)
         if held:
-            yield from asked(tables, _GONE, ordinals=[ordinal for (ordinal,) in held])
+            yield from asked(tables, _GONE, ordinals=[ordinal for ordinal, _ in held])
         numbers = yield from asked(tables, _NUMBERS, number=len(rows))
         numbered = [(number, row) for (number,), row in zip(numbers, rows, strict=True)]
         sql: Any = require("psycopg.sql", extra="postgres")
@@ -159,6 +192,8 @@ def writing(tables: Tables, rows: Sequence[Row], parents: Sequence[Chunk], again
             parents=[None if one.parent_id is None else _id(one.parent_id) for one in parents],
             metadata=[metadata_json(one.metadata) for one in parents],
         )
+    if left:
+        yield from asked(tables, _ORPHANS, ids=sorted(left))
 
 
 def removing(tables: Tables, ids: Sequence[str], again: bool) -> Steps[int]:
@@ -167,11 +202,13 @@ def removing(tables: Tables, ids: Sequence[str], again: bool) -> Steps[int]:
     held = yield from asked(tables, _HELD, ids=[escaped(one) for one in ids])
     if not held:
         return 0
-    rows = yield from asked(tables, _REMOVED, ordinals=[ordinal for (ordinal,) in held])
-    named = list({parent for (parent,) in rows if parent is not None})
-    if named:
-        yield from asked(tables, _ORPHANS, ids=named)
-    return len(rows)
+    left = {parent for _, parent in held if parent is not None}
+    if left:
+        yield from asked(tables, _PARENTS_LOCK)
+    gone = yield from asked(tables, _GONE, ordinals=[ordinal for ordinal, _ in held])
+    if left:
+        yield from asked(tables, _ORPHANS, ids=sorted(left))
+    return int(gone)
 
 
 def indexing(tables: Tables, m: int, ef_construction: int) -> Steps[None]:

@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from voicevault_retrievers.checks import header
 from voicevault_retrievers.engines.steps import in_thread
 from voicevault_retrievers.errors import (
+    ConfigError,
     LockedError,
     RetrievalError,
     SearchError,
@@ -27,6 +30,7 @@ from voicevault_retrievers.mutex import Mutex
 _REFUSED = (401, 403)
 _AWAY = (429, 502, 503)
 _SLOW = (408, 504)
+_PLACE = re.compile(r"https?://[^/@?#\\\s]+(/[^@?#\s]*)?")
 _NO_COLLECTION = re.compile(r"Collection .* not found$", re.DOTALL)
 
 
@@ -81,6 +85,8 @@ class Lent(InThreads):
     _mutexes: ClassVar[WeakKeyDictionary[Any, Mutex]] = WeakKeyDictionary()
 
     def __init__(self, client: Any) -> None:
+        if isinstance(client, require("qdrant_client", extra="qdrant").AsyncQdrantClient):
+            raise ConfigError("client= is a QdrantClient; for an event loop give url= or path=, which serve both")
         local = require("qdrant_client.local.qdrant_local", extra="qdrant").QdrantLocal
         self._client = client
         self.local = isinstance(getattr(client, "_client", None), local)
@@ -131,9 +137,11 @@ class Folder(InThreads):
             mine.users -= 1
             if mine.users:
                 return
-            self._opened.pop(self.path, None)
-        with mine.mutex:
-            mine.client.close()
+            try:
+                with mine.mutex:
+                    mine.client.close()
+            finally:
+                self._opened.pop(self.path, None)  # not before: who opens the folder meanwhile would find it locked
 
     def __repr__(self) -> str:
         return f"Folder({self.path!r})"
@@ -196,8 +204,13 @@ class Server:
     local = False
 
     def __init__(self, url: str, api_key: str | None, timeout: float | None) -> None:
+        if not _is_place(url):
+            raise ConfigError(
+                "url= is like http://host:6333 or https://host:6333/prefix, without user and password: a key is given "
+                "as api_key="
+            )
         self.url = url
-        self._key = api_key
+        self._key = None if api_key is None else header("api_key", api_key)
         self._timeout = timeout
         self._mutex = Mutex()
         self._client: Any = None
@@ -218,8 +231,11 @@ class Server:
     async def aask(self, asked: Ask) -> Any:
         loop = asyncio.get_running_loop()
         client = self._of_loop.get(loop)
-        if client is None:
-            client = self._of_loop[loop] = self._connected("AsyncQdrantClient", self._alimit)
+        if client is None:  # made in a thread: importing the library and reading certificates take a while
+            made = await in_thread(partial(self._connected, "AsyncQdrantClient", self._alimit))
+            client = self._of_loop.setdefault(loop, made)
+            if client is not made:
+                await made.close()
         with _errors(f"Qdrant at {self.url}", self._timeout):
             return await getattr(client, asked.method)(**asked.arguments)
 
@@ -242,7 +258,11 @@ class Server:
     def _connected(self, name: str, limit: Any) -> Any:
         make = getattr(require("qdrant_client", extra="qdrant"), name)
         headers = {"api-key": self._key} if self._key else {}
-        return make(url=self.url, headers=headers, check_compatibility=False, event_hooks={"request": [limit]})
+        with _errors(f"Qdrant at {self.url}", self._timeout):
+            try:
+                return make(url=self.url, headers=headers, check_compatibility=False, event_hooks={"request": [limit]})
+            except (ValueError, require("httpx", extra="qdrant").InvalidURL) as error:
+                raise ConfigError(f"url={self.url!r} is no address of a server: {error}") from error
 
     def _limit(self, request: Any) -> None:
         """The client would round the seconds up, and take None for 5."""
@@ -250,6 +270,14 @@ class Server:
 
     async def _alimit(self, request: Any) -> None:
         self._limit(request)
+
+
+def _is_place(url: Any) -> bool:
+    """Whether it is an address of a server, with nothing in it that is secret."""
+    try:
+        return bool(_PLACE.fullmatch(url) and urlsplit(url).hostname and urlsplit(url).port != 0)
+    except (TypeError, ValueError):
+        return False
 
 
 def _call_local(client: Any, asked: Ask) -> Any:

@@ -15,7 +15,7 @@ from voicevault_retrievers.engines.languages import Qdrant, said
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import Way
 from voicevault_retrievers.engines.qdrant.clients import Ask, Client, Folder, Lent, NoCollectionError, Server
-from voicevault_retrievers.engines.qdrant.points import CHUNK, FULL, PARENT, STATE, TOLD
+from voicevault_retrievers.engines.qdrant.points import CHUNK, FULL, PARENT, STATE, TOLD, VERSION
 from voicevault_retrievers.engines.qdrant.statistics import Counts, State, Statistics
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.steps import Steps
@@ -74,6 +74,7 @@ class Collection(Engine):
         self.way = Way(exact=exact)
         self._client: Client = _client(url, path, api_key, client, self.timeout)
         self._statistics = Statistics()
+        self._indexed: frozenset[str] | None = None
         self._settle(idf == "server")
 
     # What an engine is asked.
@@ -98,6 +99,7 @@ class Collection(Engine):
             told = yield from self._ask("get_collection")
         except NoCollectionError:  # somebody has removed it since
             return None
+        self._indexed = frozenset(told.payload_schema or ())
         recipe = (told.config.metadata or {}).get(requests.RECIPE)
         if not isinstance(recipe, str):
             raise IncompatibleIndexError(
@@ -111,7 +113,19 @@ class Collection(Engine):
         there = yield from super()._ready(create)
         if there and not known:
             self._settle(self._made("idf") == "server")
+        if there and create:
+            yield from self._index()
         return there
+
+    def _index(self) -> Steps[None]:
+        """Make the payload indexes that are missing: whoever made the collection may have been broken off."""
+        recipe, there = self._recipe, self._indexed
+        if recipe is None or there is None or self._client.local:
+            return
+        for field, schema in requests.indexes(recipe.options):
+            if field not in there:
+                yield from self._ask("create_payload_index", field_name=field, field_schema=schema, wait=True)
+        self._indexed = None
 
     def _settle(self, server: bool) -> None:
         exact = not server
@@ -135,11 +149,8 @@ class Collection(Engine):
             if not (yield from self._ask("collection_exists")):
                 raise
             return
-        begun = State({self._statistics.writer: [0, 0, 0, ""]})
-        yield from self._ask("upsert", points=[requests.state_point(STATE_ID, begun.writers)], wait=True)
-        self._statistics.hold(None, begun, Counts(), self._statistics.writes)  # so what is put in need not be read
-        for field, schema in () if self._client.local else requests.indexes(recipe.options):
-            yield from self._ask("create_payload_index", field_name=field, field_schema=schema, wait=True)
+        # Before the first write there is no state, and no chunk: so what this engine puts in it need not read.
+        self._statistics.hold(None, State({}), Counts(), self._statistics.writes)
 
     def _drop(self) -> Steps[None]:
         yield from self._ask("delete_collection")
@@ -185,6 +196,7 @@ class Collection(Engine):
         return [Stored(points.id_of(point.payload), point.payload["digest"]) for point in found], after
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
+        yield from self._state()
         named = {points.point_id(one): one for one in ids}
         found = yield from self._retrieve(list(named), False, [FULL])
         rows = {named[at]: np.asarray(point.vector[FULL], np.float32) for at, point in found.items() if point.vector}
@@ -202,8 +214,8 @@ class Collection(Engine):
         new: list[Mapping[str, Any]] = []
         try:
             state, old = yield from self._held([points.point_id(record.chunk.id) for record in records])
-            known = None if state is None else self._statistics.held(None, state)
-            sums = (state or State({})).sums if known is None else (known.length, known.total)
+            known = self._statistics.held(None, state)
+            sums = state.sums if known is None else (known.length, known.total)
             own = self._made("idf") != "server"
             mean = requests.mean_of(sums[0] + length, sums[1] + len(records), bounded=own)
             prefix = self._made("prefix")
@@ -234,45 +246,77 @@ class Collection(Engine):
         yield from self._tidy({payload["parent"] for payload in gone})
         return len(old)
 
-    def _held(self, ids: Sequence[str]) -> Steps[tuple[State | None, list[Any]]]:
-        """The state (None where its point is not there), and those of the points that are here, without their texts."""
+    def _held(self, ids: Sequence[str]) -> Steps[tuple[State, list[Any]]]:
+        """The state, and those of the points that are here, without their texts."""
         found = yield from self._retrieve([STATE_ID, *ids], requests.without("text"))
         state = found.pop(STATE_ID, None)
-        return None if state is None else State.of(state.payload), list(found.values())
+        if self._recipe is None:
+            raise self._replaced()
+        return (yield from self._checked({} if state is None else state.payload)), list(found.values())
 
-    def _state(self) -> Steps[State | None]:
+    def _state(self) -> Steps[State]:
+        """What was written; nothing before the first write. SearchError for a collection that was replaced."""
         found = yield from self._ask("retrieve", ids=[STATE_ID], with_payload=True)
-        return State.of(found[0].payload) if found else None
+        return (yield from self._checked(found[0].payload if found else {}))
 
-    def _update(self, operations: Sequence[Any], state: State | None, told: Sequence[Any]) -> Steps[State | None]:
+    def _checked(self, payload: Mapping[str, Any]) -> Steps[State]:
+        """The state of a payload, where the collection is still of the recipe that is known here.
+
+        Where the state does not say so, the recipe is read: before the first write, or in a race of writers.
+        """
+        state, known = State.of(payload), self._recipe
+        if known is None or state.recipe == statistics.recipe_digest(known):
+            return state
+        text = yield from self._read_recipe()
+        if text is None or Recipe.parse(text, self.name).text() != known.text():
+            self.forget()
+            raise self._replaced()
+        return state
+
+    def _replaced(self) -> SearchError:
+        return SearchError(f"the collection {self.name!r} has been replaced, or removed: ask again")
+
+    def _update(self, operations: Sequence[Any], state: State, told: Sequence[Any]) -> Steps[State | None]:
         """Write, and say so in the state, which comes last: whoever reads the old one reads again.
 
-        The state after it; None where it was begun anew, which is unlike all before.
+        The state after it; None where others' entries were folded into one: some may have written meanwhile.
         """
-        own = {self._statistics.writer: list(told)}
-        if state is None or state.crowded(self._statistics.writer):
-            folded = (state or State({})).folded(own)
-            last, after = requests.upsert([requests.state_point(STATE_ID, folded)]), None
-        else:
-            last, after = requests.payload(STATE_ID, own), State({**state.writers, **own})
-        yield from self._ask("batch_update_points", update_operations=[*operations, last], wait=True)
+        recipe = self._recipe
+        if recipe is None:
+            raise self._replaced()
+        digest, own = statistics.recipe_digest(recipe), {self._statistics.writer: list(told)}
+        after: State | None = State({**state.writers, **own}, digest)
+        first, last = list[Any](), list[Any]()
+        if not state.writers:
+            first = [requests.upsert([requests.state_point(STATE_ID)], over=requests.no_point())]
+        if state.crowded(self._statistics.writer):
+            own[statistics.EARLIER], after = state.folded(), None
+            last = [requests.no_payload(STATE_ID, sorted(state.writers.keys() - {statistics.EARLIER}))]
+        told_now = requests.payload(STATE_ID, {**own, statistics.RECIPE: digest})
+        steps = [*operations, *first, told_now, *last]
+        yield from self._ask("batch_update_points", update_operations=steps, wait=True)
         return after
 
     def _tidy(self, parents: set[str | None]) -> Steps[None]:
-        """Remove those of the parents that no chunk names; one that a chunk names again meanwhile is put back."""
+        """Remove those of the parents that no chunk names; one that a chunk names again meanwhile is put back.
+
+        What somebody else writes of a parent meanwhile stays: only the version seen here goes, and comes back only
+        where there is none.
+        """
         orphans = {one for one in parents if one is not None}
         orphans -= yield from self._named(orphans)
         if not orphans:
             return
         ids = [points.point_id(one, PARENT) for one in sorted(orphans)]
-        kept = yield from self._retrieve(ids, TOLD)
-        if not kept:
+        kept = yield from self._retrieve(ids, True)
+        versions = [one.payload[VERSION] for one in kept.values() if VERSION in one.payload]
+        if not versions:
             return
-        yield from self._ask("delete", points_selector=list(kept), wait=True)
+        yield from self._ask("delete", points_selector=requests.of_versions(list(kept), versions), wait=True)
         again = yield from self._named(orphans)
         back = [requests.point(at, one.payload) for at, one in kept.items() if one.payload["id"] in again]
         if back:
-            yield from self._ask("upsert", points=back, wait=True)
+            yield from self._ask("upsert", points=back, update_filter=requests.no_point(), wait=True)
 
     def _named(self, parents: set[str]) -> Steps[set[str]]:
         """Those of the parents that chunks name."""

@@ -60,6 +60,7 @@ class QdrantEngine(Collection):
         if k == 0 or nothing_passes(wanted):
             return []
         way.check(self.name, self._made("prefix"))
+        yield from self._state()  # the vector is of the embedder that the collection was made with
         passes, clause = compile_filter(wanted), self._clause(wanted)
         ask = k + 1
         while True:
@@ -86,14 +87,13 @@ class QdrantEngine(Collection):
 
     def _tags(self, require: Filter | None) -> Steps[str]:
         if self._made("idf") == "server":
-            state = yield from self._state()
-            return "" if state is None else state.tags
+            return (yield from self._state()).tags
         return (yield from self.counts(require)).languages()
 
     def counts(self, scope: Filter | None) -> Steps[Counts]:
         """The statistics of the chunks that pass; read from all of them where they are not known, or not any more."""
         state = yield from self._state()
-        held: Counts | None = None if state is None else self._statistics.held(scope, state)
+        held = self._statistics.held(scope, state)
         if held is not None:
             return held
         writes, counts, cursor = self._statistics.writes, Counts(), None
@@ -101,13 +101,11 @@ class QdrantEngine(Collection):
         fields = COUNTED if scope is not None else ["terms", "length", "mean"]
         while not nothing_passes(scope):
             page, cursor = yield from self._scroll(clause, PAGE, cursor, fields)
-            for point in page:
-                if scope is None or passes(points.metadata_of(point.payload)):
-                    counts.add(point.payload)
+            every = [point.payload for point in page]
+            counts.change((), every if scope is None else [one for one in every if passes(points.metadata_of(one))])
             if cursor is None:
                 break
-        if state is not None:
-            self._statistics.hold(scope, state, counts, writes)
+        self._statistics.hold(scope, state, counts, writes)
         return counts
 
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
@@ -250,7 +248,7 @@ class QdrantEngine(Collection):
             )
         counts = yield from self.counts(None)
         state = yield from self._state()
-        if state is None or self._statistics.held(None, state) is not counts:
+        if self._statistics.held(None, state) is not counts:
             raise SearchError(f"collection {self.name!r} is being written to: save its vocabulary when that is done")
         return state, counts
 

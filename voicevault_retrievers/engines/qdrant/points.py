@@ -23,6 +23,9 @@ METADATA = "metadata."
 TOLD = ["id", "text", "parent", "metadata", "exact"]
 """What a chunk is read from."""
 
+VERSION = "version"
+"""The key of what tells a parent from another of its id."""
+
 COUNTED = ["terms", "counts", "length", "mean", "metadata", "exact"]
 """What statistics are read from."""
 
@@ -36,7 +39,7 @@ _LARGEST = 1.7976931348623157e308
 
 def point_id(name: str, kind: str = CHUNK) -> str:
     """The UUID of a chunk's point, of a parent's, or of the collection's state."""
-    if _printable(name) != name:
+    if _printable(name) != name or name.startswith("\0"):
         name = f"\0{name.encode('utf-8', 'surrogatepass').hex()}"
     return str(uuid5(_SPACES[kind], name))
 
@@ -82,6 +85,12 @@ def record_payload(record: Record, mean: float) -> dict[str, Any]:
         "length": record.length,
         "mean": mean,
     }
+
+
+def parent_payload(parent: Chunk) -> dict[str, Any]:
+    """The payload of a parent."""
+    version = hashlib.blake2b(codec.encode(parent), digest_size=16).hexdigest()
+    return {**payload_of(parent, PARENT), VERSION: version}
 
 
 def chunk_of(payload: Mapping[str, Any], kb: str) -> Chunk:

@@ -10,7 +10,7 @@ import numpy as np
 from voicevault_retrievers.engines.engine import Record
 from voicevault_retrievers.engines.languages import KEY, MAX_CONDITIONS
 from voicevault_retrievers.engines.qdrant import points
-from voicevault_retrievers.engines.qdrant.points import CHUNK, FAST, FULL, METADATA, PARENT, SPARSE, STATE
+from voicevault_retrievers.engines.qdrant.points import CHUNK, FAST, FULL, METADATA, PARENT, SPARSE, STATE, VERSION
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.extras import require
@@ -66,6 +66,7 @@ def indexes(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     of = models()
     yield "kind", of.PayloadSchemaType.KEYWORD
     yield "parent", of.PayloadSchemaType.KEYWORD
+    yield VERSION, of.PayloadSchemaType.KEYWORD
     for key, kind in (options.get("indexes") or {}).items():
         yield METADATA + key, of.PayloadSchemaType(kind)
     if options.get("tenant") is not None:
@@ -118,12 +119,12 @@ def chunk_point(record: Record, mean: float, prefix: int | None) -> Any:
 
 def parent_point(parent: Chunk) -> Any:
     """A parent as a point without vectors, so that no search finds it."""
-    return point(points.point_id(parent.id, PARENT), points.payload_of(parent, PARENT))
+    return point(points.point_id(parent.id, PARENT), points.parent_payload(parent))
 
 
-def state_point(at: str, writers: Mapping[str, Any]) -> Any:
-    """The collection's state as a point without vectors."""
-    return point(at, {"kind": STATE, **writers})
+def state_point(at: str) -> Any:
+    """The collection's state, which says nothing yet, as a point without vectors."""
+    return point(at, {"kind": STATE})
 
 
 def point(at: str, payload: Mapping[str, Any], vector: Mapping[str, Any] | None = None) -> Any:
@@ -131,10 +132,22 @@ def point(at: str, payload: Mapping[str, Any], vector: Mapping[str, Any] | None 
     return models().PointStruct(id=at, payload=dict(payload), vector=dict(vector or {}))
 
 
-def upsert(rows: Sequence[Any]) -> Any:
-    """An operation that puts points in."""
+def upsert(rows: Sequence[Any], *, over: Any = None) -> Any:
+    """An operation that puts points in; of those that are there, it replaces what passes `over` (None for all)."""
     of = models()
-    return of.UpsertOperation(upsert=of.PointsList(points=list(rows)))
+    return of.UpsertOperation(upsert=of.PointsList(points=list(rows), update_filter=over))
+
+
+def no_point() -> Any:
+    """A filter that no point passes: what is put in over it replaces nothing."""
+    return of_kind("none")
+
+
+def of_versions(ids: Sequence[Any], versions: Sequence[str]) -> Any:
+    """What selects those of the parents that are still of these versions."""
+    of = models()
+    same = of.FieldCondition(key=VERSION, match=of.MatchAny(any=list(versions)))
+    return of.FilterSelector(filter=of.Filter(must=[among(ids), same]))
 
 
 def delete(ids: Sequence[Any]) -> Any:
@@ -147,6 +160,12 @@ def payload(at: str, fields: Mapping[str, Any]) -> Any:
     """An operation that sets fields of a point's payload, and leaves others."""
     of = models()
     return of.SetPayloadOperation(set_payload=of.SetPayload(payload=dict(fields), points=[at]))
+
+
+def no_payload(at: str, fields: Sequence[str]) -> Any:
+    """An operation that takes fields of a point's payload away."""
+    of = models()
+    return of.DeletePayloadOperation(delete_payload=of.DeletePayload(keys=list(fields), points=[at]))
 
 
 def words(vector: Mapping[int, float], limit: int, clause: Any) -> dict[str, Any]:

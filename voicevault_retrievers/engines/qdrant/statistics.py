@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,43 +14,50 @@ from uuid import uuid4
 
 from voicevault_retrievers.engines.keywords import Population
 from voicevault_retrievers.engines.qdrant.points import metadata_of
+from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.filters import Filter, Predicate, canonical, compile_filter
 from voicevault_retrievers.lexical.formulas import Lucene
 from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.store import disk
 
 Payload: TypeAlias = Mapping[str, Any]
 SCOPES = 16
 """How many filters' statistics are kept."""
 
 WRITERS = 64
-"""How many writers the state names before it is begun anew."""
+"""How many writers the state names before they are folded into one."""
 
 WRITER = "writer_"
+EARLIER = WRITER + "earlier"
+"""What stands for the writers that the state names no more."""
+
+RECIPE = "recipe"
+"""The key of the state that tells how the chunks were made."""
 
 
 @dataclass(frozen=True)
 class State:
     """What each writer has told: how many writes, chunks and terms in all, and the tags of its terms.
 
-    Two states are equal where nothing was written in between.
+    Two states are equal where nothing was written in between. `recipe` is `recipe_digest` of what made the chunks.
     """
 
     writers: Mapping[str, Sequence[Any]]
+    recipe: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, payload: Payload) -> State:
         """That of the payload of the collection's point of state."""
-        return cls({key: list(told) for key, told in payload.items() if key.startswith(WRITER)})
+        writers = {key: list(told) for key, told in payload.items() if key.startswith(WRITER)}
+        return cls(writers, str(payload.get(RECIPE, "")))
 
-    def folded(self, own: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """One entry that tells what all do, under the first name of `own`, whose numbers are added."""
-        ((name, told),) = own.items()
-        every = [*self.writers.values(), told]
-        return {name: [told[0], sum(one[1] for one in every), sum(one[2] for one in every), self.tags + told[3]]}
+    def folded(self) -> list[Any]:
+        """One entry that tells what all do."""
+        return [*(sum(told[at] for told in self.writers.values()) for at in range(3)), self.tags]
 
     def crowded(self, writer: str) -> bool:
-        """Whether there are so many writers that one more begins anew."""
+        """Whether there are so many writers that for one more the others are folded."""
         return len(self.writers) >= WRITERS and writer not in self.writers
 
     @property
@@ -78,26 +87,32 @@ class Counts:
     tags: Counter[str] = field(default_factory=Counter)
     _mutex: Mutex = field(default_factory=Mutex, compare=False, repr=False)
 
-    def add(self, payload: Payload) -> None:
-        """One chunk more."""
+    def change(self, gone: Iterable[Payload], new: Iterable[Payload]) -> None:
+        """These chunks less, and those more, in one step for whoever reads."""
         with self._mutex:
-            self.total += 1
-            self.length += payload["length"]
-            self.frequencies.update(payload["terms"])
-            self.tags.update(tags_of(payload["terms"]))
-            self.longest = max(self.longest, payload["length"])
-            self.least = min(self.least or payload["mean"], payload["mean"])
-
-    def remove(self, payload: Payload) -> None:
-        """One chunk less."""
-        with self._mutex:
-            self.total -= 1
-            self.length -= payload["length"]
-            self.frequencies.subtract(payload["terms"])
-            for term in payload["terms"]:
+            left = set[str]()
+            for payload in gone:
+                self.total -= 1
+                self.length -= payload["length"]
+                self.frequencies.subtract(payload["terms"])
+                self.tags.subtract(tags_of(payload["terms"]))
+                left.update(payload["terms"])
+            for payload in new:
+                self.total += 1
+                self.length += payload["length"]
+                self.frequencies.update(payload["terms"])
+                self.tags.update(tags_of(payload["terms"]))
+                self.longest = max(self.longest, payload["length"])
+                self.least = min(self.least or payload["mean"], payload["mean"])
+            for term in left:
                 if not self.frequencies[term]:
                     del self.frequencies[term]
-            self.tags.subtract(tags_of(payload["terms"]))
+
+    def copy(self) -> Counts:
+        """The same as of now."""
+        with self._mutex:
+            sums = self.total, self.length, self.least, self.longest
+            return Counts(*sums, Counter(self.frequencies), Counter(self.tags))
 
     def languages(self) -> str:
         """The control characters that terms begin with."""
@@ -125,12 +140,8 @@ class _Scope:
 
     def moved(self, state: State, gone: Iterable[Payload], new: Iterable[Payload]) -> _Scope:
         """As of the state after a write that took chunks away and put others in."""
-        for payload in gone:
-            if self.passes(metadata_of(payload)):
-                self.counts.remove(payload)
-        for payload in new:
-            if self.passes(metadata_of(payload)):
-                self.counts.add(payload)
+        left, come = ([one for one in each if self.passes(metadata_of(one))] for each in (gone, new))
+        self.counts.change(left, come)
         return _Scope(self.passes, state, self.counts)
 
 
@@ -192,7 +203,7 @@ class Statistics:
             return list(self._told)
 
     def end(self, before: State | None, after: State | None, gone: Iterable[Payload], new: Iterable[Payload]) -> None:
-        """A write has ended; without states it failed, or wrote the state anew, and nothing is known any more."""
+        """A write has ended; without states it failed, or folded the state, and nothing is known any more."""
         with self._mutex:
             self._writing -= 1
             known = before is not None and after is not None and not self._overlapped
@@ -211,9 +222,17 @@ def tags_of(terms: Iterable[str]) -> str:
     return "".join(sorted({term[0] for term in terms if "\x01" <= term[:1] < " "}))
 
 
+def recipe_digest(recipe: Recipe) -> str:
+    """What tells a recipe from others."""
+    return hashlib.blake2b(recipe.text().encode(), digest_size=16).hexdigest()
+
+
 def save(path: Path | str, collection: str, state: State, counts: Counts) -> None:
-    """Write the vocabulary as JSON: the terms with how many chunks have them and their idf, and the sums."""
-    idf = Lucene().idf
+    """Write the vocabulary as JSON: the terms with how many chunks have them and their idf, and the sums.
+
+    The file is the old one or the new, whenever writing is broken off.
+    """
+    counts, idf = counts.copy(), Lucene().idf
     told = {
         "version": 1,
         "collection": collection,
@@ -226,7 +245,16 @@ def save(path: Path | str, collection: str, state: State, counts: Counts) -> Non
         "state": dict(state.writers),
         "terms": {term: [n, idf(n, counts.total)] for term, n in sorted(counts.frequencies.items())},
     }
-    Path(path).write_text(json.dumps(told), encoding="ascii")
+    whole = Path(path)
+    part = whole.with_name(f".{uuid4().hex}.part")
+    try:
+        disk.write(part, [json.dumps(told).encode("ascii")])
+        disk.rename(part, whole)
+    except OSError:
+        with suppress(FileNotFoundError):
+            disk.remove(part)
+        raise
+    disk.flush_folder(whole.parent)
 
 
 def load(path: Path | str) -> tuple[State, Counts]:

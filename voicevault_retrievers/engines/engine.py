@@ -22,6 +22,7 @@ from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.engines.writing import BATCH as BATCH
 from voicevault_retrievers.engines.writing import Progress as Progress
 from voicevault_retrievers.engines.writing import Writing
+from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.hybrid import HybridSearch
 from voicevault_retrievers.protocols import Embedder, Found
@@ -167,16 +168,20 @@ class Engine(Writing, HybridSearch):
         if not (yield from self._ready()):
             return ()
         tags = yield from self._tags(require)
-        analyzer = self._analyzer  # as it is now: the collection may have been found to be another, or gone
-        return () if analyzer is None else (yield from self._keywords(asked(analyzer, tags), k))
+        return (yield from self._keywords(asked(self._present(), tags), k))
 
     def keyword_scores(self, asked: Asked, ids: Sequence[str], require: Filter | None) -> Steps[Mapping[str, float]]:
         """The scores of given chunks, as of `keywords`."""
         if not ids or not (yield from self._ready()):
             return {}
         tags = yield from self._tags(require)
-        analyzer = self._analyzer
-        return {} if analyzer is None else (yield from self._keyword_scores(asked(analyzer, tags), ids))
+        return (yield from self._keyword_scores(asked(self._present(), tags), ids))
+
+    def _present(self) -> SavedAnalyzer:
+        """The analyzer; SearchError where another thread has noticed meanwhile that the collection is another."""
+        if self._analyzer is None:
+            raise SearchError(f"collection {self.name!r} was removed or made anew meanwhile: ask again")
+        return self._analyzer
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], where: Filter | None, require: Filter | None

@@ -246,24 +246,22 @@ class MilvusCollection(Engine):
         wanted = iter(keys)
         while batch := list(islice(wanted, PAGE)):
             found = yield ask("get", collection_name=name or self._main, ids=batch, output_fields=["pk", *fields])
-            held.update({keys[one["pk"]]: one for one in found})
+            held.update((yield Work(partial(_by_id, found, keys))))
         return held
 
     def _after(self, key: str, clause: str, fields: Sequence[str], limit: int) -> Steps[list[Row]]:
         """The rows that pass a clause from a primary key on, in their order."""
-        return list(
-            (
-                yield ask(
-                    "query",
-                    collection_name=self._main,
-                    filter=all_of(f'pk > "{key}"', clause),
-                    limit=limit,
-                    output_fields=["pk", *fields],
-                    iterator="True",
-                    reduce_stop_for_best="True",
-                )
-            )
+        found = yield ask(
+            "query",
+            collection_name=self._main,
+            filter=all_of(f'pk > "{key}"', clause),
+            limit=limit,
+            output_fields=["pk", *fields],
+            iterator="True",
+            reduce_stop_for_best="True",
         )
+        held: list[Row] = yield Work(partial(list, found))  # pymilvus makes rows as they are read
+        return held
 
     def _counting(self, clause: str) -> Steps[int]:
         found = yield ask("query", collection_name=self._main, filter=clause, output_fields=["count(*)"])
@@ -277,6 +275,10 @@ class MilvusCollection(Engine):
 
 _NOT_THERE = (100, 101)
 """Milvus' codes for a collection that is gone, and for one that is not loaded."""
+
+
+def _by_id(found: Iterable[Row], keys: Mapping[str, str]) -> dict[str, Row]:
+    return {keys[one["pk"]]: one for one in found}
 
 
 def _batches(held: Sequence[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:

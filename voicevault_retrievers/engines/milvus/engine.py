@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,8 @@ READ = 100_000
 
 _SAID = "$eq, $in, $ne, $nin, $exists, comparisons of numbers, $and and $or, of keys that are ASCII identifiers"
 _MEASURED = ("pieces", "vector")
+
+Near: TypeAlias = tuple[list[Row], float]
 
 _LONGEST_BITS = 21
 _MARGIN = 1 + 1e-5
@@ -108,9 +110,9 @@ class MilvusEngine(MilvusCollection):
         passes, clause, depth = compile_filter(wanted), self._clause(wanted), min(k + 1, DEEPEST)
         measured = partial(self._measured, vector.astype(np.float64), passes)
         while True:
-            near = yield from self._near("vector", vector.tolist(), depth, clause, _MEASURED)
-            kept: list[Found] = yield Work(lambda: measured([found["entity"] for found in near]))  # noqa: B023 - now
-            settled = len(kept) >= k and kept[k - 1].score > float(near[-1]["distance"]) + _LOST
+            near, last = yield from self._near("vector", vector.tolist(), depth, clause, _MEASURED)
+            kept: list[Found] = yield Work(partial(measured, near))
+            settled = len(kept) >= k and kept[k - 1].score > last + _LOST
             if settled or len(near) < depth or (depth == DEEPEST and len(kept) >= k):
                 return kept[:k]
             if depth == DEEPEST:
@@ -147,7 +149,8 @@ class MilvusEngine(MilvusCollection):
         ]
         return sorted(found, key=_best_first)
 
-    def _near(self, anns: str, data: Any, depth: int, clause: str, fields: Sequence[str]) -> Steps[list[Any]]:
+    def _near(self, anns: str, data: Any, depth: int, clause: str, fields: Sequence[str]) -> Steps[Near]:
+        """The rows of the highest products, and the product of the last, 0.0 where there is none."""
         found = yield ask(
             "search",
             collection_name=self._main,
@@ -158,7 +161,8 @@ class MilvusEngine(MilvusCollection):
             output_fields=["pk", *fields],
             search_params={"metric_type": "COSINE" if anns == "vector" else "IP"},
         )
-        return list(found[0])
+        near: Near = yield Work(lambda: ([one["entity"] for one in found[0]], _last(found[0])))
+        return near
 
     # Words.
 
@@ -180,9 +184,9 @@ class MilvusEngine(MilvusCollection):
         scored = Scored(asked, population, terms, self.name)
         clause, depth = self._clause(asked.passing), min(max(4 * k, FIRST), DEEPEST)
         while True:
-            near = yield from self._near("sparse", query, depth, clause, SCORED)
-            hits: list[KeywordHit] = yield Work(partial(scored.best, [found["entity"] for found in near], k))
-            bound = scored.offset + _MARGIN * float(near[-1]["distance"]) if near else 0.0
+            near, last = yield from self._near("sparse", query, depth, clause, SCORED)
+            hits: list[KeywordHit] = yield Work(partial(scored.best, near, k))
+            bound = scored.offset + _MARGIN * last if near else 0.0
             if len(near) < depth or (len(hits) == k and hits[-1].score > bound):
                 return hits
             if depth == DEEPEST:
@@ -284,8 +288,7 @@ class MilvusEngine(MilvusCollection):
         if self._counts_here:
             query = yield Work(partial(rows.matching, asked.forms, totals.longest))
             size = yield from self._count()
-            near = (yield from self._near("sparse", query, size, "", SCORED)) if query and size else []
-            held = [found["entity"] for found in near]
+            held = (yield from self._near("sparse", query, size, "", SCORED))[0] if query and size else []
         elif asked.forms:
             clause = all_of(having(asked.forms), self._clause(asked.counting))
             yield from self._paged(clause, SCORED, held.extend)
@@ -382,6 +385,10 @@ class MilvusEngine(MilvusCollection):
 
     def __repr__(self) -> str:
         return f"MilvusEngine({self.name!r}, {self.place!r})"
+
+
+def _last(found: Sequence[Any]) -> float:
+    return float(found[-1]["distance"]) if found else 0.0
 
 
 def _best_first(found: Found) -> tuple[float, str]:

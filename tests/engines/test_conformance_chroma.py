@@ -7,6 +7,7 @@ from tests.engines.conformance import Conformance
 
 class TestChroma(Conformance):
     system = "chroma"
+    both_ways = False
 
 
 class TestChromaHTTP(Conformance):

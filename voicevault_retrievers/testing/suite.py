@@ -47,6 +47,10 @@ class Suite:
     threads_ending: ClassVar[int] = 1
     """How many threads of an engine's own client may still be ending when `close` returns."""
 
+    both_ways: ClassVar[bool] = True
+    """Whether each test is made async too. Else `test_sync_equals_async` alone compares the two: for an engine that
+    event loops have asked in threads, or that is tested both ways with other options."""
+
     other_options: ClassVar[Mapping[str, Any]] = {}
     """Options that a collection keeps, with values that are not the defaults: another client cannot change them."""
 
@@ -73,6 +77,8 @@ class Suite:
     @pytest.fixture(params=["sync", "async"])
     def way(self, request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop | None:
         """None for the synchronous methods."""
+        if request.param == "async" and not self.both_ways:
+            pytest.skip("tested one way: see `both_ways`")
         return loop if request.param == "async" else None
 
     @pytest.fixture

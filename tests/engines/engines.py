@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import psutil  # type: ignore[import-untyped]  # it has no types
 import pytest
 
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
@@ -67,6 +66,7 @@ class Server(ABC):
         """End it and all that it started, at once."""
         if self._process is None:
             return
+        psutil = pytest.importorskip("psutil")
         process, self._process = self._process, None
         family = [psutil.Process(process.pid)] if process.poll() is None else []
         family += [child for each in family for child in each.children(recursive=True)]
@@ -80,6 +80,7 @@ class Server(ABC):
     def paused(self) -> Iterator[None]:
         """Stop it and all that it started where they are, for a while: it takes connections and answers nothing."""
         assert self._process is not None
+        psutil = pytest.importorskip("psutil")
         first = psutil.Process(self._process.pid)
         stopped = [first, *first.children(recursive=True)]
         for process in stopped:
@@ -168,6 +169,7 @@ class PostgresServer(Server):
 @contextmanager
 def running(kind: Callable[[Path], S]) -> Iterator[S]:
     """A server in a temporary folder, which `kind` makes; nothing of it is left, not where it does not start either."""
+    pytest.importorskip("psutil")  # which ends it with all that it started
     folder = Path(tempfile.mkdtemp(prefix="engine"))  # not below pytest's own, which only its owner may enter
     try:
         server = kind(folder)

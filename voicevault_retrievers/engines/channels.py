@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.dense.exact import VectorChannel
@@ -19,7 +20,7 @@ from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import QueryTerm
-from voicevault_retrievers.types import Query, Variant, Vector
+from voicevault_retrievers.types import ChannelKind, Query, Variant, Vector
 
 T = TypeVar("T")
 Asked: TypeAlias = Callable[[SavedAnalyzer, str], Keywords]
@@ -58,14 +59,37 @@ class Searched(Protocol):
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]: ...
 
 
-class EngineBM25(Leaf):
+E = TypeVar("E", bound=Searched)
+
+
+class EngineLeaf(Leaf, Generic[E]):
+    """A channel that takes steps of an engine for each wording, sync and async alike; subclasses say which."""
+
+    each_alone = True
+
+    def __init__(self, engine: E, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
+        super().__init__(name, kind, timeout=timeout)
+        self.engine = engine
+        self.afind = self._afind
+
+    @abstractmethod
+    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
+        """At most k matches of a wording, best first."""
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """For each wording at most k matches, best first."""
+        return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
+
+    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
+
+
+class EngineBM25(EngineLeaf[Searched]):
     """Finds chunks by their words in an engine; scores are BM25's, higher is better.
 
     `formula`, `statistics` and `exclude_nonpositive` are as of `BM25`; an engine that cannot score by a formula raises
     ConfigError when it is asked. Access rights (`require`) narrow what counts, too.
     """
-
-    each_alone = True
 
     def __init__(
         self,
@@ -78,23 +102,14 @@ class EngineBM25(Leaf):
         timeout: float | None = None,
         name: str = "bm25",
     ) -> None:
-        super().__init__(name, "keyword", timeout=timeout)
+        super().__init__(engine, name, "keyword", timeout=timeout)
         if statistics not in ("collection", "filtered"):
             raise unknown("statistics", statistics, ("collection", "filtered"))
         if flag("operators", operators):
             raise ConfigError("operators in queries are for knowledge bases: an engine does not read them")
-        self.engine = engine
         self.formula = formula_of(formula)
         self.statistics = statistics
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
-        self.afind = self._afind
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        """For each wording at most k chunks that have one of its terms, best first."""
-        return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
-
-    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
         wanted, found = list(ids), dict[str, float]()

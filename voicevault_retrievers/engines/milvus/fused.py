@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from voicevault_retrievers.checks import whole
-from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, Searched
+from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, EngineLeaf, Searched
 from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.leaf import Leaf, Match
+from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.types import Query, Variant, Vector
 
@@ -22,7 +21,7 @@ class Fusing(Searched, Protocol):
     ) -> Steps[list[Found]]: ...
 
 
-class MilvusFused(Leaf):
+class MilvusFused(EngineLeaf[Fusing]):
     """Finds chunks by words and vectors in one search, which Milvus fuses by reciprocal ranks.
 
     Scores are sums of `1 / (k + rank)`, ranks from 1, over the first `depth` of each list, as float32. The list of
@@ -30,8 +29,6 @@ class MilvusFused(Leaf):
     nearly one score may stand the other way round than in `bm25()`. A filter that Milvus cannot tell exactly raises
     FilterNotSupportedError: fuse the two channels here then.
     """
-
-    each_alone = True
 
     def __init__(
         self,
@@ -43,20 +40,11 @@ class MilvusFused(Leaf):
         timeout: float | None = None,
         name: str = "milvus",
     ) -> None:
-        super().__init__(name, "hybrid", timeout=timeout)
-        self.engine = engine
+        super().__init__(engine, name, "hybrid", timeout=timeout)
         self.k = whole("k", k)
         self.depth = whole("depth", depth)
         self._words = EngineBM25(engine, formula=formula)
         self._dense = EngineDense(engine)
-        self.afind = self._afind
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        """For each wording at most k chunks, best first."""
-        return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
-
-    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         vectors = yield from self._dense.embedded(query, [wording])

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from voicevault_retrievers.checks import flag, whole
-from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, Searched
+from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, EngineLeaf, Searched
 from voicevault_retrievers.engines.keywords import KeywordHit
 from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.leaf import Leaf, Match
+from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.types import Query, Variant, Vector
 
@@ -90,7 +90,7 @@ class QdrantDense(EngineDense):
         return f"QdrantDense({self.engine!r}, {self.way!r})"
 
 
-class Fused(Leaf):
+class Fused(EngineLeaf[Searching]):
     """Words and vectors, searched and fused by Qdrant in one request; scores are RRF's, higher is better.
 
     `1 / (k + rank)` for each of the two lists of `depth`, ranks from 1. Qdrant ranks words by what it has stored for
@@ -99,25 +99,14 @@ class Fused(Leaf):
     `$or`; others raise FilterNotSupportedError. What `where` leaves out counts in the ranks where Qdrant cannot tell.
     """
 
-    each_alone = True
-
     def __init__(
         self, engine: Searching, k: int, depth: int, *, timeout: float | None = None, name: str = "fused"
     ) -> None:
-        super().__init__(name, "hybrid", timeout=timeout)
-        self.engine = engine
+        super().__init__(engine, name, "hybrid", timeout=timeout)
         self.k = k
         self.depth = depth
         self._words = EngineBM25(engine)
         self._dense = QdrantDense(engine)
-        self.afind = self._afind
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        """For each wording at most k chunks, best first."""
-        return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
-
-    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         vectors = yield from self._dense.embedded(query, (wording,))

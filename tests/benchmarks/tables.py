@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.benchmarks.choices import choices
 from tests.benchmarks.results import FOLDER, Row
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,8 @@ PAGES = (
     *(
         ROOT / "docs" / f"{name}.md"
         for name in (
+            "choosing",
+            "keyword-search",
             "knowledge-bases",
             "langchain",
             "llama-index",
@@ -139,6 +142,8 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
 
 def table(name: str) -> str | None:
     """Systems down, cases and metrics across, a dash for what was not measured; None where there are no results."""
+    if name == "choices":
+        return choices()
     file, shown = SHOWN.get(name, (name, lambda row: True))
     path = FOLDER / f"{file}.json"
     if not path.is_file():

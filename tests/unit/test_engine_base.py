@@ -548,3 +548,20 @@ def test_what_is_an_address() -> None:
         False,
     ]
     assert set(SCHEMES) >= {"qdrant", "postgresql", "chroma", "milvus"}
+
+
+async def test_with_closes_the_connections() -> None:
+    closed: list[str] = []
+
+    class Closing(MemoryEngine):
+        def _close(self) -> None:
+            closed.append("close")
+
+        async def _aclose(self) -> None:
+            closed.append("aclose")
+
+    with Closing("a", shelves={}) as engine:
+        assert isinstance(engine, Closing)
+    async with Closing("a", shelves={}) as engine:
+        assert isinstance(engine, Closing)
+    assert closed == ["close", "aclose", "close"]

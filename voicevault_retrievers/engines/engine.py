@@ -39,7 +39,7 @@ class Engine(Writing, HybridSearch):
     result, and made when chunks are first put in, with the `analyzer` of their words and the `embedder` of their
     vectors (None for keywords only); one that exists keeps its own, and refuses others with IncompatibleIndexError.
     `timeout` is in seconds, for each request to a server. What waits for the server has an async twin, but for listing
-    all (`stored`, iteration, `vectors`); both take the same steps.
+    all (`stored`, iteration, `vectors`); both take the same steps. `with` and `async with` close its connections.
 
     Raises SearchNotAvailableError where the server cannot be reached or refuses the user, SearchTimeoutError where it
     is too slow, FilterNotSupportedError where rights cannot be counted, SearchError for any other answer.
@@ -71,6 +71,19 @@ class Engine(Writing, HybridSearch):
         if "asked" in vars(self):
             await self.asked.aclose()
         await self._aclose()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+        self.close()
 
     def __len__(self) -> int:
         return self.run(self._if_there(self._count, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import NamedTuple
 
@@ -65,18 +65,22 @@ def choices() -> str:
 def _measured(choice: Choice) -> tuple[str, ...]:
     rows = json.loads((FOLDER / f"{choice.file}.json").read_text(encoding="utf-8"))["rows"]
     values = {(row["system"], row["metric"], row["case"]): row["value"] for row in rows if choice.case(row["case"])}
-    before = {case: value for (system, metric, case), value in values.items() if (system, metric) == (choice.before, choice.metric)}
-    gains = {}
-    for case, value in before.items():
-        after = values.get((choice.after, choice.metric, case))
-        gain = [values.get((choice.after, name, case)) for name in ("gain", f"gain in {choice.metric}")]
-        known = [one for one in (None if after is None else after - value, *gain) if one is not None]
-        if known:
-            gains[case] = known[0]
+    cases = [case for system, metric, case in values if (system, metric) == (choice.before, choice.metric)]
+    before = {case: values[choice.before, choice.metric, case] for case in cases}
+    gains = {case: gain for case in cases if (gain := _gain(choice, values, case)) is not None}
     mean = fmean(before[case] for case in gains)
     better, worse = (sum(sign * gain >= SAME for gain in gains.values()) for sign in (1, -1))
     counts = (str(better), str(worse), str(len(gains)))
     return (choice.what, choice.metric, f"{mean:.3f}", f"{mean + fmean(gains.values()):.3f}", *counts)
+
+
+def _gain(choice: Choice, values: Mapping[tuple[str, str, str], float], case: str) -> float | None:
+    """What it was better by on a collection: the difference, or what the benchmark calls the gain."""
+    after = values.get((choice.after, choice.metric, case))
+    if after is not None:
+        return after - values[choice.before, choice.metric, case]
+    names = ("gain", f"gain in {choice.metric}")
+    return next((values[key] for name in names if (key := (choice.after, name, case)) in values), None)
 
 
 def _line(cells: tuple[str, ...]) -> str:

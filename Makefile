@@ -9,7 +9,7 @@ WORKERS ?= 2
 export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
 
-.PHONY: help install install-demo demo test check format matrix frameworks wheel bench soak docs clean
+.PHONY: help install install-demo demo browser test check format matrix frameworks wheel bench soak docs clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,6 +35,9 @@ demo: install-demo  ## index the sample documents, answer questions, measure
 
 test: install  ## run the tests, in two processes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+browser:  ## install Chromium from Debian, which the tests of the inspector's page drive; without it they are skipped
+	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 check: install  ## lint, types, import floors
 	$(BIN)/ruff check .

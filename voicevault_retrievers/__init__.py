@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from voicevault_retrievers.claims import check_claims
     from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
     from voicevault_retrievers.dense import VectorChannel
+    from voicevault_retrievers.display import explain
     from voicevault_retrievers.diversity import (
         MMR,
         NearDuplicates,
         PageCap,
     )
-    from voicevault_retrievers.explanation import explain, provenance
+    from voicevault_retrievers.explanation import provenance
     from voicevault_retrievers.flare import Flare
     from voicevault_retrievers.fusion import (
         ISR,
@@ -219,7 +220,7 @@ _HOMES = {
     "WeightedSum": "fusion",
     "check_claims": "claims",
     "compose": "pipeline",
-    "explain": "explanation",
+    "explain": "display",
     "fuse": "fusion",
     "hybrid_search": "hybrid",
     "load_preset": "presets",

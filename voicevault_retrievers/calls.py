@@ -87,7 +87,7 @@ class Call:
 class Span:
     """One call of a run: how long it took in seconds, the error it ended with, and what was asked.
 
-    `query` is what a rewriter made of the query.
+    `query` is what a rewriter made of the query, `started` when it began, in seconds from the run's beginning.
     """
 
     name: str
@@ -97,6 +97,7 @@ class Span:
     texts: tuple[str, ...] = ()
     k: int | None = None
     query: Any = None
+    started: float = 0.0
 
 
 Observer: TypeAlias = Callable[[Span, Any], None]

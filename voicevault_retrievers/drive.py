@@ -165,7 +165,8 @@ class _Run:
     ) -> None:
         self.done = False
         self.outcome: Any = None
-        self._end = math.inf if timeout is None else time.monotonic() + timeout
+        self._began = time.monotonic()
+        self._end = math.inf if timeout is None else self._began + timeout
         self._spans = spans
         self._news: list[tuple[Span, Any]] | None = [] if watched else None
         self._queued: list[tuple[Call, Callable[[Any], None]]] = []
@@ -231,7 +232,8 @@ class _Run:
             return
         call, error = ticket.call, outcome if isinstance(outcome, Exception) else None
         query = outcome if call.kind == "rewriter" and error is None else None
-        span = Span(call.name, call.kind, time.monotonic() - ticket.began, error, call.texts, call.k, query)
+        seconds, started = time.monotonic() - ticket.began, ticket.began - self._began
+        span = Span(call.name, call.kind, seconds, error, call.texts, call.k, query, started)
         if self._spans is not None:
             self._spans.append(span)
         if self._news is not None:

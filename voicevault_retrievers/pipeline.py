@@ -10,11 +10,13 @@ from functools import partial
 from typing import Any
 
 from voicevault_retrievers import telemetry
+from voicevault_retrievers.batch import Batched
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, Through, check_k, permitted
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both, scope
@@ -31,7 +33,7 @@ from voicevault_retrievers.turns import Turn, as_turn
 from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, Route, as_query
 
 
-class Pipeline:
+class Pipeline(Batched):
     """Searches a channel and builds the context of what it finds.
 
     `k` is how many hits a search gives unless it says otherwise. `timeout` bounds a whole search in seconds.
@@ -232,6 +234,7 @@ class Pipeline:
             timings=_timings(spans),
             confidence=self.confidence(ranking),
             trace=tuple(spans),
+            as_html=partial(result_html, analyzer=analyzer_of(self.channel)),
         )
 
     def __repr__(self) -> str:

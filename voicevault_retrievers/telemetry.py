@@ -1,5 +1,7 @@
 """OpenTelemetry spans of a search, where the application has loaded OpenTelemetry; else nothing is imported or done.
 
+What a span stands around is measured as well: see `metrics`.
+
 A search is a span `retrieval`, and what it calls are spans below it: `rewriter NAME`, `channel NAME`, `fusion NAME` and
 `stage NAME`, each around the call itself, so that what a store's client records nests below its channel. They carry the
 query, how many hits were asked for, and the ids and scores of what was found, under OpenTelemetry's names for
@@ -14,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-NAME = "voicevault_retrievers"
+from voicevault_retrievers.metrics import NAME, Call, Search, loaded
+
 MOST_FLAT = 32
 """Documents that are attributes of their own: an SDK keeps 128 attributes of a span, and drops the oldest."""
 
@@ -51,31 +54,50 @@ def found_in(value: Any) -> list[tuple[str, float | None]]:
 
 
 def recorded(work: Work) -> AbstractContextManager[Note] | None:
-    """A span around a call, to be told of its value; None where nobody records, or the call is none of a search's."""
-    tracer = _tracer() if work.kind in _KINDS else None
-    return None if tracer is None else _span(tracer, f"{work.kind} {work.name}", _KINDS[work.kind], work.texts, work.k)
+    """Stands around a call, to be told of its value; None where nobody records, or the call is none of a search's."""
+    if work.kind not in _KINDS:
+        return None
+    tracer, measured = _tracer(), Call(work.kind, work.name) if loaded() else None
+    if tracer is None:
+        return measured
+    span = _span(tracer, f"{work.kind} {work.name}", _KINDS[work.kind], work.texts, work.k)
+    return span if measured is None else _both(span, measured)
 
 
 @contextmanager
-def search(text: str, k: int) -> Iterator[Note]:
-    """A span around a whole search, to be told of its ranking."""
-    tracer = _tracer()
-    if tracer is None:
-        yield lambda value: None
-        return
-    with _span(tracer, "retrieval", "RETRIEVER", (text,), k) as note:
+def _both(span: AbstractContextManager[Note], measured: AbstractContextManager[Note]) -> Iterator[Note]:
+    with span as note, measured:
         yield note
 
 
 @contextmanager
-def _span(tracer: Any, name: str, kind: str, texts: Sequence[str], k: int | None) -> Iterator[Note]:
+def search(text: str, k: int) -> Iterator[Note]:
+    """Stands around a whole search, to be told of its ranking."""
+    tracer = _tracer()
+    if tracer is None and not loaded():
+        yield _ignore
+        return
+    with _span(tracer, "retrieval", "RETRIEVER", (text,), k) as note, Search() as measured:
+
+        def told(ranking: Any) -> None:
+            measured.note(ranking)
+            note(ranking)
+
+        yield told
+
+
+@contextmanager
+def _span(tracer: Any | None, name: str, kind: str, texts: Sequence[str], k: int | None) -> Iterator[Note]:
+    if tracer is None:
+        yield _ignore
+        return
     with tracer.start_as_current_span(name) as span:
         if span.is_recording():
             query = "\n".join(texts)
             span.set_attributes({"openinference.span.kind": kind, "gen_ai.operation.name": "retrieval"})
             span.set_attributes({"input.value": query, "gen_ai.retrieval.query.text": query})
             if k is not None:
-                span.set_attribute("gen_ai.request.top_k", k)
+                span.set_attributes({"gen_ai.request.top_k": k, "gen_ai.retrieval.top_k": k})  # of old, and of now
 
         def note(value: Any) -> None:
             if not span.is_recording():
@@ -98,6 +120,10 @@ def _attributes(found: Sequence[tuple[str, float | None]]) -> dict[str, Any]:
         for key, value in document.items()
     }
     return {"gen_ai.retrieval.documents": json.dumps(documents), **flat}
+
+
+def _ignore(value: Any) -> None:
+    """What nobody records."""
 
 
 def _tracer() -> Any | None:

@@ -299,6 +299,11 @@ class Result:
     answer: str | None = None
     """What a model wrote meanwhile, where one did: see `Pipeline`, `flare`."""
     trace: tuple[Any, ...] = ()
+    as_html: Callable[[Result], str] | None = field(default=None, compare=False, repr=False)
+    """What draws it for a notebook; the pipeline's own, see `display.result_html`."""
+
+    def _repr_html_(self) -> str | None:
+        return None if self.as_html is None else self.as_html(self)
 
     @property
     def hits(self) -> tuple[Hit, ...]:

@@ -36,7 +36,7 @@ def retriever_over(folder: Path, name: str, root: Path | None) -> BaseRetriever:
     with KnowledgeBase.open_or_create(name, root=root, embedder=load_embedder()) as base:
         update(base, folder)
     retriever = HybridRetriever(kb_names=[name], root=root, expansion=True, k=5)
-    return retriever >> CrossEncoderRerank(depth=20) >> PageDiversityPostprocessor(max_chunks_per_page=2)
+    return retriever >> CrossEncoderRerank(depth=20, timeout=30) >> PageDiversityPostprocessor(max_chunks_per_page=2)
 
 
 def cited_engine(retriever: BaseRetriever, llm: LLM, *, streaming: bool = False) -> CitedQueryEngine:

@@ -36,6 +36,7 @@ PAGES = (
             "pdf-chat",
             "engines",
             "sizing",
+            "first-steps",
         )
     ),
 )
@@ -191,10 +192,20 @@ def counts_in_words(rows: Sequence[Row]) -> str:
     return "\n".join(f"- {case}: {', '.join(counts)}" for case, counts in counted.items())
 
 
+def steps_in_words(rows: Sequence[Row]) -> str:
+    """A line for each command with its seconds, and one for all of them."""
+    lines = [(f"`{row.system}`", f"{row.value:.1f}") for row in rows]
+    cases = ", ".join(dict.fromkeys(row.case for row in rows))
+    head = (f"command ({cases})", "seconds")
+    all_of_it = ("all of it", f"{sum(row.value for row in rows):.1f}")
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, [*lines, all_of_it])])
+
+
 IN_WORDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "legal_counts": counts_in_words,
     "legal_gains": gains_in_words,
     "legal_questions": gains_in_words,
+    "newcomer": steps_in_words,
     "pdf_chat_gains": gains_in_words,
 }
 """What has words beside its numbers, and how they are made."""

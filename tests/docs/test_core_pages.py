@@ -12,8 +12,9 @@ from tests.docs.test_documents_run import needs_weights
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = (
-    "chroma", "claims", "engines", "expansion", "filters", "flare", "funnel", "fusion", "graph", "index",
-    "keyword-search", "milvus", "newsroom", "parents", "pdf-chat", "qdrant", "questions", "reranking",
+    "chroma", "claims", "command-line", "engines", "expansion", "filters", "flare", "funnel", "fusion", "graph",
+    "index", "inspector", "keyword-search", "mcp", "milvus", "newsroom", "observability", "parents", "pdf-chat",
+    "provenance", "qdrant", "questions", "reranking",
 )  # fmt: skip
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
 

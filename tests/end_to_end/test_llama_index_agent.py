@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.programs import cited, installed, loaded, run
+from tests.end_to_end.programs import SMALL, cited, commands, installed, loaded, run, turns
 
 pytestmark = [
     pytest.mark.skipif(not installed("llama_index"), reason="needs the extras `llama-index` and `demo`"),
@@ -16,7 +16,8 @@ pytestmark = [
 
 def test_two_turns_with_sources(tmp_path: Path) -> None:
     questions = ["When was ERR_2043 shown?", "Which alarm did the gas detector give?"]
-    front, first, second = run("agent_tools/llama_index_agent.py", *questions, root=tmp_path)
+    program, _ = commands("agent_tools", "llama_index_agent.py")
+    front, first, second = turns(run(program, *SMALL, *questions, home=tmp_path))
     assert front.startswith("model: scripted (no language model")
     assert "ERR_2043 was shown. [1]" in first
     assert "(calls search with {'query': 'When was ERR_2043 shown?'})" in first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers import prometheus
 from voicevault_retrievers.cli import index
 from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.documents import Part, _load
@@ -118,7 +120,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     for at in range(7):
         (docs / f"{at}.txt").write_text(f"valve {at}")
     embedder.patience = 5
-    assert "kb holds 4 chunks; the same command goes on from here" in run(docs, code=1).output
+    assert "kb holds 4 chunks; the same command goes on from here" in run(docs, code=130).output
     assert len(_texts(tmp_path)) == 4
     embedder.patience = 1000
     embedder.seen.clear()
@@ -206,3 +208,57 @@ def test_another_writer_is_named_and_waited_for(run: Run, docs: Path, tmp_path: 
     assert "0.05 s were not enough" in run(docs, "--wait", 0.05, code=1).output
     lock.release()
     run(docs, "--wait", 0.05)
+
+
+def test_quiet_says_only_what_went_wrong(run: Run, docs: Path) -> None:
+    assert run(docs, "--quiet").output == ""
+    (docs / "a.txt").write_bytes(b"\0\0")
+    (docs / "b.txt").unlink()
+    assert [line.split(":")[0] for line in run(docs, "-q").output.splitlines()] == ["skipped a.txt", "gone b.txt"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file has such a name there")
+def test_what_a_terminal_would_obey_is_written_out(run: Run, docs: Path) -> None:
+    name = "\x1b[2Jb\n\u202efdp.txt"
+    (docs / name).write_bytes(b"\0\0")
+    said = run(docs).output
+    assert r"skipped \x1b[2Jb\n\u202efdp.txt: " in said
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+    (docs / name).write_text("a pump")
+    run(docs)
+    (docs / name).unlink()
+    assert r"gone \x1b[2Jb\n\u202efdp.txt: " in run(docs).output
+
+
+def test_metrics_are_served_while_files_are_read(
+    run: Run, docs: Path, embedder: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+    scraped: list[str] = []
+
+    class Serving:
+        url = "http://127.0.0.1:9/metrics"
+
+        def __enter__(self) -> Serving:
+            served.append("begins")
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            served.append("ends")
+
+    def embed(texts: Sequence[str]) -> NDArray[np.float32]:
+        scraped.extend(served)
+        return HashEmbedder(16).embed_documents(texts)
+
+    def serve(port: int) -> Serving:
+        served.append(f"port {port}")
+        return Serving()
+
+    monkeypatch.setattr(prometheus, "serve_prometheus", serve)
+    monkeypatch.setattr(embedder, "embed_documents", embed)
+    assert "metrics: http://127.0.0.1:9/metrics" in run(docs, "--metrics-port", 9464).output
+    assert scraped == ["port 9464", "begins"]
+    assert served[-1] == "ends"
+    assert "metrics" not in run(docs).output
+    assert "Invalid value for '--metrics-port'" in run(docs, "--metrics-port", 65536, code=2).output

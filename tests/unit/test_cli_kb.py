@@ -186,8 +186,3 @@ def test_a_custom_analyzer_is_said_to_need_python(run: Run, root: Path) -> None:
     for command in ("stats", "verify", "compact", "export", "repair"):
         assert "cannot be given on the command line" in " ".join(run(command, "loud", code=1).output.split())
     run("delete", "loud", "--yes")
-
-
-def test_every_command_has_an_example(run: Run) -> None:
-    for name in commands.kb.commands:
-        assert f"Example: voicevault kb {name}" in run(name, "--help").output

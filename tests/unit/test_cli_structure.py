@@ -80,7 +80,7 @@ def test_what_was_made_before_it_is_broken_off_stays(run: Run, root: Path, monke
         words = ("questions", "plant", "--ollama", "m", "--base-url", server.url)
         with monkeypatch.context() as patch:
             patch.setattr("voicevault_retrievers.cli.structure.bar", broken_off)
-            assert "plant: 16 questions are kept; the same command goes on from here" in run(*words, code=1).stderr
+            assert "plant: 16 questions are kept; the same command goes on from here" in run(*words, code=130).stderr
         assert len(server.requests) == 16
         assert "4 chunks asked, 16 unchanged" in run(*words).stderr
         assert len(server.requests) == 20

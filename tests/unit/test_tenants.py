@@ -54,6 +54,15 @@ def test_an_index_is_made_kept_and_found_again(tmp_path: Path) -> None:
     assert index.search("minister", 0).hits == ()
 
 
+def test_an_index_of_nothing_is_filled_later(tmp_path: Path) -> None:
+    source = Desk()
+    index = TenantIndex("acme", root=tmp_path, source=source)
+    assert index.rebuild().changes == Changes()
+    source.chunks = NEWS
+    assert index.rebuild().changes == Changes(added=2)
+    assert index.search("minister resigns").ids == ("a", "b")
+
+
 def test_it_is_opened_by_the_first_search_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _index(tmp_path, "acme", *NEWS)
     opened: list[str] = []

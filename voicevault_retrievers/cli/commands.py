@@ -2,86 +2,77 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import click
-from rich.console import Console
+from click.shell_completion import CompletionItem
 
-from voicevault_retrievers.cli import options, render
-from voicevault_retrievers.cli.demo import run_demo
-from voicevault_retrievers.cli.engine import engine
-from voicevault_retrievers.cli.eval import eval_
-from voicevault_retrievers.cli.index import index
-from voicevault_retrievers.cli.kb import kb
-from voicevault_retrievers.cli.tune import tune_
-from voicevault_retrievers.engines.opening import is_address, open_bases
-from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.store import default_root
-from voicevault_retrievers.types import Query
+from voicevault_retrievers.cli import INTERRUPTED, options
+from voicevault_retrievers.errors import unknown
+
+COMMANDS: Mapping[str, str] = {
+    "completion": "Completion of commands, options and names for a shell.",
+    "demo": "Index the sample documents, and answer questions on them.",
+    "doctor": "What is installed, how fast this machine is, what to do.",
+    "engine": "Copy knowledge bases into engines, and compare them.",
+    "eval": "Measure a knowledge base on judged questions.",
+    "index": "Read files and folders of them into a knowledge base.",
+    "inspect": "Search in a web page that shows why each hit is there.",
+    "kb": "Look after knowledge bases: list, check, mend, move.",
+    "mcp": "Serve knowledge bases to agents, over MCP.",
+    "search": "Ask one or several knowledge bases.",
+    "tune": "Better settings of a preset from judged questions.",
+}
+"""Each command with what it does; it is in the module of its name."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Loads a command's module when it is asked for, so that help is fast and no other command's extra is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"voicevault_retrievers.cli.{cmd_name}")
+        found: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [CompletionItem(name, help=said) for name, said in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(str(unknown("command", args[0], COMMANDS)), ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click would make it a failure like any other
+            click.echo("Aborted!", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=options.examples("voicevault --version"),
+)
 @click.version_option(package_name="voicevault-retrievers")
 def voicevault() -> None:
-    """Hybrid retrieval on your own documents."""
+    """Hybrid retrieval on your own documents.
 
-
-voicevault.add_command(engine)
-voicevault.add_command(eval_)
-voicevault.add_command(index)
-voicevault.add_command(kb)
-voicevault.add_command(tune_)
-
-
-@voicevault.command()
-@click.argument("query")
-@click.option("--kb", required=True, metavar="A,B", help="Knowledge bases, or an engine's address.")
-@click.option("--top-k", type=click.IntRange(min=0), help="How many results; the preset's number otherwise.")
-@click.option("--preset", "preset_name", default="voicevault", show_default=True, help="A preset, or a YAML file.")
-@click.option("--where", help='A filter as JSON, such as \'{"source_file": "a.pdf"}\'.')
-@click.option("--explain", is_flag=True, help="Say why each result is there.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output (version 1).")
-@options.root
-@options.reporting
-def search(
-    query: str,
-    kb: str,
-    top_k: int | None,
-    preset_name: str,
-    where: str | None,
-    explain: bool,
-    as_json: bool,
-    root: Path | None,
-) -> None:
-    """Ask one or several knowledge bases."""
-    names = [kb] if is_address(kb) else [name.strip() for name in kb.split(",") if name.strip()]
-    if not names:
-        raise ConfigError("--kb names at least one knowledge base")
-    asked = Query(query, where=_filter(where))
-    result = load_preset(preset_name).over(open_bases(names, root=root)).search(asked, top_k)
-    if as_json:
-        click.echo(json.dumps(render.as_data(result, names), ensure_ascii=False, indent=2))
-    else:
-        render.show(Console(soft_wrap=not sys.stdout.isatty()), result, explain=explain)
-
-
-def _filter(where: str | None) -> Any:
-    if where is None:
-        return None
-    try:
-        return json.loads(where)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--where is not JSON: {error}") from error
-
-
-@voicevault.command()
-@click.option("--no-measure", is_flag=True, help="Answer the questions only; measure nothing.")
-@options.root
-@options.reporting
-def demo(no_measure: bool, root: Path | None) -> None:
-    """Index the sample documents, answer three questions, and measure on forty."""
-    run_demo(Console(), root or default_root().parent / "demo", measure=not no_measure)
+    Exits with 0 where all went well, 1 where something failed, 2 where the command line or a configuration is wrong or
+    an extra is missing, and 130 where Ctrl-C ended it.
+    """

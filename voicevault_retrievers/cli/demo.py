@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bar
-from voicevault_retrievers.cli.render import metrics_table, show
+from voicevault_retrievers.cli.render import metrics_table, plain, show
 from voicevault_retrievers.context import header
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import IncompatibleIndexError
@@ -19,7 +21,7 @@ from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.resources import shipped
-from voicevault_retrievers.store import KnowledgeBase, update
+from voicevault_retrievers.store import KnowledgeBase, default_root, update
 
 KB = "sample"
 QUESTIONS = (
@@ -27,6 +29,15 @@ QUESTIONS = (
     "What should I do if the machine gets too hot?",
     "浮标的电池多久检查一次?",
 )
+
+
+@click.command("demo", epilog=options.examples("voicevault demo", "voicevault demo --no-measure"))
+@click.option("--no-measure", is_flag=True, help="Answer the questions only; measure nothing.")
+@options.root
+@options.reporting
+def demo_(no_measure: bool, root: Path | None) -> None:
+    """Index the sample documents, answer three questions, and measure on forty."""
+    run_demo(Console(), root or default_root().parent / "demo", measure=not no_measure)
 
 
 def run_demo(console: Console, root: Path, *, measure: bool) -> None:
@@ -39,9 +50,11 @@ def run_demo(console: Console, root: Path, *, measure: bool) -> None:
             result = pipeline.search(question)
             console.rule(escape(question))
             show(console, result, explain=True)
-            console.print(Panel(escape(result.context.text), title="context"), highlight=False)
+            console.print(Panel(escape(plain(result.context.text)), title="context"), highlight=False)
             for citation in result.context.citations:
-                console.print(f"({citation.index}) {escape(header(citation))} {citation.chunk_id}", highlight=False)
+                console.print(
+                    f"({citation.index}) {escape(plain(header(citation)))} {citation.chunk_id}", highlight=False
+                )
         if measure:
             console.print(metrics_table(measured(console, base)))
 

@@ -25,13 +25,18 @@ from voicevault_retrievers.store import KnowledgeBase
 JSON_VERSION = 1
 
 _from = click.option(
-    "--from", "source", required=True, metavar="NAME|ADDRESS", help="A knowledge base, or an engine's."
+    "--from",
+    "source",
+    required=True,
+    metavar="NAME|ADDRESS",
+    help="A knowledge base, or an engine's.",
+    shell_complete=options.known_bases,
 )
 _to = click.option("--to", "target", required=True, metavar="ADDRESS", help="A collection of an engine.")
 _json = click.option("--json", "as_json", is_flag=True, help=f"Machine-readable output (version {JSON_VERSION}).")
 
 
-@click.group()
+@click.group(epilog=options.examples("voicevault engine info 'qdrant+file://${PWD}/qdrant/plant'"))
 def engine() -> None:
     """Copy knowledge bases into engines, and compare what they find.
 
@@ -44,7 +49,10 @@ def engine() -> None:
     """  # noqa: D301 - click reads the backspace
 
 
-@engine.command("copy", epilog="Example: voicevault engine copy --from plant --to qdrant+file:///srv/q/plant")
+@engine.command(
+    "copy",
+    epilog=options.examples("voicevault engine copy --from plant --to 'qdrant+file://${PWD}/qdrant/plant'"),
+)
 @_from
 @_to
 @click.option("--prune", is_flag=True, help="Remove from the collection what the source does not have.")
@@ -73,7 +81,10 @@ def copy_(source: str, target: str, prune: bool, patience: float, as_json: bool,
 
 
 @engine.command(
-    epilog="Example: voicevault engine diff --from plant --to qdrant://localhost:6333/plant --queries q.jsonl"
+    epilog=options.examples(
+        "voicevault engine diff --from plant --to 'qdrant+file://${PWD}/qdrant/plant' --queries q.jsonl",
+        "voicevault engine diff --from plant --to 'qdrant+file://${PWD}/qdrant/plant' --synthetic 20 --json",
+    )
 )
 @_from
 @_to
@@ -107,7 +118,7 @@ def diff(
         console.print(line)
 
 
-@engine.command(epilog="Example: voicevault engine info postgresql://postgres@localhost/search#plant")
+@engine.command(epilog=options.examples("voicevault engine info 'qdrant+file://${PWD}/qdrant/plant'"))
 @click.argument("address")
 @_json
 @options.reporting

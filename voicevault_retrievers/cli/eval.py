@@ -50,16 +50,26 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(
-    "eval", epilog="Example: voicevault eval --kb plant --queries q.jsonl --qrels qrels.tsv --plot stages.png"
+    "eval",
+    epilog=options.examples(
+        "voicevault eval --kb plant --queries q.jsonl --qrels qrels.tsv --plot stages.png",
+        "voicevault eval --kb plant --synthetic 20 --no-stages",
+    ),
 )
-@click.option("--kb", metavar="NAME", help="The knowledge base.")
+@click.option("--kb", metavar="NAME", help="The knowledge base.", shell_complete=options.known_bases)
 @click.option("--queries", type=_file, help="Questions, JSON Lines: _id, text, and answers if there are no qrels.")
 @click.option("--qrels", type=_file, help="Judgements, TSV as of BEIR or TREC: of chunks, or of places as file#p3.")
 @click.option("--by", type=click.Choice(get_args(By)), help="What is judged.  [default: what the base holds]")
 @click.option("--sample", is_flag=True, help="Evaluate on the sample documents and their 40 questions.")
 @click.option("--synthetic", metavar="N", type=click.IntRange(min=1), help="Make N questions from the base by rules.")
 @click.option("--save", type=click.Path(file_okay=False, path_type=Path), help="Folder to keep --synthetic ones in.")
-@click.option("--preset", "presets", multiple=True, help="A preset, or a YAML file; several are compared.")
+@click.option(
+    "--preset",
+    "presets",
+    multiple=True,
+    help="A preset, or a YAML file; several are compared.",
+    shell_complete=options.known_presets,
+)
 @click.option("--stages/--no-stages", default=None, help="Add the stages one by one.  [default: with one preset]")
 @click.option("--measures", default=",".join(MEASURES), show_default=True, help="With commas between.")
 @click.option("--worse", default=3, show_default=True, type=click.IntRange(min=0), help="Questions that lost, a stage.")

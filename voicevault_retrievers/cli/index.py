@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 from rich.console import Console
 from rich.markup import escape
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import bars
+from voicevault_retrievers.cli.live import following, interruptible
+from voicevault_retrievers.cli.metered import metered
+from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import CHILD_CHARS, PARENT_CHARS, discover
 from voicevault_retrievers.presets import DEFAULT_MODEL
@@ -21,9 +23,20 @@ from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.analyzer import AUTO
 
 
-@click.command(epilog="Example: voicevault index manuals/ notes.md --kb plant")
+@click.command(
+    epilog=options.examples(
+        "voicevault index manuals/ notes.md --kb plant",
+        "voicevault index manuals/ --kb plant --prune",
+    )
+)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--kb", required=True, metavar="NAME", help="The knowledge base; made where there is none.")
+@click.option(
+    "--kb",
+    required=True,
+    metavar="NAME",
+    help="The knowledge base; made where there is none.",
+    shell_complete=options.known_bases,
+)
 @click.option("--language", help=f"An ISO 639-1 code, or {AUTO}: each document's is found.  [default: {AUTO}]")
 @click.option("--model", help=f"The embedding model.  [default: {DEFAULT_MODEL}]")
 @click.option("--vectors", type=click.Choice(get_args(VectorSearch)), help="How they are searched.  [default: exact]")
@@ -33,9 +46,11 @@ from voicevault_retrievers.text.analyzer import AUTO
 )
 @click.option("--children", type=click.IntRange(min=50), help=f"Length of their chunks.  [default: {CHILD_CHARS}]")
 @click.option("--prune", is_flag=True, help="Remove files that are on disk no more.")
+@click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 @options.wait
 @options.root
 @options.reporting
+@metered
 def index(
     paths: tuple[Path, ...],
     kb: str,
@@ -46,6 +61,7 @@ def index(
     parents: int | None,
     children: int | None,
     prune: bool,
+    quiet: bool,
     wait: float,
     root: Path | None,
 ) -> None:
@@ -58,23 +74,12 @@ def index(
     if parents is None and children is not None:
         raise click.UsageError("--children are of --parents: give their length too")
     console = Console(stderr=True, soft_wrap=True)
-    base = _base(kb, root, paths, language, model, vectors, wait)
-    with base, bars(console, "reading", "embedding") as (progress, embedding):
-        try:
-            done = update(
-                base,
-                paths,
-                max_chars=max_chars,
-                parents=parents,
-                children=children or CHILD_CHARS,
-                prune="gone" if prune else None,
-                progress=progress,
-                embedding=embedding,
-            )
-        except KeyboardInterrupt:
-            console.print(f"{kb} holds {len(base)} chunks; the same command goes on from here", markup=False)
-            raise
-    _say(console, base, done, prune)
+    given: dict[str, Any] = {"max_chars": max_chars, "parents": parents, "children": children or CHILD_CHARS}
+    with interruptible():
+        base = _base(kb, root, paths, language, model, vectors, wait)
+        with base:
+            done = _update(console, base, paths, quiet=quiet, prune="gone" if prune else None, **given)
+    _say(console, base, done, prune, quiet)
     if not done.read and not done.unchanged and done.skipped:
         raise click.ClickException("nothing of what was given could be read")
 
@@ -102,16 +107,35 @@ def _base(
     )
 
 
-def _say(console: Console, base: KnowledgeBase, done: Update, pruned: bool) -> None:
+def _update(console: Console, base: KnowledgeBase, paths: tuple[Path, ...], *, quiet: bool, **given: Any) -> Update:
+    try:
+        with following(console, base.path, quiet=quiet) as observe:
+            return update(base, paths, observe=observe, **given)
+    except KeyboardInterrupt:
+        base.reload()  # a commit that was broken off may have come as far as the disk
+        if console.is_terminal:
+            console.line()  # the terminal has written ^C
+        said = f"{base.name} holds {len(base)} chunks; the same command goes on from here"
+        console.print(said, markup=False, highlight=False)
+        raise
+
+
+def _say(console: Console, base: KnowledgeBase, done: Update, pruned: bool, quiet: bool) -> None:
     for skipped in done.skipped:
-        console.print(f"[yellow]skipped[/] {escape(skipped.source_file)}: {escape(skipped.reason)}", highlight=False)
+        console.print(f"[yellow]skipped[/] {_safe(skipped.source_file)}: {_safe(skipped.reason)}", highlight=False)
     for name in () if pruned else done.gone:
         console.print(
-            f"[yellow]gone[/] {escape(name)}: still in the knowledge base; --prune removes it", highlight=False
+            f"[yellow]gone[/] {_safe(name)}: still in the knowledge base; --prune removes it", highlight=False
         )
+    if quiet:
+        return
     changes = done.changes
     console.print(
         f"{base.name}: {done.read} files read, {done.unchanged} unchanged; {changes.added} chunks added, "
         f"{changes.replaced} replaced, {changes.removed} removed; {len(base)} in all",
         highlight=False,
     )
+
+
+def _safe(text: str) -> str:
+    return escape(shown(text))

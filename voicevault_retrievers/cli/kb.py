@@ -26,11 +26,11 @@ from voicevault_retrievers.text import Analyzer
 
 JSON_VERSION = 1
 
-_name = click.argument("name")
+_name = click.argument("name", shell_complete=options.known_bases)
 _json = click.option("--json", "as_json", is_flag=True, help=f"Machine-readable output (version {JSON_VERSION}).")
 
 
-@click.group()
+@click.group(epilog=options.examples("voicevault kb list"))
 def kb() -> None:
     """Look after knowledge bases: list, check, mend, move and delete them."""
 
@@ -40,7 +40,7 @@ kb.add_command(parents)
 kb.add_command(questions)
 
 
-@kb.command("list", epilog="Example: voicevault kb list --json")
+@kb.command("list", epilog=options.examples("voicevault kb list", "voicevault kb list --json"))
 @_json
 @options.root
 @options.reporting
@@ -57,7 +57,7 @@ def list_(as_json: bool, root: Path | None) -> None:
     Console(markup=False).print(table if found else f"There are no knowledge bases in {folder}.")
 
 
-@kb.command(epilog="Example: voicevault kb stats plant --json")
+@kb.command(epilog=options.examples("voicevault kb stats plant", "voicevault kb stats plant --json"))
 @_name
 @_json
 @options.root
@@ -72,7 +72,7 @@ def stats(name: str, as_json: bool, root: Path | None) -> None:
         click.echo(f"{key}: {_room(found) if key == 'size' else value}")
 
 
-@kb.command(epilog="Example: voicevault kb verify plant")
+@kb.command(epilog=options.examples("voicevault kb verify plant"))
 @_name
 @options.root
 @options.reporting
@@ -81,7 +81,8 @@ def verify(name: str, root: Path | None) -> None:
 
     Says what is wrong in it, and exits with 1 where something is.
     """
-    found = problems(existing(name, root))
+    with Console(stderr=True).status(f"reading {name}"):
+        found = problems(existing(name, root))
     for line in found:
         click.echo(options.said(line))
     if found:
@@ -89,7 +90,7 @@ def verify(name: str, root: Path | None) -> None:
     click.echo(f"{name}: all is sound")
 
 
-@kb.command(epilog="Example: voicevault kb repair plant")
+@kb.command(epilog=options.examples("voicevault kb repair plant"))
 @_name
 @options.root
 @options.reporting
@@ -103,7 +104,7 @@ def repair(name: str, root: Path | None) -> None:
     click.echo(f"{name}: {len(base)} chunks indexed again", err=True)
 
 
-@kb.command(epilog="Example: voicevault kb compact plant")
+@kb.command(epilog=options.examples("voicevault kb compact plant"))
 @_name
 @options.wait
 @options.root
@@ -115,11 +116,12 @@ def compact(name: str, wait: float, root: Path | None) -> None:
     """
     with KnowledgeBase.open(name, root=root, wait=wait) as base:
         before = asdict(base.stats())
-        base.compact()
+        with Console(stderr=True).status(f"writing {name} anew"):
+            base.compact()
         click.echo(f"{name}: {_room(before)} before, {_room(asdict(base.stats()))} now", err=True)
 
 
-@kb.command("export", epilog="Example: voicevault kb export plant -o plant.jsonl")
+@kb.command("export", epilog=options.examples("voicevault kb export plant -o plant.jsonl"))
 @_name
 @click.option(
     "-o", "--output", "file", default="-", type=click.Path(dir_okay=False), help="A file; - is the standard output."
@@ -138,7 +140,7 @@ def export_(name: str, file: str, no_vectors: bool, root: Path | None) -> None:
     click.echo(f"{name}: {count} chunks exported", err=True)
 
 
-@kb.command("import", epilog="Example: voicevault kb import plant.jsonl --kb plant")
+@kb.command("import", epilog=options.examples("voicevault kb import plant.jsonl --kb copy"))
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 @click.option(
     "--voicevault", "folder", type=click.Path(path_type=Path), help="A folder that VoiceVault made, for FILE."
@@ -178,7 +180,7 @@ def import_(
     click.echo(f"{name}: {len(base)} chunks imported{kind}", err=True)
 
 
-@kb.command(epilog="Example: voicevault kb delete plant")
+@kb.command(epilog=options.examples("voicevault kb delete plant --yes"))
 @_name
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options.wait

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -18,16 +22,19 @@ from voicevault_retrievers.types import Hit, Result
 
 JSON_VERSION = 1
 
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
     """A result as plain data.
 
-    `hits` (rank, id, kb, text, metadata, score, provenance), `context`, `citations`, `channels_used`, `timings_ms`,
-    `confidence`, `degraded`, `errors`.
+    `query`, `route`, `kbs`, `hits` (rank, id, kb, text, metadata, score, provenance), `context`, `citations`,
+    `channels_used`, `timings_ms`, `confidence`, `degraded`, `errors`.
     """
     return {
         "version": JSON_VERSION,
         "query": result.query.text,
+        "route": result.route.value if result.route else None,
         "kbs": list(kbs),
         "hits": [_hit(rank, hit) for rank, hit in enumerate(result.hits, 1)],
         "context": result.context.text,
@@ -41,19 +48,42 @@ def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def output() -> Console:
+    """For results: as wide as they are where they go to a file or another program."""
+    return Console(soft_wrap=not sys.stdout.isatty())
+
+
+def put(result: Result, kbs: Sequence[str], *, explain: bool, as_json: bool) -> None:
+    """A result on the standard output."""
+    if as_json:
+        click.echo(json.dumps(as_data(result, kbs), ensure_ascii=False, indent=2))
+    else:
+        show(output(), result, explain=explain)
+
+
+def titled(console: Console, result: Result, *, failed: bool, explain: bool = False) -> None:
+    """A result below its query, one of several; of a query that failed the error alone."""
+    console.print(f"[bold cyan]{escape(plain(result.query.text))}[/]", highlight=False)
+    if failed:
+        console.print(f"[red]failed[/] {escape(plain(str(result.errors[0])))}", highlight=False)
+    else:
+        show(console, result, explain=explain)
+    console.print()
+
+
 def show(console: Console, result: Result, *, explain: bool = False) -> None:
     """Ranked hits with their sources, how each was found, and what was skipped."""
     if not result.hits:
         console.print("Nothing found.")
     for rank, hit in enumerate(result.hits, 1):
-        source = header(citation_of(rank, hit, ""))
+        source = plain(header(citation_of(rank, hit, "")))
         console.print(f"[bold]{rank}. {escape(source)}[/] {escape(score_line(hit))}", highlight=False)
         console.print(f"   {escape(excerpt(hit.text))}", highlight=False)
         if explain:
-            console.print(escape("\n".join(explained(hit).splitlines()[1:])), highlight=False, style="dim")
+            console.print(escape(plain("\n".join(explained(hit).splitlines()[1:]))), highlight=False, style="dim")
     for failure in result.errors:
         label = "[red]degraded[/]" if failure.degrades else "[yellow]note[/]"
-        console.print(f"{label} {escape(str(failure))}", highlight=False)
+        console.print(f"{label} {escape(plain(str(failure)))}", highlight=False)
 
 
 def score_line(hit: Hit) -> str:
@@ -69,9 +99,14 @@ def score_line(hit: Hit) -> str:
     return f"{hit.found_by}: {', '.join(parts)}{fused}{scored}"
 
 
+def plain(text: str) -> str:
+    """A text of documents without what a terminal obeys, or what turns others around."""
+    return _OBEYED.sub("", text)
+
+
 def excerpt(text: str, length: int = 160) -> str:
     """The beginning of a text on one line."""
-    line = " ".join(text.split())
+    line = " ".join(plain(text).split())
     return line if len(line) <= length else line[: length - 1] + "…"
 
 

@@ -44,10 +44,14 @@ SHOWN = 5
 
 _IDS = "MATCH (n:VVNode) WHERE n.chunk IS NOT NULL AND n.id STARTS WITH $prefix RETURN n.id"
 
-_name = click.argument("name")
+_name = click.argument("name", shell_complete=options.known_bases)
 
 
-@click.command(epilog="Example: voicevault kb questions plant --ollama qwen3:8b")
+@click.command(
+    epilog=options.examples(
+        "voicevault kb questions plant --ollama qwen3:8b", "voicevault kb questions plant --file questions.json"
+    )
+)
 @_name
 @click.option("--ollama", metavar="MODEL", help="A model of an Ollama writes them.")
 @click.option("--openai", metavar="MODEL", help="A model of OpenAI, or of a server that speaks its API, does.")
@@ -105,7 +109,12 @@ def questions(
         raise click.exceptions.Exit(1)
 
 
-@click.command(epilog="Example: voicevault kb graph law --to 'falkor://:${FALKOR_PASSWORD}@localhost:6379/law'")
+@click.command(
+    epilog=options.examples(
+        "voicevault kb graph plant",
+        "voicevault kb graph plant --to 'falkor://:${FALKOR_PASSWORD}@localhost:6379/plant'",
+    )
+)
 @_name
 @click.option("--to", metavar="ADDRESS", help="A graph server: falkor://host:6379/name, neo4j://user@host:7687/name.")
 @click.option("--prune", is_flag=True, help="Of --to: remove chunks from there that the base has no more.")
@@ -132,7 +141,7 @@ def graph(name: str, to: str | None, prune: bool, root: Path | None) -> None:
     _say(console, name, said, kb)
 
 
-@click.command(epilog="Example: voicevault kb parents law --to redis://localhost:6379/0")
+@click.command(epilog=options.examples("voicevault kb parents plant --to redis://localhost:6379/0"))
 @_name
 @click.option("--to", required=True, metavar="ADDRESS", help="A Redis: redis://host:6379/0, rediss://, unix://.")
 @click.option("--key", default="parent:{id}", show_default=True, help="Under which key each is.")

@@ -27,13 +27,14 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(
-    "tune", epilog="Example: voicevault tune --kb plant --queries q.jsonl --qrels qrels.tsv --out plant.yaml"
+    "tune",
+    epilog=options.examples("voicevault tune --kb plant --queries q.jsonl --qrels qrels.tsv --out plant.yaml"),
 )
-@click.option("--kb", required=True, metavar="NAME", help="The knowledge base.")
+@click.option("--kb", required=True, metavar="NAME", help="The knowledge base.", shell_complete=options.known_bases)
 @click.option("--queries", required=True, type=_file, help="Questions, JSON Lines.")
 @click.option("--qrels", type=_file, help="Judgements, TSV; without them a chunk is relevant that holds an answer.")
 @click.option("--by", type=click.Choice(get_args(By)), help="What is judged.  [default: what the base holds]")
-@click.option("--preset", "preset_name", default="voicevault", show_default=True, help="A preset, or a YAML file.")
+@options.preset
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The YAML file to write the preset to.")
 @click.option("--json", "as_json", is_flag=True, help=f"Machine-readable output (version {JSON_VERSION}).")
 @options.root
@@ -43,7 +44,7 @@ def tune_(
     queries: Path,
     qrels: Path | None,
     by: By | None,
-    preset_name: str,
+    preset: str,
     out: Path | None,
     as_json: bool,
     root: Path | None,
@@ -55,7 +56,7 @@ def tune_(
     """
     if out is not None and not preset_file(out).parent.is_dir():  # before minutes of work
         raise ConfigError(f"--out: there is no folder {out.parent}")
-    data = preset_data(preset_name)
+    data = preset_data(preset)
     questions = load_judged(queries, qrels) if qrels else load_questions(queries)
     with KnowledgeBase.open(kb, root=root) as base, bar(Console(stderr=True), "tuning") as progress:
         judged, kind, notes = judge(questions, base, by)
@@ -63,7 +64,7 @@ def tune_(
     if out is not None:
         save_preset({**tuned.data, "name": out.stem}, out)
     if as_json:
-        named = {"kb": kb, "preset": preset_name, "out": str(out) if out else None}
+        named = {"kb": kb, "preset": preset, "out": str(out) if out else None}
         click.echo(json.dumps(_as_data(tuned, named, notes), default=str, ensure_ascii=False, indent=2))
     else:
         _show(Console(markup=False, highlight=False, soft_wrap=not sys.stdout.isatty()), tuned, notes)

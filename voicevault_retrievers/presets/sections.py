@@ -63,7 +63,10 @@ def channel_of(base: Any, name: str, options: Mapping[str, Any]) -> Any:
     """
     make = partial(graph_over, base=base) if name == "graph" and "store" in options else getattr(base, name, None)
     if make is None:
-        raise ConfigError(f"{name} is made of a knowledge base, which a {type(base).__name__} is not: use over(kb)")
+        found = f"{name} is made of a knowledge base, which a {type(base).__name__} is not"
+        if name in ("graph", "references"):
+            raise ConfigError(f"{found}: give graph= a graph store, or name its address as `store` in the preset")
+        raise ConfigError(f"{found}: use over(kb)")
     try:
         return make(**options)
     except TypeError as error:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers import metrics
 from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, MissingExtraError
 from voicevault_retrievers.protocols import Embedder
@@ -78,7 +79,9 @@ def embed(embedder: Embedder, texts: Sequence[str], progress: Progress | None) -
     rows = np.empty((len(texts), dimension), dtype=np.float32)
     for at in range(0, len(texts), BATCH):
         batch = texts[at : at + BATCH]
-        rows[at : at + len(batch)] = unit_rows(embedder.embed_documents(batch), len(batch), dimension)
+        with metrics.Ingest("embed"):
+            rows[at : at + len(batch)] = unit_rows(embedder.embed_documents(batch), len(batch), dimension)
+        metrics.embedded(len(batch))
         if progress:
             progress(at + len(batch), len(texts))
     return rows

@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from voicevault_retrievers import metrics
 from voicevault_retrievers.documents import CHILD_CHARS, File, Skipped, Split, recipe
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.store.commit import Changes
@@ -14,6 +15,7 @@ from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.scanning import Paths, scan, several
 from voicevault_retrievers.store.sources import Source, drift
+from voicevault_retrievers.store.watching import Observer, Watched
 
 Prune: TypeAlias = Literal["gone", "others"]
 
@@ -46,6 +48,7 @@ def update(
     prune: Prune | None = None,
     progress: Progress | None = None,
     embedding: Progress | None = None,
+    observe: Observer | None = None,
 ) -> Update:
     """Read files, and the files in folders, that are new or have changed since they were read.
 
@@ -53,14 +56,14 @@ def update(
     again. Chunks are of `max_chars` characters; or, with `parents`, children of such parents, which are kept beside
     them (see `documents.split_families`). A file that was read before keeps the name that it had then. `prune` "gone"
     removes files that were read from these paths and are on disk no more; "others" removes all files that are not among
-    these. `progress` is told (done, total) of the files, `embedding` of the texts of each commit. Raises DocumentError
-    for a path that does not exist (where others stay: and was not read), MissingExtraError for a library that is not
-    installed, and as `KnowledgeBase.add` does.
+    these. `progress` is told (done, total) of the files, `embedding` of the texts of each commit, `observe` of both and
+    more. Raises DocumentError for a path that does not exist (where others stay: and was not read), MissingExtraError
+    for a library that is not installed, and as `KnowledgeBase.add` does.
     """
     given, known = several(paths), kb.sources
     found, skipped = scan(given, known, gone=prune != "others")
     sizes = {"max_chars": max_chars, "parents": parents, "children": children}
-    run = _Run(kb, known, sizes, prune, embedding)
+    run = _Run(kb, known, sizes, prune, Watched(found, skipped, embedding, observe))
     for done, file in enumerate(found, 1):
         run.take(file)
         if progress:
@@ -98,13 +101,13 @@ class _Run:
         known: Mapping[str, Source],
         sizes: Mapping[str, Any],
         prune: Prune | None,
-        embedding: Progress | None,
+        watched: Watched,
     ) -> None:
         self._kb = kb
         self._known = known
         self._sizes = sizes
         self._prune = prune
-        self._embedding = embedding
+        self._watched = watched
         self._sources: list[Source] = []
         self._splits: list[Split] = []
         self.read = self.unchanged = 0
@@ -113,13 +116,18 @@ class _Run:
 
     def take(self, file: File) -> None:
         """Read a file, if that is needed; commit, if there is enough."""
+        self._watched.begins(file)
         made = recipe(**self._sizes)
         try:
             source = _changed(file, self._known.get(file.name), made, self._prune)
-            split = file.split(**self._sizes) if source else Split(())
+            split = self._split(file) if source else Split(())
         except (DocumentError, OSError) as error:
             self.skipped.append(Skipped(file.name, str(error)))
+            metrics.file("skipped")
+            self._watched.skipped(self.skipped[-1])
             return
+        metrics.file("read" if source else "unchanged")
+        self._watched.ended(len(split.chunks))
         if source is None:
             self.unchanged += 1
             return
@@ -133,9 +141,14 @@ class _Run:
         """Add what was read since the last commit."""
         chunks = [chunk for split in self._splits for chunk in split.chunks]
         parents = [parent for split in self._splits for parent in split.parents]
-        done = self._kb.add(chunks, parents=parents, sources=self._sources, progress=self._embedding)
+        done = self._kb.add(chunks, parents=parents, sources=self._sources, progress=self._watched.embeds)
+        self._watched.committed()
         self.changes = Changes(*map(sum, zip(astuple(self.changes), astuple(done), strict=True)))
         self._sources, self._splits = [], []
+
+    def _split(self, file: File) -> Split:
+        with metrics.Ingest("read"):
+            return file.split(**self._sizes)
 
 
 def _changed(file: File, before: Source | None, made: str, prune: Prune | None) -> Source | None:

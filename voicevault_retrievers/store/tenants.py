@@ -120,7 +120,10 @@ class TenantIndex:
         with self._writing:
             self.reload()
             with self._opening:
-                base = self._base = self.base or KnowledgeBase.create(self.tenant, **self._given)
+                base = self.base
+                if base is None:  # one without chunks is one
+                    base = KnowledgeBase.create(self.tenant, **self._given)
+                self._base = base
             with base:
                 if callable(source):
                     return Update(changes=base.replace(source(), progress=progress))

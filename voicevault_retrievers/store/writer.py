@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 
+from voicevault_retrievers import metrics
 from voicevault_retrievers.errors import RetrievalError, StorageError
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.store.chroma import Chroma
@@ -74,7 +75,7 @@ class Writer:
         with self._queue_mutex:
             self._queue.append(ticket)
         try:
-            with self._mutex:
+            with metrics.Ingest("commit"), self._mutex:
                 if not ticket.done:
                     self._carry_out()
         except BaseException:
@@ -84,6 +85,7 @@ class Writer:
         if ticket.error is not None:
             raise ticket.error
         value: R = ticket.value
+        metrics.committed(value)
         return value
 
     @contextmanager

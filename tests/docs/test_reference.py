@@ -1,0 +1,52 @@
+"""The reference has every public name, and every page is in the navigation and has its code run."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import voicevault_retrievers
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PACKAGE = "voicevault_retrievers"
+LISTED = {
+    name for page in (DOCS / "reference").glob("*.md") for name in re.findall(r"(?m)^::: ([\w.]+)$", page.read_text())
+}
+RUN_ELSEWHERE = {
+    "first-steps", "knowledge-bases", "langchain", "llama-index", "migrating-from-langchain-classic",
+    "migrating-from-llama-index", "other-engines", "postgresql",
+}  # fmt: skip
+"""Pages whose code is run by other tests than that of the core's pages."""
+
+
+@pytest.mark.parametrize("name", voicevault_retrievers.__all__)
+def test_a_public_name_is_in_the_reference(name: str) -> None:
+    home = f"{PACKAGE}.{voicevault_retrievers._HOMES[name]}"
+    assert home in LISTED
+    assert name in getattr(import_module(home), "__all__", [name])
+
+
+@pytest.mark.parametrize("package", ["langchain", "llama_index"])
+def test_a_framework_is_in_the_reference(package: str) -> None:
+    assert f"{PACKAGE}.{package}" in LISTED
+
+
+def test_what_the_reference_lists_is_there() -> None:
+    for name in LISTED:
+        assert (ROOT / name.replace(".", "/")).is_dir() or (ROOT / f"{name.replace('.', '/')}.py").is_file(), name
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    assert navigation == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+
+
+def test_the_code_of_every_page_is_run() -> None:
+    from tests.docs.test_core_pages import NAMES
+
+    with_code = {page.stem for page in DOCS.glob("*.md") if "```python" in page.read_text(encoding="utf-8")}
+    assert with_code == {*NAMES, *RUN_ELSEWHERE}

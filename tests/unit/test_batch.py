@@ -1,0 +1,162 @@
+"""Many queries at once: as they are given, and as files have them."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import FailingChannel, ListChannel
+from voicevault_retrievers import BM25, Pipeline
+from voicevault_retrievers.batch import read_queries
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.types import Chunk, Query, Result, Route, Variant
+
+CHUNKS = [Chunk(f"c{at}", text) for at, text in enumerate(("the pump hums", "the valve is shut", "the pump is red"))]
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return Pipeline(BM25.from_chunks(CHUNKS))
+
+
+def _ids(results: list[Result]) -> list[tuple[str, ...]]:
+    return [result.ranking.ids for result in results]
+
+
+async def test_results_are_those_of_searches_in_their_order(pipeline: Pipeline, tmp_path: Path) -> None:
+    file = tmp_path / "queries.jsonl"
+    file.write_text('{"text": "valve", "k": 1}\n"red pump"\n')
+    queries: list[str | Query] = ["pump", Query("the", where={"none": 1})]
+    asked: list[tuple[str | Query, int]] = [(queries[0], 2), (queries[1], 2), ("valve", 1), ("red pump", 2)]
+    expected = [pipeline.search(query, k).ranking.ids for query, k in asked]
+    assert _ids(pipeline.run(queries, file, k=2)) == expected
+    assert _ids(await pipeline.arun(queries, file, k=2)) == expected
+    assert pipeline.run([]) == []
+
+
+async def test_a_query_that_fails_does_not_stop_the_others(pipeline: Pipeline) -> None:
+    given: list[str | Query] = ["pump", Query("pump", weights={"none": 1.0}), "valve"]
+    for results in (pipeline.run(given), await pipeline.arun(given)):
+        assert [bool(result.hits) for result in results] == [True, False, True]
+        assert [result.degraded for result in results] == [False, True, False]
+        (failure,) = results[1].errors
+        assert (failure.stage, failure.kind) == ("query", "ConfigError")
+        assert results[1].query == given[1]
+    strict = Pipeline(BM25.from_chunks(CHUNKS), on_error="raise")
+    with pytest.raises(ConfigError, match="unknown channel in weights"):
+        strict.run(given)
+    with pytest.raises(ConfigError, match="unknown channel in weights"):
+        await strict.arun(given)
+
+
+def test_whatever_a_channel_raises_is_the_querys_error() -> None:
+    (result,) = Pipeline(FailingChannel(ZeroDivisionError("by zero"))).run(["pump"])
+    assert [str(failure) for failure in result.errors] == ["query: ZeroDivisionError: by zero"]
+    (good,) = Pipeline(ListChannel([("a", 1.0)])).run(["pump"])
+    assert good.ranking.ids == ("a",)
+
+
+def test_queries_are_several(pipeline: Pipeline) -> None:
+    for given in ("pump", Query("pump"), {"text": "pump"}):
+        with pytest.raises(ConfigError, match="use search for one"):
+            pipeline.run(given)  # type: ignore[arg-type]  # what is wrong
+    with pytest.raises(ConfigError, match="give queries, or a queries_file"):
+        pipeline.run()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "texts"),
+    [
+        ("q.txt", "\ufeffone\r\n\n  two \n", ["one", "two"]),
+        ("q.txt", '{"text": "one"}\n["two"]', ['{"text": "one"}', '["two"]']),
+        ("q.json", '["one", {"query": "two"}]', ["one", "two"]),
+        ("q.json", '{"text": "one"}\n{"text": "two"}', ["one", "two"]),
+        ("q.jsonl", '"one"\n\n{"text": "two"}\n', ["one", "two"]),
+        ("q.NDJSON", '{"text": "one"}', ["one"]),
+        ("q", '[\n"one",\n"two"]', ["one", "two"]),
+        ("q", '{"text": "one"}\n"two"', ["one", "two"]),
+        ("q", "one\n{two}", ["one", "{two}"]),
+        ("q", "[420] IPC\n", ["[420] IPC"]),
+    ],
+)
+def test_a_file_is_what_its_name_says_or_what_it_looks_like(
+    tmp_path: Path, name: str, text: str, texts: list[str]
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    read = read_queries(tmp_path / name)
+    assert [one.error for one in read] == [None] * len(texts)
+    assert [one.query.text for one in read] == texts
+
+
+def test_an_object_has_what_a_query_has() -> None:
+    told = {
+        "_id": 7, "query": "pump", "max_results": 20, "route": "COMPLEX", "where": {"a": 1}, "require": {"b": 2},
+        "weights": {"bm25": 2}, "variants": ["hums", {"text": "noise", "weight": 0.5, "channels": ["dense"]}],
+        "vectors": [0.5, 1], "sparse": {"pump": 1}, "reference_date": "2026-01-31", "max_context_tokens": 30,
+        "history": [["which?", "that one"]], "answers": ["unused"],
+    }  # fmt: skip
+    (asked,) = read_queries(io.BytesIO(json.dumps([told]).encode()))
+    assert (asked.id, asked.k, asked.error) == ("7", 20, None)
+    assert asked.query == Query(
+        "pump",
+        variants=(Variant("hums"), Variant("noise", 0.5, frozenset(["dense"]))),
+        vectors=[0.5, 1],  # type: ignore[arg-type]  # a bare one
+        sparse={"pump": 1},
+        route=Route.COMPLEX,
+        where={"a": 1},
+        require={"b": 2},
+        weights={"bm25": 2},
+        reference_date=date(2026, 1, 31),
+        max_context_tokens=30,
+        history=(("which?", "that one"),),  # type: ignore[arg-type]  # a turn as a pair
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"text": "pump", "wher": {}}, "q.jsonl:1: unknown key in a query 'wher'. Did you mean 'where'?"),
+        ({"id": "x"}, "a query has `text`; this one has id"),
+        ({"text": "a", "query": "b"}, "'query' is 'text', which is there already"),
+        ({"text": 5}, "not int"),
+        (5, "a query is a text, or an object with `text`, not a int"),
+        ({"text": "a", "k": -1}, "k is a whole number of at least 0"),
+        ({"text": "a", "route": "direct"}, "unknown route 'direct'"),
+        ({"text": "a", "where": {"x": {"$foo": 1}}}, "unknown filter operator '$foo'"),
+        ({"text": "a", "reference_date": "yesterday"}, "yesterday"),
+        ({"text": "a", "variants": 5}, "q.jsonl:1: "),
+        ({"text": "a", "vectors": ["x"]}, "q.jsonl:1: "),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_its_error(tmp_path: Path, line: Any, said: str, pipeline: Pipeline) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text(f"{json.dumps(line)}\nno json\n{'[' * 100_000}\n" + '{"text": "pump"}\n')
+    wrong, unread, deep, good = read_queries(file)
+    assert said in str(wrong.error)
+    assert "q.jsonl:2 is not JSON" in str(unread.error)
+    assert "q.jsonl:3 is not JSON" in str(deep.error)
+    assert good.error is None
+    assert [bool(result.hits) for result in pipeline.run(queries_file=file)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("q.txt", b" \n", "holds no queries"),
+        ("q.json", b"[]", "holds no queries"),
+        ("q.json", b"pump", "is not JSON"),
+        ("q.json", b"5", "holds no list"),
+        ("q.txt", b"\xff", "is not a text in UTF-8"),
+        ("none/q.txt", None, "cannot be read"),
+    ],
+)
+def test_what_is_no_file_of_queries_is_refused(tmp_path: Path, name: str, data: bytes | None, said: str) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(ConfigError, match=said):
+        read_queries(tmp_path / name)

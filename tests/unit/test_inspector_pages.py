@@ -1,0 +1,182 @@
+"""The page image of a PDF hit: which files are shown, which are not, and why."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import threading
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="the extra inspector is not installed")
+pytest.importorskip("uvicorn", reason="the extra inspector is not installed")
+pytest.importorskip("pypdfium2", reason="the extra inspector is not installed")
+pytest.importorskip("pypdf", reason="the extra documents is not installed")
+
+import pypdf
+from pypdf.constants import PageLabelStyle
+from starlette.testclient import TestClient
+
+from voicevault_retrievers.errors import DocumentError
+from voicevault_retrievers.inspector import app
+from voicevault_retrievers.inspector.pages import PIXELS, WIDTH, Pages, png
+from voicevault_retrievers.resources import shipped
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.sources import Source
+from voicevault_retrievers.types import Chunk
+
+MANUAL = "operations-manual.pdf"
+
+
+@pytest.fixture(scope="module")
+def manual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sample manual, below it another PDF, and beside it one that is not to be seen."""
+    folder = tmp_path_factory.mktemp("pages") / "documents"
+    (folder / "sub").mkdir(parents=True)
+    shutil.copy(shipped("sample") / "documents" / MANUAL, folder / MANUAL)
+    shutil.copy(folder / MANUAL, folder.parent / "secret.pdf")
+    (folder / "link.pdf").symlink_to(folder.parent / "secret.pdf")
+    for name, pages in (("sub/wide.pdf", [(14_400, 144)]), ("labelled.pdf", [(200, 100), (200, 100), (100, 300)])):
+        writer = pypdf.PdfWriter()
+        for width, height in pages:
+            writer.add_blank_page(width, height)
+        if name == "labelled.pdf":
+            writer.set_page_label(0, 2, style=PageLabelStyle.LOWERCASE_ROMAN)
+        writer.write(folder / name)
+    locked = pypdf.PdfWriter(clone_from=folder / "sub/wide.pdf")
+    locked.encrypt("password")
+    locked.write(folder / "locked.pdf")
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.7 and no more")
+    (folder / "text.txt").write_text("text")
+    return folder
+
+
+def of(file: Any, page: Any = 1, **others: Any) -> Chunk:
+    return Chunk("c", "text", metadata={"source_file": file, "page_number": page, **others})
+
+
+def size(image: bytes) -> tuple[int, int]:
+    assert image.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", image[16:24])
+    return width, height
+
+
+def test_the_page_of_a_hit_is_shown(manual: Path, tmp_path: Path) -> None:
+    with KnowledgeBase.create("plant", root=tmp_path / "kbs") as base:
+        base.add([Chunk("c1", "pump", metadata={"source_file": MANUAL, "page_number": 12}), Chunk("c2", "pump")],
+                 sources=[Source.of(manual / MANUAL)])  # fmt: skip
+    (tmp_path / "own.yaml").write_text("version: 1\nchannels: {bm25: {}}\n")
+    served = app(root=tmp_path / "kbs", presets=[str(tmp_path / "own.yaml")])
+    client = TestClient(served, base_url="http://localhost")
+    asked = {"query": "pump", "kb": ["plant"], "preset": "own"}
+    hits = client.post("/api/search", json=asked).json()["hits"]
+    assert {hit["id"]: hit["page_image"] for hit in hits} == {"c1": True, "c2": False}
+    answer = client.get("/api/page", params={"kb": "plant", "id": "c1"})
+    assert answer.headers["content-type"] == "image/png"
+    width, height = size(answer.content)
+    assert width == WIDTH
+    assert width * height <= PIXELS
+    none = client.get("/api/page", params={"kb": "plant", "id": "c2"})
+    assert (none.status_code, none.json()["error"]) == (404, "chunk 'c2' is not from a page of a PDF")
+
+
+def test_a_file_that_was_read_is_shown_as_long_as_it_is_the_same(manual: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.pdf"
+    shutil.copy(manual / "sub/wide.pdf", copy)
+    sources = {"copy.pdf": Source.of(copy)}
+    pages = Pages()
+    assert size(pages.png(of("copy.pdf"), sources)) == (1200, 12)
+    copy.write_bytes((manual / MANUAL).read_bytes())
+    with pytest.raises(DocumentError, match="has changed since it was read"):
+        pages.png(of("copy.pdf"), sources)
+    forged = {"copy.pdf": Source("copy.pdf", "0" * 64, path=str(manual.parent / "secret.pdf"))}
+    with pytest.raises(DocumentError, match="has changed since it was read"):
+        pages.png(of("copy.pdf"), forged)
+    copy.unlink()
+    assert not pages.has(of("copy.pdf"), sources)
+    with pytest.raises(DocumentError, match="neither in a folder of documents nor where it was read"):
+        pages.png(of("copy.pdf"), sources)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../secret.pdf", "sub/../../secret.pdf", "link.pdf", "{}/secret.pdf", "./../secret.pdf\0.pdf", "\ud800.pdf",
+     "x" * 5000 + ".pdf", "..pdf", ".pdf", "~/secret.pdf", "sub.pdf", "%2e%2e/secret.pdf"],
+)  # fmt: skip
+def test_no_name_leads_out_of_the_folders(manual: Path, file: str) -> None:
+    chunk = of(file.format(manual.parent))
+    assert not Pages([manual]).has(chunk, {})
+    with pytest.raises(DocumentError):
+        Pages([manual]).png(chunk, {})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"source_file": "locked.pdf", "page_number": 1}, "it is encrypted"),
+        ({"source_file": "broken.pdf", "page_number": 1}, "it seems damaged"),
+        ({"source_file": "text.txt", "page_number": 1}, "not from a page of a PDF"),
+        ({"source_file": MANUAL}, "not from a page of a PDF"),
+        ({"source_file": MANUAL, "page_number": 0}, "has 2[0-9] pages, and not the one"),
+        ({"source_file": MANUAL, "page_number": 10_000}, "has 2[0-9] pages, and not the one"),
+        ({"source_file": MANUAL, "page_number": "9" * 5000}, "which is no number"),
+        ({"source_file": MANUAL, "page_number": "iv"}, "'iv', which is no number"),
+        ({"source_file": MANUAL, "page_number": 1.5}, "which is no number"),
+        ({"source_file": ["a.pdf"], "page_number": 1}, "not from a page of a PDF"),
+        ({"file_name": "labelled.pdf", "page_label": "iv"}, "has 3 pages, and not the one"),
+    ],
+)
+def test_what_cannot_be_shown_says_why(manual: Path, metadata: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(DocumentError, match=said):
+        Pages([manual]).png(Chunk("c", "text", metadata=metadata), {})
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"source_file": "labelled.pdf", "page_number": 3},
+        {"source_file": "labelled.pdf", "page_number": "3", "page": 0},
+        {"source": "labelled.pdf", "page": 2, "page_label": "iii"},
+        {"file_name": "labelled.pdf", "page_label": "iii"},
+        {"file_name": "labelled.pdf", "page_label": "3", "source_file": "labelled.pdf", "page_number": 3},
+        {"source": "{}/labelled.pdf", "page": 2},
+    ],
+)
+def test_pages_are_counted_as_those_who_wrote_the_metadata_do(manual: Path, metadata: dict[str, Any]) -> None:
+    if "source" in metadata:
+        metadata = metadata | {"source": metadata["source"].format(manual)}
+    image = Pages([manual]).png(Chunk("c", "text", metadata=metadata), {})
+    assert size(image) == (400, 1200)  # of the third page alone, four pixels a point
+
+
+def test_a_png_holds_the_pixels() -> None:
+    rows = np.random.default_rng(0).integers(0, 256, (3, 5, 3), dtype=np.uint8)
+    image = png(rows)
+    length = struct.unpack(">I", image[33:37])[0]
+    lines = np.frombuffer(zlib.decompress(image[41 : 41 + length]), np.uint8).reshape(3, 16)
+    assert (lines[:, 0] == 0).all()
+    assert (lines[:, 1:].reshape(3, 5, 3) == rows).all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zlib, "crc32", lambda _: 0)
+        assert png(rows) != image
+
+
+def test_threads_draw_one_after_the_other(manual: Path) -> None:
+    pages = Pages([manual])
+    alone = {number: pages.png(of(MANUAL, number), {}) for number in (1, 5)}
+    drawn: list[tuple[int, bytes]] = []
+    threads = [
+        threading.Thread(target=lambda number=number: drawn.append((number, pages.png(of(MANUAL, number), {}))))
+        for number in (1, 5, 1, 5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(drawn) == 4
+    assert all(image == alone[number] for number, image in drawn)

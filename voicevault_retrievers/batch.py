@@ -1,0 +1,229 @@
+"""Many queries: read from a file, and asked one after the other."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import date, datetime
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias
+
+from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.types import Failure, Query, Ranking, Result, Route, Variant, as_query
+
+File: TypeAlias = str | Path | IO[bytes]
+
+STAGE = "query"
+"""What failed, in the failures of a query that could not be asked at all."""
+
+_NAMES = {"query": "text", "_id": "id", "top_k": "k", "max_results": "k"}
+_UNUSED = ("answers", "answer", "synthetic")
+_KEYS = ("id", "k", *(field.name for field in fields(Query)))
+_LINES = (".jsonl", ".ndjson")
+_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query of a file, how many hits it asks for, and its id; `error` is what is wrong with it, if anything."""
+
+    query: Query
+    k: int | None = None
+    id: str | None = None
+    error: ConfigError | None = None
+
+
+class Batched(ABC):
+    """What searches, for many queries too."""
+
+    on_error: Literal["skip", "raise"]
+
+    @abstractmethod
+    def search(self, query: str | Query, k: int | None = None) -> Result:
+        """The result of one query."""
+
+    @abstractmethod
+    async def asearch(self, query: str | Query, k: int | None = None) -> Result:
+        """`search` on the running event loop."""
+
+    def run(
+        self,
+        queries: Iterable[str | Query] | None = None,
+        queries_file: File | None = None,
+        *,
+        k: int | None = None,
+    ) -> list[Result]:
+        """The results of `queries`, and of those in a file (see `read_queries`), in their order.
+
+        A query that fails does not stop the others: its result has no hits, is degraded and holds the error; with
+        `on_error` "raise" the error is raised. `k` is for those that ask for no number of their own. Raises ConfigError
+        where there is neither, and where the file holds no queries.
+        """
+        results = []
+        for asked in _gathered(queries, queries_file):
+            result, error = answer(self.search, asked, k)
+            self._raise_batched(error)
+            results.append(result)
+        return results
+
+    async def arun(
+        self,
+        queries: Iterable[str | Query] | None = None,
+        queries_file: File | None = None,
+        *,
+        k: int | None = None,
+    ) -> list[Result]:
+        """`run` on the running event loop; the same results."""
+        results = []
+        for asked in _gathered(queries, queries_file):
+            try:
+                results.append(await self.asearch(_sound(asked), k if asked.k is None else asked.k))
+            except Exception as error:  # noqa: BLE001 - as in `answer`
+                self._raise_batched(error)
+                results.append(_failing(asked, error))
+        return results
+
+    def _raise_batched(self, error: Exception | None) -> None:
+        if error is not None and self.on_error == "raise":
+            raise error
+
+
+def answer(
+    search: Callable[[Query, int | None], Result], asked: Asked, k: int | None
+) -> tuple[Result, Exception | None]:
+    """The result of a query; where it fails one without hits, and the error, which it holds too."""
+    try:
+        return search(_sound(asked), k if asked.k is None else asked.k), None
+    except Exception as error:  # noqa: BLE001 - whatever a channel raised: the other queries are to be asked
+        return _failing(asked, error), error
+
+
+def read_queries(file: File) -> list[Asked]:
+    """The queries of a file: a JSON list, JSON Lines, or a text a line; blank lines are none.
+
+    By its name's end a file is JSON (`.json`), JSON Lines (`.jsonl`, `.ndjson`) or text (`.txt`); any other is what it
+    looks like. In JSON a query is a text, or an object with `text` (or `query`) and what else a `Query` has: `where`,
+    `require`, `route`, `weights`, `variants`, `vectors`, `sparse`, `reference_date`, `max_context_tokens`, `history`;
+    and `k` (or `top_k`, `max_results`) and `id` (or `_id`). What `eval` reads of questions (`answers`) is passed over.
+
+    One that is none of that is among them with its error. Raises ConfigError where the file cannot be read as a whole,
+    or holds no query.
+    """
+    name = "the standard input" if hasattr(file, "read") else str(file)
+    found = [_asked(where, data) for where, data in _entries(name, _text(file, name))]
+    if not found:
+        raise ConfigError(f"{name} holds no queries")
+    return found
+
+
+def _gathered(queries: Iterable[str | Query] | None, file: File | None) -> list[Asked]:
+    if queries is None and file is None:
+        raise ConfigError("give queries, or a queries_file")
+    if isinstance(queries, str | Query | Mapping):
+        raise ConfigError(f"queries is a list of queries, not a {type(queries).__name__}: use search for one")
+    given = [Asked(as_query(query)) for query in queries or ()]
+    return given if file is None else [*given, *read_queries(file)]
+
+
+def _sound(asked: Asked) -> Query:
+    if asked.error is not None:
+        raise asked.error
+    return asked.query
+
+
+def _failing(asked: Asked, error: Exception) -> Result:
+    return Result(asked.query, Ranking((), (Failure.of(STAGE, error),)))
+
+
+def _text(file: Any, name: str) -> str:
+    try:
+        data: bytes = file.read() if hasattr(file, "read") else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name} is not a text in UTF-8: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror or error}") from error
+
+
+def _entries(name: str, text: str) -> Iterator[tuple[str, Any]]:
+    """Where each query is, and what it is: text, data, or the error that it is no JSON."""
+    end = Path(name).suffix.lower()
+    lines = [(f"{name}:{at}", line.strip()) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
+    data = None if end == ".txt" else _json(name, text)
+    if isinstance(data, list) and end not in _LINES:
+        yield from ((f"{name}, query {at}", one) for at, one in enumerate(data, 1))
+    elif end in _LINES or (end != ".txt" and lines and isinstance(_json("", lines[0][1]), Mapping)):
+        yield from ((where, _json(where, line)) for where, line in lines)
+    elif end == ".json" and lines:
+        raise data if isinstance(data, ConfigError) else ConfigError(f"{name} holds no list of queries")
+    else:
+        yield from lines
+
+
+def _json(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return ConfigError(f"{where} is not JSON: {error}: {text[:_SHOWN]}")
+
+
+def _asked(where: str, data: Any) -> Asked:
+    try:
+        if isinstance(data, ConfigError):
+            raise data
+        return Asked(Query(data)) if isinstance(data, str) else _from_object(data)
+    except (TypeError, ValueError) as error:
+        said = error if isinstance(data, ConfigError) else ConfigError(f"{where}: {error}")
+        named = data if isinstance(data, Mapping) else {}
+        text = named.get("text", named.get("query"))
+        name = named.get("id", named.get("_id"))
+        return Asked(
+            Query(text if isinstance(text, str) else where),
+            id=None if name is None else str(name),
+            error=ConfigError(str(said)),
+        )
+
+
+def _from_object(data: Any) -> Asked:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"a query is a text, or an object with `text`, not a {type(data).__name__}")
+    given: dict[str, Any] = {}
+    for key, value in data.items():
+        name = _NAMES.get(key, key)
+        if name in given:
+            raise ConfigError(f"{key!r} is {name!r}, which is there already")
+        if name not in (*_KEYS, *_UNUSED):
+            raise unknown("key in a query", key, (*_KEYS, *_NAMES))
+        given[name] = _READ[name](value) if name in _READ and value is not None else value
+    if "text" not in given:
+        raise ConfigError(f"a query has `text`; this one has {', '.join(map(str, data)) or 'nothing'}")
+    own = {name: value for name, value in given.items() if value is not None and name not in ("id", "k", *_UNUSED)}
+    name = given.get("id")
+    return Asked(Query(**own), whole_or_none("k", given.get("k"), least=0), None if name is None else str(name))
+
+
+def _route(value: Any) -> Route:
+    try:
+        return Route(str(value).lower())
+    except ValueError:
+        raise unknown("route", value, [route.value for route in Route]) from None
+
+
+def _date(value: Any) -> date | datetime:
+    text = str(value)
+    return date.fromisoformat(text) if len(text) == len("2026-01-31") else datetime.fromisoformat(text)
+
+
+def _variant(value: Any) -> Variant:
+    return Variant(**value) if isinstance(value, Mapping) else Variant(value)
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "history": lambda turns: [tuple(turn) for turn in turns],
+    "reference_date": _date,
+    "route": _route,
+    "variants": lambda variants: tuple(map(_variant, variants)),
+}

@@ -1,0 +1,68 @@
+"""What a search on the command line asks, and of what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from voicevault_retrievers.batch import Asked
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.opening import is_address, open_bases
+from voicevault_retrievers.filters import Filter, both, scope
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.presets.sections import filled
+from voicevault_retrievers.store import Bases
+from voicevault_retrievers.types import Query
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Which bases are asked by which preset, for how many hits, under which filters. ConfigError for a wrong filter.
+
+    In an engine's address `${NAME}` reads the environment.
+    """
+
+    kbs: tuple[str, ...]
+    preset: str = "voicevault"
+    top_k: int | None = None
+    where: Filter | None = None
+    require: Filter | None = None
+    root: Path | None = None
+
+    def __post_init__(self) -> None:
+        Query("", where=self.where, require=self.require)
+
+    @property
+    def names(self) -> list[str]:
+        """What is opened."""
+        return [str(filled(name)) if is_address(name) else name for name in self.kbs]
+
+    @property
+    def shown(self) -> list[str]:
+        """What may be printed: of an address all but the user and the password."""
+        return [re.sub(r"//[^/]*@", "//…@", name) if is_address(name) else name for name in self.kbs]
+
+    def narrowed(self, asked: Asked) -> Asked:
+        """The query under these filters and its own, with its own number of hits or this one."""
+        query = asked.query
+        where, require = both(self.where, query.where), scope(self.require, query.require)
+        k = self.top_k if asked.k is None else asked.k
+        return replace(asked, query=replace(query, where=where, require=require), k=k)
+
+    @contextmanager
+    def opened(self) -> Iterator[Bases | Engine]:
+        """What is searched; an engine's connections are closed behind it."""
+        base = open_bases(self.names, root=self.root)
+        try:
+            yield base
+        finally:
+            if isinstance(base, Engine):
+                base.close()
+
+    def over(self, base: Bases | Engine) -> Pipeline:
+        """The preset over what is searched."""
+        return load_preset(self.preset).over(base)

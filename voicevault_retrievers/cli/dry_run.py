@@ -1,0 +1,172 @@
+"""What a search would ask, without asking it: no model is loaded, and no server reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from voicevault_retrievers.batch import Asked
+from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.channel import Channel, Rewriter, Then
+from voicevault_retrievers.cli.asking import Asking
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.opening import is_address
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion.fuse import Fused, checked_weights
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets import Preset, load_preset
+from voicevault_retrievers.presets.sections import channel_of
+from voicevault_retrievers.query import RuleRouter
+from voicevault_retrievers.store import Bases, KnowledgeBase
+from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.questions import has_questions
+from voicevault_retrievers.types import Query, Ranking
+
+JSON_VERSION = 1
+
+
+class Unasked(Channel):
+    """In the place of a channel that would load a model or reach a server."""
+
+    kind = "hybrid"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        """Never asked: raises ConfigError."""
+        raise ConfigError("a dry run searches nothing")
+
+
+def rehearse(asking: Asking, asked: Sequence[Asked], *, as_json: bool) -> None:
+    """Print the route, channels, depths, models and filter of each query; of none what every query has.
+
+    Exits with 2 where a query is wrong; raises ConfigError for a wrong preset, base or filter.
+    """
+    preset = load_preset(asking.preset)
+    with asking.opened() as base:
+        held = _held(asking)
+        _check(base, preset, held)
+        pipeline = preset.build({name: Unasked(name) for name in preset.channels}, base=base)
+        told = {
+            "version": JSON_VERSION,
+            "preset": preset.name,
+            "kbs": asking.shown,
+            "notes": [str(note) for note in getattr(base, "notes", ())],
+        }
+        queries = [_checked(pipeline, asking.narrowed(one), held) for one in asked or [Asked(Query(""))]]
+    _print({**told, "queries": queries}, as_json=as_json)
+    if any("error" in one for one in queries):
+        raise click.exceptions.Exit(2)
+
+
+def _held(asking: Asking) -> list[KnowledgeBase]:
+    """The knowledge bases that there are; none of an engine."""
+    folders = [locate(name, asking.root) for name in asking.kbs if not is_address(name)]
+    return [KnowledgeBase.open(folder) for folder in folders if not vacant(folder)]
+
+
+def _check(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]) -> None:
+    """Make of the channels those that neither load a model nor reach a server, or that would be refused."""
+    for name, options in preset.channels.items():
+        free = name == "bm25" or (name == "dense" and isinstance(base, Engine))
+        absent = "store" not in options and getattr(base, name, None) is None
+        bare = name == "dense" and any(map(len, held)) and not any(one.manifest.embedder for one in held)
+        bare |= name == "questions" and len(held) == 1 and not has_questions(held[0])
+        if free or absent or bare:
+            channel_of(base, name, options)
+
+
+def _checked(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
+    """What a query would be, or what is wrong with it."""
+    try:
+        if asked.error is not None:
+            raise asked.error
+        return {"query": asked.query.text, "id": asked.id, **_told(pipeline, asked, held)}
+    except ConfigError as error:
+        return {"query": asked.query.text, "id": asked.id, "error": str(error)}
+
+
+def _told(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
+    fused, routers, stages = _parts(pipeline.channel)
+    query, rule = asked.query, None
+    for router in routers:
+        if isinstance(router, RuleRouter):
+            rule = "given" if query.route else router.explain(query.text).rule
+            query = router.rewrite(query)
+    weights = {**fused.weights, **checked_weights(query.weights or {}, fused.weights)}
+    searched = {name: depth for name, depth in fused.depths.items() if weights[name] > 0}
+    return {
+        "k": pipeline.k if asked.k is None else asked.k,
+        "route": query.route.value if query.route else None,
+        "rule": rule,
+        "channels": searched,
+        "stages": [_stage(stage) for stage in stages],
+        "models": _models(searched, stages, pipeline, held),
+        "where": query.where,
+        "require": query.require,
+    }
+
+
+def _parts(channel: Any) -> tuple[Fused, list[Rewriter], list[Any]]:
+    """The fusion of a preset's pipeline, what rewrites the query before it, and the stages behind it."""
+    rewriters: list[Rewriter] = []
+    stages: list[Any] = []
+    while not isinstance(channel, Fused):
+        if isinstance(channel, Then):
+            stages.insert(0, channel.stage)
+        else:
+            rewriters.append(channel.rewriter)
+        channel = channel.below
+    return channel, rewriters, stages
+
+
+def _stage(stage: Any) -> dict[str, Any]:
+    depth = getattr(stage, "depth", None)
+    return {"name": stage.name, **({} if depth is None else {"depth": depth})}
+
+
+def _models(
+    searched: Mapping[str, int], stages: Sequence[Any], pipeline: Pipeline, held: Sequence[KnowledgeBase]
+) -> dict[str, str]:
+    """Who would be asked, by what for."""
+    found: dict[str, str] = {}
+    if {"dense", "questions"} & set(searched):
+        entries = {entry.model or entry.fingerprint: None for one in held if (entry := one.manifest.embedder)}
+        found["embedder"] = ", ".join(entries) if held else "what the collection was made with"
+    for stage in stages:
+        if model := getattr(stage, "scorer_name", None) or getattr(getattr(stage, "model", None), "model", None):
+            found[stage.name] = str(model)
+    if pipeline.flare is not None:
+        found["flare"] = repr(pipeline.flare.writer)
+    return {name: model for name, model in found.items() if model}
+
+
+def _print(told: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(told, ensure_ascii=False, indent=2, default=str))
+        return
+    click.echo(f"preset {told['preset']} over {', '.join(told['kbs'])}")
+    for note in told["notes"]:
+        click.echo(f"note: {note}")
+    for one in told["queries"]:
+        click.echo("\n".join(("", *_lines(one))))
+
+
+def _lines(one: Mapping[str, Any]) -> Iterator[str]:
+    yield one["query"] or "any query"
+    if "error" in one:
+        yield f"  wrong: {one['error']}"
+        return
+    yield f"  route:    {one['route'] or 'none'}" + (f" ({one['rule']})" if one["rule"] else "")
+    yield "  channels: " + ", ".join(f"{name} (depth {depth})" for name, depth in one["channels"].items())
+    stages = (stage["name"] + (f" (depth {stage['depth']})" if "depth" in stage else "") for stage in one["stages"])
+    yield f"  stages:   {', '.join(stages) or 'none'}"
+    yield "  models:   " + (", ".join(f"{model} ({what})" for what, model in one["models"].items()) or "none")
+    yield f"  filter:   {json.dumps(one['where'], ensure_ascii=False, default=str) if one['where'] else 'none'}"
+    if one["require"] is not None:
+        yield f"  require:  {json.dumps(one['require'], ensure_ascii=False, default=str)}"
+    yield f"  results:  {one['k']}"

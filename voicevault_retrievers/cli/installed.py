@@ -1,0 +1,168 @@
+"""What is here: extras, models that load without the network, and what the processor can do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from voicevault_retrievers.dense.weights import BACKENDS, HUB, PACKED, canonical, find, installed
+from voicevault_retrievers.extras import DISTRIBUTION
+from voicevault_retrievers.rerank.scorers import PROFILES
+
+_COLLECTIONS = ("all", "dev", "light-dev")
+"""Extras that are others together, and those for work on the package itself."""
+
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)(?:\[.*?])?\s*\(?(?P<range>[^;)]*)\)?\s*(?:;.*extra == ['\"](?P<extra>.+?)['\"])?"
+)
+_CLAUSE = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")
+_FEATURES = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx_vnni": "AVX-VNNI",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx512_bf16": "AVX-512 BF16",
+    "amx_int8": "AMX int8",
+    "amx_bf16": "AMX bfloat16",
+    "asimd": "NEON",
+    "asimddp": "NEON dot product",
+    "i8mm": "int8 matrices",
+    "bf16": "bfloat16",
+}
+"""Flags of /proc/cpuinfo that say how fast models run."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An extra: the packages that are here with their versions, those that are not, those of an unsupported version."""
+
+    name: str
+    packages: Mapping[str, str]
+    missing: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> str:
+        """`present`, `missing` where a package is, `conflict` where one has a version that is not supported."""
+        return "conflict" if self.conflicts else "missing" if self.missing else "present"
+
+    @property
+    def install(self) -> str:
+        """The line that installs it."""
+        return f"pip install '{DISTRIBUTION}[{self.name}]'"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that loads without the network: the backends that do, and whether from a package or the hub's cache."""
+
+    name: str
+    backends: tuple[str, ...]
+    place: str
+
+
+def extras(requirements: Iterable[str] | None = None) -> list[Extra]:
+    """The extras of this package, by name; `requirements` are those of its metadata."""
+    wanted: dict[str, dict[str, str]] = {}
+    for line in requires(DISTRIBUTION) or () if requirements is None else requirements:
+        found = _REQUIREMENT.match(line)
+        if found and found["extra"] and found["extra"] not in _COLLECTIONS:
+            wanted.setdefault(found["extra"], {})[found["name"]] = found["range"].strip()
+    return [_extra(name, packages) for name, packages in sorted(wanted.items())]
+
+
+def _extra(name: str, packages: Mapping[str, str]) -> Extra:
+    here = {package: held for package in packages if (held := _version(package)) is not None}
+    wrong = {package: held for package, held in here.items() if not satisfies(held, packages[package])}
+    return Extra(
+        name,
+        here,
+        tuple(package for package in packages if package not in here),
+        tuple(f"{package} {held} is installed, {packages[package]} is supported" for package, held in wrong.items()),
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def satisfies(held: str, wanted: str) -> bool:
+    """Whether a version lies in a range such as `>=1.4,<2`; what follows the numbers of a release does not count."""
+    holds = {
+        ">=": lambda own, other: own >= other,
+        "<=": lambda own, other: own <= other,
+        "==": lambda own, other: own == other,
+        "!=": lambda own, other: own != other,
+        "<": lambda own, other: own < other,
+        ">": lambda own, other: own > other,
+    }
+    return all(holds[clause[1]](*_comparable(held, clause[2])) for clause in _CLAUSE.finditer(wanted))
+
+
+def _comparable(*versions: str) -> list[tuple[int, ...]]:
+    numbers = [tuple(map(int, re.findall(r"\d+", (re.match(r"[\d.]*", one) or [""])[0]))) for one in versions]
+    longest = max(map(len, numbers))
+    return [one + (0,) * (longest - len(one)) for one in numbers]
+
+
+def models() -> list[Model]:
+    """The models that load without the network, those in packages first."""
+    known = {canonical(name) for name in (*(name for name, _ in PACKED), *PROFILES.values())}
+    packed = {name: backends for name in sorted(known) if (backends := _backends(name))}
+    cached = {name: backends for name, folder in sorted(_cached().items()) if (backends := _backends(str(folder)))}
+    return [
+        *(Model(name, backends, "package") for name, backends in packed.items()),
+        *(Model(name, backends, "hub cache") for name, backends in cached.items()),
+    ]
+
+
+def _backends(name: str) -> tuple[str, ...]:
+    return tuple(backend for backend in BACKENDS if installed(backend) and find(name, backend))
+
+
+def hub_cache() -> Path:
+    """Where the hub's files are kept on this machine."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    home = Path(os.environ.get("HF_HOME") or home)
+    return Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home / "hub")
+
+
+def hub_offline() -> bool:
+    """Whether the environment keeps the hub from being asked."""
+    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE",))
+
+
+def _cached() -> dict[str, Path]:
+    """The newest snapshot of each model in the hub's cache."""
+    folders = hub_cache().glob("models--*--*/snapshots/*")
+    newest = sorted((path for path in folders if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    return {_named(path.parts[-3]): path for path in newest}
+
+
+def _named(folder: str) -> str:
+    full = folder.removeprefix("models--").replace("--", "/", 1)
+    return next((name for name, known in HUB.items() if known == full), full)
+
+
+def processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, object]:
+    """Its name, the cores that may be used, and what of it speeds models up; None where the system does not tell."""
+    try:
+        told = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        told = ""
+    entries = dict(re.findall(r"^([\w ]+?)\s*: *(.*)$", told, re.MULTILINE))
+    flags = (entries.get("flags") or entries.get("Features") or "").split()
+    usable = getattr(os, "sched_getaffinity", None)
+    return {
+        "name": entries.get("model name") or platform.processor() or platform.machine(),
+        "cores": len(usable(0)) if usable else os.cpu_count(),
+        "features": [said for flag, said in _FEATURES.items() if flag in flags] if flags else None,
+    }

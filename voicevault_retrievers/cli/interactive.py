@@ -1,0 +1,130 @@
+"""`voicevault search --interactive`: queries and settings, line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import click
+from rich.console import Console
+
+from voicevault_retrievers.batch import Asked, answer
+from voicevault_retrievers.cli import options, render
+from voicevault_retrievers.cli.asking import Asking
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
+from voicevault_retrievers.store import Bases
+from voicevault_retrievers.types import Query
+
+HELP = """\
+A line is a query; one that begins with a colon is a setting, shown where nothing follows it:
+  :k N          how many results; :k preset for the preset's number
+  :preset NAME  a preset, or a YAML file
+  :where JSON   a filter, such as {"source_file": "a.pdf"}; :where none for none
+  :explain      say why each result is there, or no more
+  :json         print results as JSON, or no more
+  :help         this
+  :quit         end, as Ctrl-D does; Ctrl-C ends the running query alone
+"""
+
+
+class Session:
+    """Asks for lines, and answers each. Models stay loaded from one query to the next."""
+
+    def __init__(self, asking: Asking, base: Bases | Engine, *, explain: bool, as_json: bool) -> None:
+        self.asking = asking
+        self._base = base
+        self._pipeline = asking.over(base)
+        self.explain = explain
+        self.as_json = as_json
+        self.console: Console = render.output()
+        self._settings: dict[str, Callable[[str], str]] = {
+            "explain": self._explain,
+            "help": lambda _: HELP.rstrip(),
+            "json": self._json,
+            "k": self._k,
+            "preset": self._preset,
+            "where": self._where,
+        }
+
+    def run(self) -> None:
+        """Until the input ends, or `:quit`. What is wrong is said, and the session goes on."""
+        with suppress(ImportError):
+            import readline  # noqa: F401 - gives `input` a history and a cursor
+        self._tell(f"{', '.join(self.asking.shown)}: ask, or :help. Ctrl-D ends.")
+        while (line := self._line()) not in (None, ":quit", ":q"):
+            try:
+                self._answer(line or "")
+            except KeyboardInterrupt:
+                self._tell("query aborted")
+
+    def _line(self) -> str | None:
+        """What is typed next; nothing where that is broken off, None at the end."""
+        try:
+            return input("voicevault> ").strip()
+        except KeyboardInterrupt:
+            self.console.print()
+            return ""
+        except EOFError:
+            self.console.print()
+            return None
+
+    def _answer(self, line: str) -> None:
+        if not line.startswith(":"):
+            self._search(line)
+            return
+        try:
+            self._tell(self._set(line[1:]))
+        except (RetrievalError, OSError) as error:
+            self._tell(f"error: {options.said(error)}")
+
+    def _search(self, line: str) -> None:
+        if not line:
+            return
+        result, error = answer(self._pipeline.search, self.asking.narrowed(Asked(Query(line))), None)
+        if error is None:
+            render.put(result, self.asking.shown, explain=self.explain, as_json=self.as_json)
+        else:
+            self._tell(f"failed: {error}")
+
+    def _tell(self, said: str) -> None:
+        self.console.print(said, highlight=False, markup=False)
+
+    def _set(self, line: str) -> str:
+        name, _, value = line.partition(" ")
+        if name not in self._settings:
+            raise unknown("setting", name, (*self._settings, "quit"))
+        return self._settings[name](value.strip())
+
+    def _k(self, value: str) -> str:
+        if value:
+            if value != "preset" and not value.isdecimal():
+                raise ConfigError(f":k takes a number of results, or preset, not {value!r}")
+            self.asking = replace(self.asking, top_k=None if value == "preset" else int(value))
+        return f"k is {self._pipeline.k if self.asking.top_k is None else self.asking.top_k}"
+
+    def _preset(self, value: str) -> str:
+        if value:
+            other = replace(self.asking, preset=value)
+            self.asking, self._pipeline = other, other.over(self._base)
+        return f"preset is {self.asking.preset}"
+
+    def _where(self, value: str) -> str:
+        if value:
+            try:
+                where = None if value == "none" else options.JsonFilter().convert(value, None, None)
+            except click.BadParameter as error:
+                raise ConfigError(f":where {error.message}") from error
+            self.asking = replace(self.asking, where=where)
+        where = self.asking.where
+        return f"where is {json.dumps(where, ensure_ascii=False) if where else 'none'}"
+
+    def _explain(self, _: str) -> str:
+        self.explain = not self.explain
+        return f"explain is {'on' if self.explain else 'off'}"
+
+    def _json(self, _: str) -> str:
+        self.as_json = not self.as_json
+        return f"json is {'on' if self.as_json else 'off'}"

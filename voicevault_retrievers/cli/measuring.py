@@ -1,0 +1,83 @@
+"""How fast this machine is: a second each of embedding, reranking, keyword search and writing to disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import numpy as np
+
+from voicevault_retrievers.dense import load_embedder
+from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.rerank.scorers import load_scorer
+from voicevault_retrievers.types import Chunk
+
+SECONDS = 1.0
+CHUNKS = 10_000
+_TEXTS = 4
+_PAGE = b"\0" * 4096
+_SENTENCE = "The pump of unit T4 is reset with the red button, after the oil has cooled and the valve is shut. "
+_PASSAGE = (10 * _SENTENCE)[:900]
+"""As long as a chunk is unless another length is asked for."""
+
+Step = Callable[[], int]
+"""Does some work, and says how much."""
+
+
+def rate(step: Step, seconds: float = SECONDS, clock: Callable[[], float] = time.perf_counter) -> float:
+    """How much of it is done in a second, once it has begun."""
+    step()
+    began, done, spent = clock(), 0, 0.0
+    while spent < seconds:
+        done += step()
+        spent = clock() - began
+    return done / spent
+
+
+def embedding() -> Step:
+    """Embeds texts with the model that `load_embedder` takes."""
+    embedder = load_embedder()
+    return lambda: len(embedder.embed_documents([_PASSAGE] * _TEXTS))
+
+
+def reranking() -> Step:
+    """Scores pairs with the cross-encoder that presets have."""
+    scorer = load_scorer()
+    return lambda: len(scorer.score("how is the pump reset", [_PASSAGE] * _TEXTS))
+
+
+def keyword_search() -> Step:
+    """Asks a synthetic collection of `CHUNKS` chunks, of 50 words each, for ten."""
+    draw = np.random.default_rng(0)
+    words = np.array([f"word{at}" for at in range(20_000)])
+    frequencies = 1 / np.arange(1, len(words) + 1)
+    frequencies /= frequencies.sum()
+    texts = draw.choice(words, (CHUNKS, 50), p=frequencies)
+    channel = BM25.from_chunks(Chunk(str(at), " ".join(text)) for at, text in enumerate(texts))
+    queries = cycle(" ".join(query) for query in draw.choice(words, (64, 4), p=frequencies))
+
+    def ask() -> int:
+        channel.search(next(queries), 10)
+        return 1
+
+    return ask
+
+
+@contextmanager
+def flushing(folder: Path) -> Iterator[Step]:
+    """Writes a page to the disk of a folder, or of the nearest one above that exists, and waits until it is there."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    with TemporaryFile(dir=there) as file:
+
+        def flush() -> int:
+            file.write(_PAGE)
+            file.flush()
+            os.fsync(file.fileno())
+            return 1
+
+        yield flush

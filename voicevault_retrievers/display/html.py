@@ -1,0 +1,225 @@
+"""Hits and results as HTML that a notebook shows: badges, bars, marked words. It has no script, no link, no image.
+
+All that comes from documents, queries and names is escaped, and is read neither as markup nor as mathematics. Styles
+stand in the tags, with colours that are legible on light and dark pages alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from voicevault_retrievers.display.data import BADGES, account, hit_data
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer
+from voicevault_retrievers.types import Hit, Result
+
+COLOURS: Mapping[str, str] = {
+    "hybrid": "#7c3aed",
+    "keyword": "#c2410c",
+    "semantic": "#2563eb",
+    "graph": "#15803d",
+    "question": "#be1f62",
+    "other": "#6b7280",
+}
+"""A colour for each badge: white text on it is legible, and so is the colour on white and on near black."""
+
+MOST_HITS = 20
+MOST_TEXT = 600
+"""Hits of a result, and characters of a hit's text, that are shown."""
+
+_BEFORE = 150
+"""Characters shown before the first marked word, where that stands far behind."""
+
+# The classes say to a notebook that a dollar sign in a document begins no formula.
+_ROOT = '<div class="tex2jax_ignore mathjax_ignore" style="max-width:60em;line-height:1.45">{}</div>'
+_BADGE = '<span style="background:{};color:#fff;border-radius:4px;padding:1px 6px;font-size:85%">{}</span>'
+_BAR = '<div role="img" aria-label="{0}" title="{0}" style="display:flex;height:10px;margin:4px 0">{1}</div>'
+_FILL = '<span style="box-sizing:border-box;border-right:1px solid #fff9;background:{};width:{:.2f}%"></span>'
+_FAINT = _FILL.replace("box-sizing", "opacity:.6;box-sizing")
+_GAP = '<span style="width:{:.2f}%"></span>'
+_ZERO = '<span style="width:2px;margin:0 -1px;background:currentColor"></span>'
+_SMALL = '<div style="font-size:90%">{}</div>'
+_MARK = '<mark style="background:#fde047;color:#000">{}</mark>'
+
+
+class _Scale(NamedTuple):
+    """The most that the channels took off a hit of those shown together, and the most that they added to one."""
+
+    below: float
+    above: float
+
+
+def result_html(result: Result, analyzer: AnyAnalyzer | None = None) -> str:
+    """A result: its query, how many hits of each kind, what was skipped, the best hits, and a waterfall of its calls.
+
+    Bars of contributions are drawn to one scale.
+    """
+    told = account(result, analyzer)
+    hits = told["hits"][:MOST_HITS]
+    scale = _scale(hits)
+    items = "".join(f'<li style="margin:10px 0">{_hit(hit, scale)}</li>' for hit in hits)
+    more = len(told["hits"]) - len(hits)
+    parts = [
+        f"<div><b>{_text(told['query'])}</b></div>",
+        _SMALL.format(" · ".join(_figures(told))),
+        _wordings(told["wordings"]),
+        *(_failure(failure) for failure in told["errors"]),
+        f"<ol>{items}</ol>",
+        _SMALL.format(f"and {more} more") if more else "",
+        _waterfall(told["timings"], told["total_ms"]),
+    ]
+    return _ROOT.format("".join(parts))
+
+
+def explanation_html(hit: Hit, analyzer: AnyAnalyzer | None = None) -> str:
+    """A hit, and a line for each channel and stage that spoke of it."""
+    data = hit_data(hit, analyzer=analyzer)
+    return _ROOT.format(_hit(data, _scale([data])) + _votes([*data["parts"], *data["stages"]]))
+
+
+def _hit(hit: Mapping[str, Any], scale: _Scale) -> str:
+    badge = _BADGE.format(COLOURS[hit["badge"]], BADGES[hit["badge"]])
+    score = "not scored" if hit["score"] is None else f"score {hit['score']:.4g}"
+    score += f", from {_text(hit['kb'])}" if hit["kb"] else ""
+    return "".join(
+        [
+            f"<div>{badge} {_text(hit['header'])} {score}</div>",
+            _bar(hit["parts"], scale),
+            _SMALL.format(" · ".join(_summary(hit))),
+            f'<div dir="auto" style="overflow-wrap:anywhere">{"".join(_shown(hit["pieces"]))}</div>',
+        ]
+    )
+
+
+def _bar(parts: Sequence[Mapping[str, Any]], scale: _Scale) -> str:
+    """What each channel added, to the right of a line, and took off, to its left; and the same as text."""
+    added = [part for part in parts if part["contribution"]]
+    width = scale.below + scale.above
+    if not added or width <= 0:
+        return ""
+
+    def fill(part: Mapping[str, Any]) -> str:
+        look = _FILL if part["found"] else _FAINT
+        return look.format(_colour(part), 100 * abs(part["contribution"]) / width)
+
+    more = "".join(fill(part) for part in added if part["contribution"] > 0)
+    less = "".join(fill(part) for part in added if part["contribution"] < 0)
+    room = scale.below - _scale([{"parts": parts}]).below
+    line = f"{_GAP.format(100 * room / width)}{less}{_ZERO}" if scale.below else ""
+    said = ", ".join(f"{part['stage']} {_added(part)}" for part in added)
+    return _BAR.format(escape(said), line + more)
+
+
+def _added(part: Mapping[str, Any]) -> str:
+    if part["contribution"] < 0:
+        return f"takes off {-part['contribution']:.4g}"
+    return f"adds {part['contribution']:.4g} ({100 * part['share']:.0f} %)"
+
+
+def _summary(hit: Mapping[str, Any]) -> Iterator[str]:
+    """How each channel and stage ranked it, in a few words."""
+    for vote in (*hit["parts"], *hit["stages"]):
+        rank = "not among its best" if vote["rank"] is None else f"#{vote['rank']}"
+        added = vote.get("contribution")
+        own = f"score {vote['score']:.4g}" if vote["score"] is not None else ""
+        yield f"{_text(vote['stage'])} {rank} {own if added is None else f'{added:+.4g}'}".rstrip()
+    if hit["fused"] is not None:
+        yield f"sum {hit['fused']:.4g}"
+    if hit["context"] is not None:
+        yield f"read in a context of {len(hit['context'])} characters"
+
+
+def _votes(votes: Iterable[Mapping[str, Any]]) -> str:
+    items = "".join(f"<li>{', '.join(_said(vote))}{_votes(vote['parts'])}</li>" for vote in votes)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _said(vote: Mapping[str, Any]) -> Iterator[str]:
+    """What a channel or stage said of a hit."""
+    rank = "not among its best" if vote["rank"] is None else f"rank {vote['rank']}"
+    yield f"<b>{_text(vote['stage'])}</b>: {rank}"
+    if vote["score"] is not None:
+        yield f"score {vote['score']:.6g}"
+    if vote.get("probability") is not None:
+        yield f"probability {vote['probability']:.3f}"
+    if vote.get("contribution") is not None:
+        yield f"adds {vote['contribution']:.6g}" + ("" if vote["weight"] == 1 else f" (weight {vote['weight']:g})")
+    if vote.get("terms"):
+        yield f"words {' '.join(_MARK.format(_text(term)) for term in vote['terms'])}"
+    if vote["via"]:
+        yield f"via {' → '.join(_text(step) for step in vote['via'])}"
+    if vote.get("query") and vote["kind"] is not None:
+        yield f"for {_text(vote['query'])}"
+
+
+def _shown(pieces: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """The text from its beginning, or from near its first marked word, as far as there is room."""
+    first = 0
+    for text, is_marked in pieces:
+        if is_marked:
+            break
+        first += len(text)
+    else:
+        first = 0
+    start = 0 if first <= MOST_TEXT // 2 else first - _BEFORE
+    at, end = 0, start + MOST_TEXT
+    yield "…" if start else ""
+    for text, is_marked in pieces:
+        cut = text[max(start - at, 0) : max(end - at, 0)]
+        at += len(text)
+        yield (_MARK if is_marked else "{}").format(_text(cut)) if cut else ""
+    yield "…" if at > end else ""
+
+
+def _figures(told: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{len(told['hits'])} hits" if told["hits"] else "Nothing found"
+    for badge, count in told["counts"].items():
+        if count:
+            yield f"{_BADGE.format(COLOURS[badge], BADGES[badge])} {count}"
+    if told["route"]:
+        yield f"route {told['route']}"
+    yield f"confidence {told['confidence']}"
+    yield f"{told['total_ms']:.1f} ms"
+
+
+def _wordings(wordings: Sequence[Mapping[str, Any]]) -> str:
+    """What was asked, where that was more than the query itself."""
+    asked = "".join(f"<li>{_text(one['text'])} (weight {one['weight']:g})</li>" for one in wordings)
+    count = f"{len(wordings)} wordings were asked for"
+    return f"<details><summary>{count}</summary><ul>{asked}</ul></details>" if len(wordings) > 1 else ""
+
+
+def _failure(failure: Mapping[str, Any]) -> str:
+    label = "Degraded" if failure["degrades"] else "Note"
+    return _SMALL.format(f"<b>{label}</b> {_text(failure['stage'])}: {_text(failure['message'])}")
+
+
+def _waterfall(timings: Sequence[Mapping[str, Any]], total: float) -> str:
+    """When each call began and how long it took, to one scale."""
+    if not timings or total <= 0:
+        return ""
+    return f"<details><summary>Timings</summary>{''.join(_call(timing, total) for timing in timings)}</details>"
+
+
+def _call(timing: Mapping[str, Any], total: float) -> str:
+    said = f"{timing['name']}: began at {timing['start_ms']:.1f} ms, took {timing['ms']:.1f} ms"
+    fill = _FILL.format(COLOURS["other"], 100 * timing["ms"] / total)
+    failed = f" {_text(timing['error'])}" if timing["error"] else ""
+    bar = _BAR.format(escape(said), _GAP.format(100 * timing["start_ms"] / total) + fill)
+    return _SMALL.format(f"{_text(timing['name'])} {timing['ms']:.1f} ms{failed}{bar}")
+
+
+def _scale(hits: Iterable[Mapping[str, Any]]) -> _Scale:
+    added = [[part["contribution"] or 0.0 for part in hit["parts"]] for hit in hits]
+    below = max((-sum(value for value in values if value < 0) for values in added), default=0.0)
+    return _Scale(below, max((sum(value for value in values if value > 0) for values in added), default=0.0))
+
+
+def _colour(part: Mapping[str, Any]) -> str:
+    return COLOURS.get(part["kind"], COLOURS["other"])
+
+
+def _text(text: Any) -> str:
+    """Text that is nothing else, and whose direction is its own."""
+    return f"<bdi>{escape(str(text))}</bdi>"

@@ -1,0 +1,176 @@
+"""Which words of a text an analyzer reads as given ones: what is marked where a hit is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby, pairwise
+from typing import TypeAlias
+from unicodedata import category
+
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
+from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.text.analyzed import tags_of
+
+Span: TypeAlias = tuple[int, int]
+
+_LONGEST = 256
+"""Characters of a piece that is looked at as a whole; a longer one is only looked into, so that the work is linear."""
+
+_CHUNK = re.compile(r"(?:\S*§ )*\S+")
+_JOINERS = "._@'‘’ʼ-‐‑"
+_SIGNS = re.compile(
+    rf"[{re.escape(_JOINERS)}+#§]+"
+    r"|(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)|(?<=[a-z]{2})(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})"
+)
+# Scripts without spaces begin at Thai; what of the others stands behind it is written with spaces, and seldom mixed.
+_SCRIPTS = re.compile(r"(?<=[\u0e00-\U0010ffff])(?=[\x00-\u0dff])|(?<=[\x00-\u0dff])(?=[\u0e00-\U0010ffff])")
+
+
+def marked(text: str, words: Sequence[str], analyzer: AnyAnalyzer | None = None) -> list[tuple[str, bool]]:
+    """The text in pieces that join to it again; True where the analyzer reads a piece as one of the words.
+
+    A word of several terms counts as a whole where the analyzer has a term for that (`ERR_2043`), else each part does.
+    The text is read as a document, so that its language says which words are one. The analyzer is `Analyzer()` unless
+    given; of one that joins words of a text to a term, such terms are not marked.
+    """
+    spans = _Reading(text, Analyzer() if analyzer is None else analyzer).spans(words)
+    pieces: list[tuple[str, bool]] = []
+    end = 0
+    for first, last in _joined(spans):
+        pieces += [(text[end:first], False)] if first > end else []
+        pieces.append((text[first:last], True))
+        end = last
+    return [*pieces, (text[end:], False)] if end < len(text) else pieces
+
+
+class _Reading:
+    """A text as an analyzer reads it: piece by piece, each cut into smaller ones while it has several terms."""
+
+    def __init__(self, text: str, analyzer: AnyAnalyzer) -> None:
+        self._text = text
+        found = analyse(analyzer, [text])
+        self._terms = frozenset(found.vocabulary)
+        tags = tags_of(int(found.languages[0]))
+        self._of: Callable[[str], frozenset[str]] = lru_cache(maxsize=None)(
+            lambda piece: frozenset(form for term in query_terms(analyzer, piece, tags) for form in term.forms)
+        )
+        self._wanted: frozenset[str] = frozenset()
+        self._known: dict[tuple[str, int], tuple[Span, ...]] = {}
+
+    def spans(self, words: Iterable[str]) -> Iterator[Span]:
+        """Where the words stand, as far as the text has their terms; the spans may overlap."""
+        chunks = {chunk for word in words for chunk in _CHUNK.findall(word)}
+        self._wanted = self._terms & frozenset[str]().union(*(self._outermost(chunk, 0) for chunk in chunks))
+        for chunk in _CHUNK.finditer(self._text) if self._wanted else ():
+            yield from _shifted(self._within(chunk[0], 0), chunk.start())
+
+    def _outermost(self, piece: str, level: int) -> frozenset[str]:
+        """The terms of a piece that its parts do not have, or where there are none, theirs."""
+        parts = [piece[first:last] for first, last in _cut(piece, level)]
+        if len(piece) <= _LONGEST:
+            own = self._of(piece).difference(*map(self._of, parts))
+            if own or self._terms.isdisjoint(self._of(piece)):
+                return own
+        return frozenset[str]().union(*(self._outermost(part, level + 1) for part in parts))
+
+    def _within(self, piece: str, level: int) -> tuple[Span, ...]:
+        key = piece, level
+        if key not in self._known:
+            self._known[key] = tuple(self._looked_into(piece, level))
+        return self._known[key]
+
+    def _looked_into(self, piece: str, level: int) -> Iterator[Span]:
+        """The spans of the smallest pieces that have what is wanted; of a term that none of these has, the whole."""
+        short = len(piece) <= _LONGEST
+        left = self._of(piece) & self._wanted if short else frozenset()
+        for first, last in _cut(piece, level) if left or not short else ():
+            if spans := self._within(piece[first:last], level + 1):
+                left = left and left - self._of(piece[first:last])
+                yield from _shifted(spans, first)
+        if left:
+            yield 0, len(piece)
+
+
+def _cut(piece: str, level: int) -> Iterator[Span]:
+    """The next smaller pieces, down to single characters, which are not cut."""
+    return _LEVELS[level](piece) if level < len(_LEVELS) else iter(())
+
+
+def _runs(chunk: str) -> Iterator[Span]:
+    """What can be one word or identifier, without the signs around it."""
+    if chunk.isalnum():
+        yield 0, len(chunk)
+        return
+    for joins, run in groupby(range(len(chunk)), lambda at: _joins(chunk[at])):
+        places = list(run)
+        first, last = places[0], places[-1] + 1
+        bare = chunk[first:last].rstrip(_JOINERS)
+        if joins and bare.lstrip(_JOINERS):
+            yield first + len(bare) - len(bare.lstrip(_JOINERS)), first + len(bare)
+
+
+def _parts(run: str) -> Iterator[Span]:
+    """What an identifier is made of."""
+    return _between(_SIGNS, run)
+
+
+def _scripts(part: str) -> Iterator[Span]:
+    return _between(_SCRIPTS, part)
+
+
+def _pairs(part: str) -> Iterator[Span]:
+    """Each two neighbours, as scripts without spaces are read."""
+    units = list(_units(part))
+    return ((first, last) for (first, _), (_, last) in pairwise(units))
+
+
+def _units(part: str) -> Iterator[Span]:
+    """Each character with the marks on it."""
+    first = 0
+    for at, character in enumerate(part):
+        if at and not _is_mark(character):
+            yield first, at
+            first = at
+    yield first, len(part)
+
+
+_LEVELS: tuple[Callable[[str], Iterator[Span]], ...] = (_runs, _parts, _scripts, _pairs, _units)
+
+
+@lru_cache(maxsize=1 << 14)
+def _joins(character: str) -> bool:
+    return character.isalnum() or character in _JOINERS or character in "+#§" or _is_mark(character)
+
+
+def _is_mark(character: str) -> bool:
+    return not character.isascii() and (category(character)[0] == "M" or category(character) == "Cf")
+
+
+def _between(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+    end = 0
+    for sign in pattern.finditer(text):
+        if sign.start() > end:
+            yield end, sign.start()
+        end = sign.end()
+    if end < len(text):
+        yield end, len(text)
+
+
+def _shifted(spans: Iterable[Span], by: int) -> Iterator[Span]:
+    return ((first + by, last + by) for first, last in spans)
+
+
+def _joined(spans: Iterable[Span]) -> Iterator[Span]:
+    """Spans in order, those that touch as one."""
+    held: Span | None = None
+    for first, last in sorted(spans):
+        if held is not None and first <= held[1]:
+            held = held[0], max(held[1], last)
+            continue
+        if held is not None:
+            yield held
+        held = first, last
+    if held is not None:
+        yield held

@@ -1,0 +1,129 @@
+"""What the page shows, as plain data; called in worker threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from voicevault_retrievers.display import Lists, analyzer_of, result_data
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.errors import RetrievalError, unknown
+from voicevault_retrievers.inspector.asked import Asked, K
+from voicevault_retrievers.inspector.judgments import Judgment, Judgments, qrels_file, queries_file
+from voicevault_retrievers.inspector.pages import Pages
+from voicevault_retrievers.inspector.shelf import Shelf
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.sources import Source
+from voicevault_retrievers.types import Chunk, Hit
+
+_PARTS = {
+    "queries": ("queries.jsonl", "application/jsonl", queries_file),
+    "qrels": ("qrels.tsv", "text/tab-separated-values; charset=utf-8", qrels_file),
+}
+
+
+class Export(NamedTuple):
+    """A file to be downloaded: its name, its media type, what it holds."""
+
+    name: str
+    kind: str
+    content: str
+
+
+class NotFoundError(RetrievalError):
+    """A chunk that is asked for is not there, or not any more."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Bases to search, pages to show and judgements to keep."""
+
+    shelf: Shelf
+    pages: Pages
+    judgments: Judgments
+
+    def bases(self) -> dict[str, Any]:
+        """What there is to choose from, and what is chosen at first."""
+        presets = self.shelf.preset_names
+        return {
+            "bases": [self.shelf.described(name) for name in self.shelf.names],
+            "presets": presets,
+            "kb": self.shelf.chosen,
+            "preset": presets[0],
+            "k": K,
+        }
+
+    def search(self, asked: Asked) -> dict[str, Any]:
+        """A result as `display.result_data` has it, what was asked for, and of each hit its page and judgement."""
+        lists = Lists()
+        pipeline = self.shelf.pipeline(asked.kb, asked.preset)
+        result = pipeline.search(asked.query, asked.k, observe=lists)
+        data = result_data(result, lists=lists, analyzer=analyzer_of(pipeline.channel))
+        sources = {name: _sources(self.shelf.base(name)) for name in {self._kb(hit, asked) for hit in result.hits}}
+        for hit, shown in zip(result.hits, data["hits"], strict=True):
+            shown["kb"] = kb = self._kb(hit, asked)
+            own = hit.id.removeprefix(f"{kb}:") if len(asked.kb) > 1 else hit.id
+            shown["page_image"] = self.pages.has(hit.chunk, sources[kb])
+            shown["judgment"] = self.judgments.grade(asked.query.text, kb, own)
+        return {**data, "kb": list(asked.kb), "preset": asked.preset, "k": asked.k}
+
+    def chunk(self, kb: str, chunk_id: str) -> dict[str, Any]:
+        """A chunk, and the parent that it is part of."""
+        base, chunk = self._found(kb, chunk_id)
+        parent = base.parents([chunk.parent_id]).get(chunk.parent_id) if chunk.parent_id else None
+        return {
+            "id": chunk.id,
+            "kb": kb,
+            "text": chunk.text,
+            "metadata": dict(chunk.metadata),
+            "parent": None if parent is None else {"id": parent.id, "text": parent.text},
+        }
+
+    def page(self, kb: str, chunk_id: str) -> bytes:
+        """The page that a chunk is from, as PNG; errors as of `Pages.png`."""
+        base, chunk = self._found(kb, chunk_id)
+        return self.pages.png(chunk, _sources(base))
+
+    def judge(self, judgment: Judgment) -> dict[str, Any]:
+        """Keep a judgement, of a chunk by its own id; how many there are now."""
+        if judgment.grade is not None:
+            own = self._found(judgment.kb, judgment.id)[1].id
+        else:  # the chunk may be gone by now
+            judged = {one.id for one in self.judgments.of(query=judgment.query, kb=judgment.kb)}
+            own = next((one for one in _ids(judgment.kb, judgment.id) if one in judged), judgment.id)
+        return {"count": self.judgments.put(replace(judgment, id=own))}
+
+    def judged(self, query: str | None, kb: str | None) -> dict[str, Any]:
+        """The judgements, of a query or a base where it is given."""
+        return {"judgments": [asdict(one) for one in self.judgments.of(query=query, kb=kb)]}
+
+    def export(self, kb: str, part: str) -> Export:
+        """The judgements of a base as a file that `voicevault tune` reads: `queries` or `qrels`."""
+        if part not in _PARTS:
+            raise unknown("part of an export", part, _PARTS)
+        name, kind, write = _PARTS[part]
+        return Export(name, kind, write(self.judgments.of(kb=kb)))
+
+    def _kb(self, hit: Hit, asked: Asked) -> str:
+        """The base that a hit is of, by the name that it is offered by, which of a collection may be another."""
+        return hit.chunk.kb if hit.chunk.kb in asked.kb else asked.kb[0]
+
+    def _found(self, kb: str, chunk_id: str) -> tuple[KnowledgeBase | Engine, Chunk]:
+        """A base and its chunk, by its own id or by that which it has among several bases (`base:id`)."""
+        base = self.shelf.base(kb)
+        ids = _ids(kb, chunk_id)
+        found = base.get(ids)
+        chunk = next((found[one] for one in ids if one in found), None)
+        if chunk is None:
+            raise NotFoundError(f"knowledge base {kb!r} has no chunk {chunk_id!r}: was it indexed again since?")
+        return base, chunk
+
+
+def _ids(kb: str, chunk_id: str) -> list[str]:
+    """What an id may mean in a base: as it is, or without the base's name before it."""
+    return list(dict.fromkeys([chunk_id, chunk_id.removeprefix(f"{kb}:")]))
+
+
+def _sources(base: KnowledgeBase | Engine) -> Mapping[str, Source]:
+    return base.sources if isinstance(base, KnowledgeBase) else {}

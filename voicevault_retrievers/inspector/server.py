@@ -1,0 +1,83 @@
+"""The server: an address to listen at, and an end without noise."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import quote
+
+import uvicorn
+
+from voicevault_retrievers.inspector.guard import LOOPBACK, unspecified
+from voicevault_retrievers.inspector.shelf import Given
+from voicevault_retrievers.inspector.web import app
+
+PORT = 8460
+
+_OPTIONS: dict[str, Any] = {
+    "access_log": False,
+    "log_config": None,
+    "log_level": "critical",  # what fails is logged by the guard; a search that Ctrl-C breaks off has not failed
+    "server_header": False,
+    "timeout_graceful_shutdown": 1,
+    "ws": "none",
+}
+
+
+def serve(
+    bases: Iterable[Given] | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    token: str | None = None,
+    ready: Callable[[str], None] | None = None,
+    **options: Any,
+) -> None:
+    """Serve the inspector until the process is interrupted (Ctrl-C, SIGTERM); `options` are those of `app`.
+
+    `ready` is told the page's address, with the token in it, once it answers; port 0 takes any that is free. Anything
+    but a loopback address needs a token, and has one made where none is given. Raises what `app` does, and
+    OSError where the address cannot be had.
+    """
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    made = app(bases, token=token, hosts=_hosts(host), **options)
+    with closing(_listening(host, port)) as listening, suppress(KeyboardInterrupt):  # uvicorn passes on what ended it
+        if ready is not None:
+            ready(address(host, listening.getsockname()[1], token))
+        uvicorn.Server(uvicorn.Config(made, **_OPTIONS)).run(sockets=[listening])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def address(host: str, port: int, token: str | None) -> str:
+    """The page's address as a browser takes it; of a server that listens everywhere, by the machine's name."""
+    named = socket.gethostname() if unspecified(host) else _in_url(host)
+    return f"http://{named}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
+
+
+def _hosts(host: str) -> set[str]:
+    named = {_in_url(host), *LOOPBACK}
+    return named if is_loopback(host) else named | {socket.gethostname()}
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(place[:2], family=family)
+    except (OSError, OverflowError) as error:
+        raise OSError(f"{host}, port {port}, cannot be listened at ({error}): choose another") from error

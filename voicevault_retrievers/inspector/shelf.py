@@ -1,0 +1,175 @@
+"""What may be inspected: knowledge bases and collections by their names, and the pipelines over them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.opening import connect, is_address, open_bases
+from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets import Preset, load_preset, preset_names
+from voicevault_retrievers.presets.sections import filled
+from voicevault_retrievers.recent import Recent
+from voicevault_retrievers.store import KnowledgeBase, default_root
+from voicevault_retrievers.store.manifest import NAME as MANIFEST
+from voicevault_retrievers.store.names import existing, locate, names, vacant
+from voicevault_retrievers.structure.questions import COLLECTION
+
+Given: TypeAlias = str | Path | KnowledgeBase | Engine
+"""A base by its name, folder or address, or as it is."""
+
+PIPELINES = 16
+"""How many are kept: those used last."""
+
+
+class Shelf:
+    """The bases that were given, or all below `root` where none are; and the presets they are searched with.
+
+    Nothing that is not here can be asked for: a name is looked up, and never made a path of. Each search sees what was
+    committed before it, by other processes too. Threads share one. `presets` are names of shipped ones and paths of
+    YAML files; the first is the default, and all shipped ones are offered besides.
+    """
+
+    def __init__(
+        self, bases: Iterable[Given] | None = None, *, root: Path | str | None = None, presets: Sequence[str] = ()
+    ) -> None:
+        self._root = root
+        self._connected: list[Engine] = []
+        self._given = None if bases is None else _by_name(map(self._connect, bases), root)
+        if self._given == {}:
+            raise ConfigError("name at least one knowledge base")
+        self._presets = _presets(presets or ("voicevault",))
+        self._opened: dict[str, KnowledgeBase] = {}
+        self._pipelines: Recent[tuple[tuple[str, ...], str], tuple[tuple[object, ...], Pipeline]] = Recent(PIPELINES)
+        self._mutex = Mutex()
+
+    @property
+    def names(self) -> list[str]:
+        """The bases that are offered, in the order in which they were given."""
+        return bases_below(self._root) if self._given is None else list(self._given)
+
+    @property
+    def chosen(self) -> list[str]:
+        """Those that are searched unless others are chosen: all that were given, or the first that there is."""
+        return self.names[:1] if self._given is None else self.names
+
+    @property
+    def preset_names(self) -> list[str]:
+        """The presets that are offered, the default first."""
+        return list(self._presets)
+
+    def described(self, name: str) -> dict[str, Any]:
+        """A base's `name` and how many `chunks` it has; where that cannot be said, the `error`."""
+        try:
+            return {"name": name, "chunks": len(self.base(name))}
+        except (RetrievalError, OSError) as error:
+            return {"name": name, "chunks": None, "error": str(error)}
+
+    def base(self, name: str) -> KnowledgeBase | Engine:
+        """A base as it is now. Raises ConfigError for a name that is not offered or has no base any more."""
+        with self._mutex:
+            found = self._present(name)
+        if found is None:
+            raise ConfigError(f"knowledge base {name!r} does not exist any more")
+        return found
+
+    def pipeline(self, wanted: Sequence[str], preset: str) -> Pipeline:
+        """The pipeline of a preset over bases as they are now; errors as of `base`, `open_bases` and `Preset.over`."""
+        if preset not in self._presets:
+            raise unknown("preset", preset, self._presets)
+        key = (tuple(sorted(set(wanted))), preset)
+        with self._mutex:
+            present = {name: self._present(name) for name in key[0]}
+            stamps = tuple(map(_stamp, present.values()))
+            known = self._pipelines.get(key)
+            if known is not None and known[0] == stamps:
+                return known[1]
+            sources = [self._source(name) if base is None else base for name, base in present.items()]
+            made = self._preset(preset).over(open_bases(sources, root=self._root))
+            self._pipelines.put(key, (stamps, made))
+            return made
+
+    def close(self) -> None:
+        """Close the connections of collections that were given by their addresses."""
+        for engine in self._connected:
+            engine.close()
+
+    def _preset(self, name: str) -> Preset:
+        found = self._presets[name]
+        if found is None:
+            found = self._presets[name] = load_preset(name)
+        return found
+
+    def _connect(self, base: Given) -> Given:
+        """The collection of an address; anything else as it is."""
+        if not isinstance(base, str) or not is_address(base):
+            return base
+        self._connected.append(connect(filled(base)))
+        return self._connected[-1]
+
+    def _source(self, name: str) -> Path | KnowledgeBase | Engine:
+        if self._given is not None and name in self._given:
+            return self._given[name]
+        if self._given is None and name in self.names:
+            return locate(name, self._root)
+        raise unknown("knowledge base", name, self.names)
+
+    def _present(self, name: str) -> KnowledgeBase | Engine | None:
+        """A base as it is now; None where there is none in its place."""
+        source = self._source(name)
+        if isinstance(source, Engine):
+            return source
+        path = source if isinstance(source, Path) else source.path
+        known = source if isinstance(source, KnowledgeBase) else self._opened.get(name)
+        if vacant(path):
+            self._opened.pop(name, None)
+            return None
+        if known is not None:
+            made = known.manifest.id
+            known.reload()
+            if known is source or known.manifest.id == made:
+                return known
+        self._opened[name] = opened = KnowledgeBase.open(path)
+        return opened
+
+
+def bases_below(root: Path | str | None) -> list[str]:
+    """The names of the knowledge bases in a folder, sound or not."""
+    folder = default_root() if root is None else Path(root)
+    return [name for name in names(folder) if (folder / name / MANIFEST).exists()]
+
+
+def _stamp(base: KnowledgeBase | Engine | None) -> object:
+    """What is another one when the channels of a base have to be made anew."""
+    if not isinstance(base, KnowledgeBase):
+        return base
+    asked = base.path / COLLECTION  # questions have commits of their own
+    files = os.scandir(asked) if asked.is_dir() else ()
+    return base.view().snapshot, sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+
+
+def _by_name(bases: Iterable[Given], root: Path | str | None) -> dict[str, Path | KnowledgeBase | Engine]:
+    """What is offered under each name: of an engine that of the collection, for an address may hold a password."""
+    found: dict[str, Path | KnowledgeBase | Engine] = {}
+    for given in bases:
+        one = existing(given, root) if isinstance(given, str | Path) else given
+        if one.name in found:
+            raise ConfigError(f"two bases have the name {one.name!r}: each is named once")
+        found[one.name] = one
+    return found
+
+
+def _presets(given: Sequence[str]) -> dict[str, Preset | None]:
+    """The presets by name, those given first and loaded, so that what is wrong with one is said at once."""
+    found: dict[str, Preset | None] = {}
+    for name in given:
+        label = Path(name).stem if Path(name).suffix in (".yaml", ".yml") else name
+        if label in found:
+            raise ConfigError(f"presets have names of their own, and two are called {label!r}")
+        found[label] = load_preset(name)
+    return found | {name: None for name in preset_names() if name not in found}

@@ -1,0 +1,165 @@
+"""The knowledge bases of a server: opened when they are first asked for, and seen as they are at the time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, zip_longest
+from typing import Generic, TypeVar
+
+from voicevault_retrievers.calls import AsyncObserver, Call, Plan, value_of
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.opening import connect, open_bases
+from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.mcp.configuration import Offer
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.store import Bases, KnowledgeBase, TenantIndex
+from voicevault_retrievers.types import Hit, Query, Result
+
+T = TypeVar("T")
+
+TIMEOUT = 55.0
+"""Seconds of a search whose preset has no timeout: most clients give up after a minute."""
+
+_ABSENT = ("empty", "missing")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search gave: hits, each with the name of its base and the id that it has there, and what of it failed.
+
+    `confident` is false where the preset says that none of the hits is likely relevant.
+    """
+
+    hits: tuple[Hit, ...] = ()
+    degraded: tuple[str, ...] = ()
+    confident: bool = True
+
+
+class _Held(Generic[T]):
+    """What was opened, and a lock of its own: one that is slow to answer does not hold up the others."""
+
+    def __init__(self) -> None:
+        self.mutex = Mutex()
+        self.value: T | None = None
+
+
+class Library:
+    """Opens bases and makes pipelines over them; safe to share between clients, for it knows of no rights."""
+
+    def __init__(self) -> None:
+        self._pipelines: dict[Hashable, _Held[tuple[Bases | Engine, Pipeline]]] = {}
+        self._bases: dict[Hashable, _Held[TenantIndex | Engine]] = {}
+
+    def open(self, offers: Iterable[Offer]) -> None:
+        """Open what is here ahead, so that what is wrong with it is said at once; a base that is not here is logged.
+
+        Raises what `pipeline` does.
+        """
+        for group in _grouped(offer for offer in offers if offer.address is None):
+            for note in self.pipeline(group).notes:
+                _LOG.warning("%s", note.message)
+
+    async def search(
+        self,
+        offers: Sequence[Offer],
+        query: str,
+        *,
+        where: Filter | None = None,
+        k: int | None = None,
+        observe: AsyncObserver | None = None,
+    ) -> Found:
+        """Search bases. Those with the same settings are searched as one; the lists of others take turns.
+
+        A group of them that fails is left out and said, unless all fail: then the first one's error is raised.
+        """
+        if not query.strip():
+            return Found()
+        groups = _grouped(offers)
+        asked = (self._searched(group, query, where, k, observe) for group in groups)
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        results = [one for one in outcomes if not isinstance(one, BaseException)]
+        failed = [(group, one) for group, one in zip(groups, outcomes, strict=True) if isinstance(one, BaseException)]
+        for group, error in failed:
+            if not results or not isinstance(error, Exception):
+                raise error
+            _LOG.warning("%s was not searched", ", ".join(offer.name for offer in group), exc_info=error)
+            results.append(Found(degraded=tuple(f"{offer.name}: {type(error).__name__}" for offer in group)))
+        hits = [hit for hit in chain(*zip_longest(*(one.hits for one in results))) if hit is not None]
+        limit = k or max((len(one.hits) for one in results), default=0)
+        return Found(
+            tuple(hits[:limit]),
+            tuple(dict.fromkeys(chain(*(one.degraded for one in results)))),
+            any(one.confident for one in results if one.hits) or not hits,
+        )
+
+    async def _searched(
+        self, group: Sequence[Offer], query: str, where: Filter | None, k: int | None, observe: AsyncObserver | None
+    ) -> Found:
+        first = group[0]
+        pipeline = await in_thread("open", partial(self.pipeline, group))
+        asked = Query(query, where=both(first.where, where), require=first.require)
+        result = await pipeline.asearch(asked, k or first.k, observe=observe)
+        return Found(tuple(_own(hit, group) for hit in result.hits), _told(result), result.confidence == "ok")
+
+    def pipeline(self, group: Sequence[Offer]) -> Pipeline:
+        """The pipeline over bases of one group, as they are now; raises what opening them does."""
+        first, names = group[0], tuple(offer.name for offer in group)
+        held = self._pipelines.setdefault((first.address, first.root, first.preset, names), _Held())
+        with held.mutex:
+            known = held.value
+            base = known[0] if known else open_bases([first.address] if first.address else names, root=first.root)
+            if base.reload() or known is None:
+                made = load_preset(first.preset).over(base)
+                known = held.value = base, made.within(made.timeout or TIMEOUT)
+            return known[1]
+
+    def base(self, offer: Offer) -> KnowledgeBase | Engine | None:
+        """The base of an offer, as it is now; None where there is none yet."""
+        held = self._bases.setdefault((offer.address, offer.root, offer.name), _Held())
+        with held.mutex:
+            if held.value is None:
+                held.value = connect(offer.address) if offer.address else TenantIndex(offer.name, root=offer.root)
+            held.value.reload()
+            return held.value if isinstance(held.value, Engine) else held.value.base
+
+
+async def in_thread(name: str, function: Callable[[], T]) -> T:
+    """Call what reads files, or asks a server, without holding up the event loop."""
+
+    def plan() -> Plan[T]:
+        (outcome,) = yield (Call(name, function),)
+        returned: T = value_of(outcome)
+        return returned
+
+    return await adrive(plan())
+
+
+def _grouped(offers: Iterable[Offer]) -> list[list[Offer]]:
+    groups: dict[Hashable, list[Offer]] = {}
+    for offer in offers:
+        groups.setdefault(offer.group, []).append(offer)
+    return list(groups.values())
+
+
+def _own(hit: Hit, group: Sequence[Offer]) -> Hit:
+    """The hit by the name of its base and its id there: a source is the same one whichever bases are searched."""
+    several = len(group) > 1
+    kb = hit.chunk.kb if several else group[0].name
+    own = hit.id.removeprefix(f"{kb}:") if several else hit.id
+    return replace(hit, chunk=replace(hit.chunk, id=own, kb=kb))
+
+
+def _told(result: Result) -> tuple[str, ...]:
+    """What failed, without the errors' texts: those name folders and addresses, which are for the log alone."""
+    failures = [one for one in result.errors if one.degrades or one.kind in _ABSENT]
+    for one in failures:
+        _LOG.warning("%s", one)
+    return tuple(dict.fromkeys(f"{one.stage}: {one.kind}" for one in failures))

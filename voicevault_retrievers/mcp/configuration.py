@@ -1,0 +1,241 @@
+"""What a server offers, and to whom: knowledge bases by name, and clients by their tokens.
+
+```yaml
+version: 1
+bases:
+  plant: {}                              # all of it, as the preset finds it
+  cases:
+    description: Closed cases, by year.  # for the model, which picks a base by it
+    root: ../kbs                         # paths are below the folder of this file
+    preset: legal
+    k: 8
+    where: {status: closed}              # narrows what is found
+    require: {public: true}              # access: what does not pass does not exist
+  archive:
+    address: ${ARCHIVE}                  # an engine's collection
+clients:                                 # over HTTP; without them all bases are for whoever connects
+  desk: {token: "${DESK_TOKEN}", bases: [plant, cases]}
+  guest: {token: "${GUEST_TOKEN}", bases: [plant], require: {public: true}}
+hosts: [search.example.org]              # by which names, beside its address, clients call the server
+max_tokens: 8000                         # of an answer to a model
+```
+
+`${NAME}` reads the environment; a token is always read from there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from voicevault_retrievers.checks import header, whole, whole_or_none
+from voicevault_retrievers.engines.opening import is_address
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.extras import require
+from voicevault_retrievers.filters import Filter, Predicate, canonical, compile_filter, says_nothing, scope
+from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.presets.sections import filled, section
+from voicevault_retrievers.store.names import check_name
+
+VERSION = 1
+PRESET = "voicevault"
+MAX_TOKENS = 8000
+SHORTEST = 16
+"""Characters of a token: a shorter one can be guessed."""
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A knowledge base as one client has it: `name` is what it is called, `address` an engine's collection.
+
+    `require` are the client's rights: what does not pass them does not exist. `where` narrows what is found, listed and
+    read, and leaves the statistics as they are.
+    """
+
+    name: str
+    preset: str = PRESET
+    root: Path | None = None
+    address: str | None = field(default=None, repr=False)
+    k: int | None = None
+    where: Filter | None = None
+    require: Filter | None = None
+    description: str = ""
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """What bases have in common that are searched as one."""
+        return self.address, self.root, self.preset, self.k, canonical(self.where), canonical(self.require)
+
+    @cached_property
+    def permits(self) -> Predicate:
+        """Whether the client may read a text of given metadata."""
+        return compile_filter(scope(self.require))
+
+    @cached_property
+    def passes(self) -> Predicate:
+        """Whether a chunk of given metadata is there for the client."""
+        narrowed = compile_filter(self.where)
+        return lambda metadata: self.permits(metadata) and narrowed(metadata)
+
+
+@dataclass(frozen=True)
+class Client:
+    """Somebody who connects, with what is there for them."""
+
+    name: str
+    offers: tuple[Offer, ...]
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Clients, each with a token; or a single one without, who is whoever connects."""
+
+    clients: tuple[Client, ...]
+    hosts: tuple[str, ...] = ()
+    max_tokens: int = MAX_TOKENS
+
+    @property
+    def guarded(self) -> bool:
+        """Whether clients are told apart by tokens."""
+        return all(client.token for client in self.clients)
+
+    @property
+    def local(self) -> Client:
+        """The one client, whoever it is; ConfigError where they are told apart."""
+        if self.guarded:
+            raise ConfigError(
+                "clients are told apart by their tokens, over HTTP: give --http, or a configuration without clients"
+            )
+        return self.clients[0]
+
+
+def local(kbs: Sequence[str], *, preset: str = PRESET, root: Path | None = None) -> Configuration:
+    """Knowledge bases for whoever connects; ConfigError where one is named twice, or none, or is no name."""
+    if any(map(is_address, kbs)):
+        raise ConfigError("an engine's address may hold a password: give the collection a name in --config FILE")
+    names = [check_name(name) for name in kbs]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"name at least one knowledge base, and each once, not {names}")
+    load_preset(preset)
+    return Configuration((Client("local", tuple(Offer(name, preset, root) for name in names)),))
+
+
+def load_configuration(path: Path, *, preset: str = PRESET, root: Path | None = None) -> Configuration:
+    """The configuration of a YAML file; `preset` and `root` are of bases that name none.
+
+    Raises ConfigError for what is unknown, malformed or open by mistake, such as a `require` that says nothing.
+    """
+    yaml = require("yaml", extra="cli")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    given = section("configuration", data, "version", "bases", "clients", "hosts", "max_tokens")
+    if given.get("version") != VERSION or isinstance(given["version"], bool):
+        raise ConfigError(f"the configuration says `version: {VERSION}`; this one has {given.get('version')!r}")
+    bases = {
+        check_name(str(name)): _offer(str(name), filled(one), path.parent, Offer("", preset, root))
+        for name, one in _named("bases", given.get("bases")).items()
+    }
+    if not bases:
+        raise ConfigError("the configuration names no bases: give `bases: {NAME: {}}`")
+    return Configuration(
+        _clients(given, bases), tuple(_texts("hosts", given)), whole("max_tokens", given.get("max_tokens", MAX_TOKENS))
+    )
+
+
+def _offer(name: str, data: Any, folder: Path, default: Offer) -> Offer:
+    kind = f"base {name!r}"
+    given = section(kind, data, "address", "description", "k", "preset", "require", "root", "where")
+    address, preset = given.get("address"), str(given.get("preset", default.preset))
+    if address is not None and (not is_address(address) or "root" in given):
+        raise ConfigError(f"{kind}: address is an engine's, SCHEME://..., and has no root beside it")
+    if "preset" in given and Path(preset).suffix in (".yaml", ".yml"):
+        preset = str(folder / preset)
+    load_preset(preset)
+    return Offer(
+        name=check_name(name),
+        preset=preset,
+        root=folder / Path(str(given["root"])).expanduser() if "root" in given else default.root,
+        address=address,
+        k=whole_or_none(f"k of {kind}", given.get("k")),
+        where=_filter(f"where of {kind}", given, "where"),
+        require=_filter(f"require of {kind}", given, "require"),
+        description=" ".join(str(given.get("description", "")).split()),
+    )
+
+
+def _clients(given: Mapping[str, Any], bases: Mapping[str, Offer]) -> tuple[Client, ...]:
+    if "clients" not in given:
+        return (Client("local", tuple(bases.values())),)
+    clients = tuple(_client(str(name), one, bases) for name, one in _named("clients", given["clients"]).items())
+    if not clients:
+        raise ConfigError("clients names none, so nobody could connect: give some, or leave it out")
+    if len({client.token for client in clients}) < len(clients):
+        raise ConfigError("two clients have one token: each needs its own")
+    return clients
+
+
+def _client(name: str, data: Any, bases: Mapping[str, Offer]) -> Client:
+    kind = f"client {name!r}"
+    given = section(kind, data, "bases", "require", "token")
+    wanted = [check_name(one) for one in _texts("bases", given)]
+    for one in wanted:
+        if one not in bases:
+            raise unknown(f"base of {kind}", one, bases)
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise ConfigError(f"{kind}: bases is a list of at least one, each once, not {wanted}")
+    rights = _filter(f"require of {kind}", filled({"require": given.get("require")}), "require", "require" in given)
+    offers = tuple(replace(bases[one], require=scope(bases[one].require, rights)) for one in wanted)
+    return Client(name, offers, _token(kind, given.get("token")))
+
+
+def _token(kind: str, given: Any) -> str:
+    """The token of an environment variable, as it is: it may look like a number."""
+    named = _VARIABLE.fullmatch(given) if isinstance(given, str) else None
+    if named is None:
+        raise ConfigError(f"{kind}: token names a variable of the environment, as ${{NAME}}, not the token itself")
+    if named[1] not in os.environ:
+        raise ConfigError(f"{kind}: the environment has no {named[1]}, which its token is read from")
+    token = header(f"the token of {kind}, ${{{named[1]}}},", os.environ[named[1]])
+    if len(token) < SHORTEST:
+        raise ConfigError(
+            f"{kind}: the token in {named[1]} has fewer than {SHORTEST} characters: "
+            'make one with python -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+    return token
+
+
+def _filter(kind: str, given: Mapping[str, Any], key: str, present: bool | None = None) -> Filter | None:
+    """A filter that is not there, or one that says something: an empty one is not what somebody wanted."""
+    if not (key in given if present is None else present):
+        return None
+    found = given[key]
+    if not isinstance(found, Mapping) or says_nothing(found):
+        raise ConfigError(
+            f"{kind} is a filter, such as {{public: true}}, not {found!r}: leave it out to restrict nothing"
+        )
+    compile_filter(found)
+    return found
+
+
+def _named(kind: str, data: Any) -> Mapping[str, Any]:
+    """A mapping with keys of any name."""
+    return section(kind, data, *(data if isinstance(data, Mapping) else ()))
+
+
+def _texts(name: str, given: Mapping[str, Any]) -> list[str]:
+    found = given.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ConfigError(f"{name} is a list of names, not {found!r}")
+    return found

@@ -1,0 +1,98 @@
+"""The server of one client: the SDK's, with the tools over what that client is offered."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.metadata import version
+from itertools import count
+from typing import Any, TextIO
+
+import anyio
+from mcp import types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from voicevault_retrievers.calls import AsyncObserver, Span
+from voicevault_retrievers.extras import DISTRIBUTION
+from voicevault_retrievers.mcp.bases import Library
+from voicevault_retrievers.mcp.configuration import Client, Configuration
+from voicevault_retrievers.mcp.session import Session
+from voicevault_retrievers.mcp.texts import instructions
+from voicevault_retrievers.mcp.tools import Tools
+
+
+def server_for(client: Client, library: Library, max_tokens: int) -> Server[Session]:
+    """A server with the tools of one client; each of its sessions has numbers of its own."""
+    tools = Tools(client.offers, library, max_tokens)
+    told = instructions(client.offers)
+    server: Server[Session] = Server("voicevault", version(DISTRIBUTION), told, lifespan=_session)
+
+    async def listed(_: types.ListToolsRequest) -> types.ServerResult:
+        return types.ServerResult(
+            types.ListToolsResult(tools=[tool.definition(name) for name, tool in tools.every.items()])
+        )
+
+    async def called(request: types.CallToolRequest) -> types.ServerResult:
+        context = server.request_context
+        arguments = request.params.arguments or {}
+        result = await tools.call(request.params.name, arguments, context.lifespan_context, _progress(context))
+        return types.ServerResult(result)
+
+    server.request_handlers[types.ListToolsRequest] = listed
+    server.request_handlers[types.CallToolRequest] = called
+    return server
+
+
+def serve_stdio(configuration: Configuration) -> None:
+    """Serve the process that started this one, until it closes the standard input.
+
+    Raises ConfigError for clients: over stdio there are no tokens to tell them apart; and what opening the bases does.
+    """
+    library = Library()
+    library.open(configuration.local.offers)
+    anyio.run(_serve, server_for(configuration.local, library, configuration.max_tokens))
+
+
+async def _serve(server: Server[Session]) -> None:
+    with _protocol() as out:
+        async with stdio_server(stdout=anyio.wrap_file(out)) as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
+
+
+@contextmanager
+def _protocol() -> Iterator[TextIO]:
+    """The standard output for messages alone: what anything else prints there goes to the standard error."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n") as out:
+        os.dup2(2, 1)
+        try:
+            yield out
+        finally:
+            os.dup2(out.fileno(), 1)
+
+
+@asynccontextmanager
+async def _session(_: Server[Session]) -> AsyncIterator[Session]:
+    """The state of a session: the SDK enters this once for each."""
+    yield Session()
+
+
+def _progress(context: Any) -> AsyncObserver | None:
+    """Tells a client that asked for it of each part of a search as it ends."""
+    token = None if context.meta is None else context.meta.progressToken
+    if token is None:
+        return None
+    steps = count(1)
+
+    async def told(span: Span, outcome: Any) -> None:
+        if span.kind == "other":
+            return
+        said = f"{span.kind} {span.name}{' failed' if isinstance(outcome, Exception) else ''}"
+        await context.session.send_progress_notification(
+            token, next(steps), message=said, related_request_id=str(context.request_id)
+        )
+
+    return told

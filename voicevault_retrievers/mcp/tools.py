@@ -1,0 +1,228 @@
+"""The three tools, for one client: what is not offered to it does not exist."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias
+
+from mcp import types
+from pydantic import BaseModel, ValidationError
+
+from voicevault_retrievers.calls import AsyncObserver
+from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.context.citations import without_headers
+from voicevault_retrievers.context.numbered import Layout
+from voicevault_retrievers.context.tool_input import check_where, invalid
+from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.mcp import schemas, texts
+from voicevault_retrievers.mcp.bases import Library, in_thread
+from voicevault_retrievers.mcp.configuration import Offer
+from voicevault_retrievers.mcp.listing import Listing, listing
+from voicevault_retrievers.mcp.reading import passage
+from voicevault_retrievers.mcp.session import Session
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.types import Citation
+
+Answer: TypeAlias = "tuple[str, BaseModel]"
+
+LONGEST = 4000
+"""Characters of a query."""
+
+PAGE = 50
+"""Documents on a page of a list."""
+
+_LOG = logging.getLogger(__name__)
+_HINTS = types.ToolAnnotations(readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False)
+
+
+class ToldError(Exception):
+    """What a model is told of a call that gave nothing."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as clients see it, and what it does."""
+
+    title: str
+    description: str
+    arguments: type[BaseModel]
+    gives: type[BaseModel]
+    run: Callable[[Any, Session, AsyncObserver | None], Awaitable[Answer]]
+
+    def definition(self, name: str) -> types.Tool:
+        """What a client is told of it."""
+        return types.Tool(
+            name=name,
+            title=self.title,
+            description=self.description,
+            inputSchema=schemas.schema_of(self.arguments),
+            outputSchema=schemas.schema_of(self.gives, output=True),
+            annotations=_HINTS.model_copy(update={"title": self.title}),
+        )
+
+
+class Tools:
+    """The tools over what one client is offered; `max_tokens` bounds what a model reads of a call."""
+
+    def __init__(self, offers: Sequence[Offer], library: Library, max_tokens: int) -> None:
+        self._offers = {offer.name: offer for offer in offers}
+        self._library = library
+        self._layout = Layout(ContextBuilder(max_tokens=max_tokens, markers="numbered"))
+        self._listings: dict[str, tuple[object, Listing]] = {}
+
+    @cached_property
+    def every(self) -> Mapping[str, Tool]:
+        """The tools by name."""
+        offers = tuple(self._offers.values())
+        return {
+            "search": Tool(
+                "Search the documents", texts.SEARCH, schemas.search_arguments(offers), schemas.Sources,
+                self._search,
+            ),
+            "get_context": Tool(
+                "Read a source in full", texts.CONTEXT, schemas.context_arguments(offers), schemas.Read, self._read
+            ),
+            "list_sources": Tool(
+                "List the documents", texts.LIST, schemas.listing_arguments(offers), schemas.Documents, self._list
+            ),
+        }  # fmt: skip
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], session: Session, observe: AsyncObserver | None = None
+    ) -> types.CallToolResult:
+        """Call a tool; what goes wrong is a result too, which a model can read."""
+        try:
+            text, data = await self._called(name, arguments, session, observe)
+        except ToldError as error:
+            return _result(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a base or a server raised: the log has it
+            _LOG.warning("%s failed", name, exc_info=error)
+            return _result(f"{name} failed, so it gave nothing: {type(error).__name__}. It may work later.")
+        return _result(text, data)
+
+    async def _called(
+        self, name: str, arguments: Mapping[str, Any], session: Session, observe: AsyncObserver | None
+    ) -> Answer:
+        tool = self.every.get(name)
+        if tool is None:
+            raise ToldError(str(unknown("tool", name[:100], self.every)))
+        for key in arguments.keys() - tool.arguments.model_fields.keys():
+            raise ToldError(str(unknown(f"argument of {name}", key[:100], tool.arguments.model_fields)))
+        try:
+            given = tool.arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            raise ToldError(invalid(error)) from error
+        return await tool.run(given, session, observe)
+
+    async def _search(self, given: Any, session: Session, observe: AsyncObserver | None) -> Answer:
+        offers = self._named(given.kb)
+        if len(given.query) > LONGEST:
+            raise ToldError(f"The query has {len(given.query)} characters, and {LONGEST} is the most: say it shorter.")
+        try:
+            check_where(given.where, None)
+        except ConfigError as error:
+            raise ToldError(str(error)) from error
+        found = await self._library.search(offers, given.query, where=given.where, k=given.k, observe=observe)
+        text, citations = self._layout.listed(found.hits, session.found(found.hits), degraded=found.degraded)
+        session.remember(citations)
+        if not found.confident:
+            text = f"None of these sources is likely to answer the question.\n{text}"
+        confidence: Literal["ok", "none"] = "ok" if found.hits and found.confident else "none"
+        return text, schemas.Sources(
+            citations=_guarded(citations), degraded=list(found.degraded), confidence=confidence
+        )
+
+    async def _read(self, given: Any, session: Session, observe: AsyncObserver | None) -> Answer:
+        offer, chunk_id = self._wanted(given, session)
+        base = await in_thread("open", partial(self._library.base, offer))
+        found = await in_thread("read", partial(passage, base, offer, chunk_id, given.neighbours))
+        if found is None:
+            raise ToldError(f"There is no {chunk_id[:100]!r} in knowledge base {offer.name!r}, or it is there no more.")
+        numbers = session.read(found.hits)
+        text, citations = self._layout.listed(found.hits, numbers, ranks=found.ranks)
+        session.remember(citations)
+        metadata = dict(found.hits[found.at].chunk.metadata)
+        said = texts.metadata(numbers[found.at], metadata)
+        return f"{text}\n\n{said}", schemas.Read(citations=_guarded(citations), metadata=metadata)
+
+    async def _list(self, given: Any, session: Session, observe: AsyncObserver | None) -> Answer:
+        listings = [(offer, await in_thread("list", partial(self._listing, offer))) for offer in self._named(given.kb)]
+        every = [
+            schemas.Entry(kb=offer.name, **asdict(document)) for offer, one in listings for document in one.documents
+        ]
+        pages = max(1, -(-len(every) // PAGE))
+        if given.page > pages:
+            raise ToldError(f"The list has no page {given.page}: it ends with page {pages}.")
+        data = schemas.Documents(
+            bases=[
+                schemas.Base(
+                    kb=offer.name, description=offer.description, documents=len(one.documents), chunks=one.chunks,
+                    keys=list(one.keys),
+                )
+                for offer, one in listings
+            ],
+            documents=every[(given.page - 1) * PAGE : given.page * PAGE],
+            page=given.page,
+            pages=pages,
+        )  # fmt: skip
+        return texts.listed(data), data
+
+    def _named(self, kb: str | None) -> list[Offer]:
+        """The base of a name, all of them without one; what is not offered is told as what does not exist."""
+        if kb is None:
+            return list(self._offers.values())
+        if kb not in self._offers:
+            raise ToldError(str(unknown("knowledge base", kb[:100], self._offers)))
+        return [self._offers[kb]]
+
+    def _wanted(self, given: Any, session: Session) -> tuple[Offer, str]:
+        """The base and the id of the source that is asked for."""
+        if given.number is None:
+            offers = self._named(given.kb)
+            if given.id is None or len(offers) > 1:
+                raise ToldError("Give the number of a source of this session, or its `kb` and, as `id`, its chunk_id.")
+            return offers[0], given.id
+        source = session.source(given.number)
+        if source is None:
+            raise ToldError(
+                f"No source of this session has the number {given.number}, or it was given too long ago: search again."
+            )
+        return self._offers[source.kb], source.chunk_id
+
+    def _listing(self, offer: Offer) -> Listing:
+        """What is there of a base; read anew where that has changed."""
+        base = self._library.base(offer)
+        snapshot = base.view().snapshot if isinstance(base, KnowledgeBase) else None
+        known, found = self._listings.get(offer.name, (None, None))
+        if found is None or snapshot is None or known is not snapshot:
+            found = listing(chunk for chunk in base or () if offer.passes(chunk.metadata))
+            self._listings[offer.name] = snapshot, found
+        return found
+
+
+def _result(text: str, data: BaseModel | None = None) -> types.CallToolResult:
+    """An answer; without data, an error that the model can read."""
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=_sendable(text))],
+        structuredContent=None if data is None else _plain(data),
+        isError=data is None,
+    )
+
+
+def _plain(data: BaseModel) -> dict[str, Any]:
+    """Data as it can be sent: chunks may hold lone surrogates, of which one would end the connection."""
+    found: dict[str, Any] = json.loads(_sendable(json.dumps(data.model_dump(), ensure_ascii=False, default=str)))
+    return found
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _guarded(citations: Iterable[Citation]) -> list[Citation]:
+    """Citations with the texts as they stand in the answer: some clients show their models the data instead."""
+    return [replace(one, text=without_headers(one.text, numbered=True)) for one in citations]

@@ -1,0 +1,89 @@
+"""What is measured (`metrics`), in Prometheus' text format over HTTP."""
+
+from __future__ import annotations
+
+import os
+import threading
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+from voicevault_retrievers.checks import whole
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.extras import require
+
+PORT = 9464
+"""That of OpenTelemetry's exporters for Prometheus."""
+HOST = "127.0.0.1"
+
+
+class Served:
+    """Metrics at `url`, until it is closed; a context manager."""
+
+    def __init__(self, server: ThreadingHTTPServer) -> None:
+        host, self.port = server.server_address[:2]
+        self.url = f"http://{host!s}:{self.port}/metrics"
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, name="voicevault-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more; what is measured goes on being counted."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Served({self.url!r})"
+
+
+def serve_prometheus(port: int = PORT, *, host: str = HOST) -> Served:
+    """Measure from now on, and serve the figures to Prometheus; port 0 is any that is free.
+
+    Sets up OpenTelemetry's metrics for the process. Raises ConfigError where the application has done so itself, or
+    the port is taken; MissingExtraError without the extra `prometheus`.
+    """
+    if whole("port", port, least=0) > 65535:
+        raise ConfigError(f"port is a whole number from 0 to 65535, not {port}")
+    handler = require("prometheus_client", extra="prometheus").MetricsHandler
+    _provide()
+    try:
+        server = ThreadingHTTPServer((host, port), handler)
+    except OSError as error:
+        raise ConfigError(f"port {port} of {host} cannot be listened on ({error.strerror}): give another") from error
+    return Served(server)
+
+
+_own: Any = None
+_providing = threading.Lock()
+
+
+def _provide() -> None:
+    """See that the process has a meter provider that Prometheus reads from."""
+    global _own
+    exporter = require("opentelemetry.exporter.prometheus", extra="prometheus")
+    sdk = require("opentelemetry.sdk.metrics", extra="prometheus")
+    api = require("opentelemetry.metrics", extra="prometheus")
+    with _providing:
+        present = api.get_meter_provider()
+        if _own is not None and present is _own:
+            return
+        if isinstance(present, sdk.MeterProvider):
+            raise ConfigError(
+                "the application has set up OpenTelemetry's metrics itself: give its MeterProvider a "
+                "PrometheusMetricReader and serve that (prometheus_client.start_http_server)"
+            )
+        _own = sdk.MeterProvider([exporter.PrometheusMetricReader()], _resource())
+        api.set_meter_provider(_own)
+
+
+def _resource() -> Any:
+    """What the figures are of: `voicevault`, unless the environment names the service."""
+    resources = require("opentelemetry.sdk.resources", extra="prometheus")
+    named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return resources.Resource.create(None if named else {"service.name": "voicevault"})

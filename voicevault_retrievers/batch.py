@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import date, datetime
@@ -12,9 +14,10 @@ from typing import IO, Any, Literal, TypeAlias
 
 from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.turns import Turn
 from voicevault_retrievers.types import Failure, Query, Ranking, Result, Route, Variant, as_query
 
-File: TypeAlias = str | Path | IO[bytes]
+File: TypeAlias = str | Path | IO[bytes] | IO[str]
 
 STAGE = "query"
 """What failed, in the failures of a query that could not be asked at all."""
@@ -23,6 +26,8 @@ _NAMES = {"query": "text", "_id": "id", "top_k": "k", "max_results": "k"}
 _UNUSED = ("answers", "answer", "synthetic")
 _KEYS = ("id", "k", *(field.name for field in fields(Query)))
 _LINES = (".jsonl", ".ndjson")
+_OBJECT, _LIST = re.compile(r'\{\s*["}]'), re.compile(r'\[\s*["{]')
+"""How what looks like JSON begins."""
 _SHOWN = 100
 
 
@@ -140,8 +145,8 @@ def _failing(asked: Asked, error: Exception) -> Result:
 
 def _text(file: Any, name: str) -> str:
     try:
-        data: bytes = file.read() if hasattr(file, "read") else Path(file).read_bytes()
-        return data.decode("utf-8-sig")
+        data: bytes | str = file.read() if hasattr(file, "read") else Path(file).read_bytes()
+        return data.removeprefix("\ufeff") if isinstance(data, str) else data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name} is not a text in UTF-8: {error}") from error
     except OSError as error:
@@ -152,12 +157,14 @@ def _entries(name: str, text: str) -> Iterator[tuple[str, Any]]:
     """Where each query is, and what it is: text, data, or the error that it is no JSON."""
     end = Path(name).suffix.lower()
     lines = [(f"{name}:{at}", line.strip()) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
-    data = None if end == ".txt" else _json(name, text)
-    if isinstance(data, list) and end not in _LINES:
+    data = None if end in (".txt", *_LINES) else _json(name, text)
+    if isinstance(data, list):
         yield from ((f"{name}, query {at}", one) for at, one in enumerate(data, 1))
-    elif end in _LINES or (end != ".txt" and lines and isinstance(_json("", lines[0][1]), Mapping)):
+    elif isinstance(data, Mapping):
+        yield name, data
+    elif end in _LINES or (end != ".txt" and lines and _OBJECT.match(text.lstrip())):
         yield from ((where, _json(where, line)) for where, line in lines)
-    elif end == ".json" and lines:
+    elif lines and (end == ".json" or (end != ".txt" and _LIST.match(text.lstrip()))):
         raise data if isinstance(data, ConfigError) else ConfigError(f"{name} holds no list of queries")
     else:
         yield from lines
@@ -165,9 +172,26 @@ def _entries(name: str, text: str) -> Iterator[tuple[str, Any]]:
 
 def _json(where: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except (ValueError, RecursionError) as error:
         return ConfigError(f"{where} is not JSON: {error}: {text[:_SHOWN]}")
+
+
+def read_json(text: str) -> Any:
+    """What a JSON text holds; ValueError also for what passes silently else: a key that comes twice, and NaN."""
+    return json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {twice!r} comes twice in an object")
+    return found
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no value of JSON")
 
 
 def _asked(where: str, data: Any) -> Asked:
@@ -198,8 +222,9 @@ def _from_object(data: Any) -> Asked:
         if name not in (*_KEYS, *_UNUSED):
             raise unknown("key in a query", key, (*_KEYS, *_NAMES))
         given[name] = _READ[name](value) if name in _READ and value is not None else value
-    if "text" not in given:
-        raise ConfigError(f"a query has `text`; this one has {', '.join(map(str, data)) or 'nothing'}")
+    if given.get("text") is None:
+        having = (str(key) for key, value in data.items() if value is not None)
+        raise ConfigError(f"a query has `text`; this one has {', '.join(having) or 'nothing'}")
     own = {name: value for name, value in given.items() if value is not None and name not in ("id", "k", *_UNUSED)}
     name = given.get("id")
     return Asked(Query(**own), whole_or_none("k", given.get("k"), least=0), None if name is None else str(name))
@@ -217,13 +242,24 @@ def _date(value: Any) -> date | datetime:
     return date.fromisoformat(text) if len(text) == len("2026-01-31") else datetime.fromisoformat(text)
 
 
-def _variant(value: Any) -> Variant:
-    return Variant(**value) if isinstance(value, Mapping) else Variant(value)
+def _variants(values: Any) -> tuple[Variant, ...]:
+    return tuple(Variant(**one) if isinstance(one, Mapping) else Variant(one) for one in _listed("variants", values))
+
+
+def _history(values: Any) -> list[Any]:
+    """Turns as pairs, or as objects of `question` and `answer`; what is neither is refused by `Query`."""
+    return [Turn(**turn) if isinstance(turn, Mapping) else turn for turn in _listed("history", values)]
+
+
+def _listed(name: str, values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise ConfigError(f"{name} is a list, not {values!r}")
+    return values
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "history": lambda turns: [tuple(turn) for turn in turns],
+    "history": _history,
     "reference_date": _date,
     "route": _route,
-    "variants": lambda variants: tuple(map(_variant, variants)),
+    "variants": _variants,
 }

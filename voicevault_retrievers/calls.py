@@ -6,7 +6,8 @@ of each: its value, or the exception it raised.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Hashable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
@@ -102,6 +103,19 @@ class Span:
 
 Observer: TypeAlias = Callable[[Span, Any], None]
 AsyncObserver: TypeAlias = Callable[[Span, Any], Awaitable[None]]
+
+
+def answered(spans: Iterable[Span]) -> tuple[str, ...]:
+    """The names of the channels that answered, in order."""
+    return tuple(sorted({span.name for span in spans if span.kind == "channel" and span.error is None}))
+
+
+def timings(spans: Iterable[Span]) -> dict[str, float]:
+    """The seconds of all calls of each name."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for span in spans:
+        seconds[span.name] += span.seconds
+    return dict(seconds)
 
 
 def value_of(outcome: T | Exception) -> T:

@@ -88,13 +88,18 @@ class Exchange:
         connection.request("POST", self._url.path, self._body, dict(self._headers))
         return connection.getresponse()
 
+    @property
+    def _host(self) -> str:
+        """Where the server is, without the user and the password that an address may have."""
+        return self._url.netloc.rpartition("@")[2]
+
     @contextmanager
     def _telling(self) -> Iterator[None]:
         try:
             yield
         except TimeoutError as error:  # the socket's, about when the call's time is over too
-            raise SearchTimeoutError(f"{self._url.netloc} did not answer within {self._timeout:g} s") from error
+            raise SearchTimeoutError(f"{self._host} did not answer within {self._timeout:g} s") from error
         except (OSError, HTTPException) as error:
             raise SearchNotAvailableError(
-                f"the server at {self._url.netloc} cannot be asked: {type(error).__name__}: {error}"
+                f"the server at {self._host} cannot be asked: {type(error).__name__}: {error}"
             ) from error

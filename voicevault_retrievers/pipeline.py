@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 
 from voicevault_retrievers import telemetry
 from voicevault_retrievers.batch import Batched
-from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span
+from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, answered, timings
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, Through, check_k, permitted
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
@@ -229,9 +228,9 @@ class Pipeline(Batched):
             query=query,
             ranking=ranking.failing(*self.notes),
             route=query.route or _routed(spans),
-            channels_used=_answered(spans),
+            channels_used=answered(spans),
             build_context=partial(self.context.build, ranking.hits, query.history, max_tokens=query.max_context_tokens),
-            timings=_timings(spans),
+            timings=timings(spans),
             confidence=self.confidence(ranking),
             trace=tuple(spans),
             as_html=partial(result_html, analyzer=analyzer_of(self.channel)),
@@ -385,15 +384,3 @@ def _routed(spans: Sequence[Span]) -> Route | None:
     """The route that a router gave the query."""
     routes = (span.query.route for span in spans if isinstance(span.query, Query))
     return next((route for route in routes if route is not None), None)
-
-
-def _answered(spans: Sequence[Span]) -> tuple[str, ...]:
-    channels = [span for span in spans if span.kind == "channel"]
-    return tuple(sorted({span.name for span in channels if span.error is None}))
-
-
-def _timings(spans: Sequence[Span]) -> Mapping[str, float]:
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for span in spans:
-        seconds[span.name] += span.seconds
-    return dict(seconds)

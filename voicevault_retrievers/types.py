@@ -254,7 +254,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Citation:
-    """One block of a context: where it comes from. `index` counts from 1; `start` and `end` are character offsets."""
+    """One block of a context: where it comes from. `index` counts from 1.
+
+    `start` and `end` are character offsets within the page or section. `score` is the hit's: higher is better, None
+    where it was not scored.
+    """
 
     index: int
     chunk_id: str
@@ -270,7 +274,10 @@ class Citation:
 
 @dataclass(frozen=True)
 class Context:
-    """What a model reads: the blocks' text, a citation per block in the same order, and the text's tokens."""
+    """What a model reads: the blocks' text, a citation per block in the same order, and the text's tokens.
+
+    `over_budget` are the ids of the hits that did not fit.
+    """
 
     text: str = ""
     citations: tuple[Citation, ...] = ()
@@ -285,7 +292,12 @@ class Context:
 
 @dataclass(frozen=True)
 class Result:
-    """What a pipeline returns. `timings` are seconds per channel and stage; `degraded` when one was skipped."""
+    """What a pipeline returns: the hits, best first, and how they came about.
+
+    `timings` are seconds by channel and stage, `channels_used` the channels that answered. `confidence` is "none" where
+    nothing relevant was found. `errors` are failures and notes; `degraded` says that a channel or stage was skipped.
+    `context` is what a model reads, made when it is first asked for.
+    """
 
     query: Query
     ranking: Ranking
@@ -329,4 +341,5 @@ class Result:
 
     @property
     def degraded(self) -> bool:
+        """Whether a channel or stage was skipped."""
         return bool(self.skipped)

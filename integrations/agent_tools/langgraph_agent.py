@@ -15,15 +15,12 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
 from langgraph.checkpoint.memory import InMemorySaver
 
-from voicevault_retrievers import KnowledgeBase
+from voicevault_retrievers import Citation, KnowledgeBase
 from voicevault_retrievers.context import header, resolve_citations
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.langchain import HybridRetriever
-from voicevault_retrievers.langchain.middleware import RetrievalMiddleware
-from voicevault_retrievers.langchain.tools import given_citations, retrieval_tool
+from voicevault_retrievers.langchain import HybridRetriever, RetrievalMiddleware, given_citations, retrieval_tool
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
-from voicevault_retrievers.types import Citation
 
 sys.path.append(str(Path(__file__).parents[1]))
 from scripted_model import SCRIPTED, chat_model

@@ -15,14 +15,12 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM
 from llama_index.core.memory import BaseMemory, Memory
 
-from voicevault_retrievers import KnowledgeBase
+from voicevault_retrievers import Citation, KnowledgeBase
 from voicevault_retrievers.context import header, resolve_citations
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.llama_index import HybridRetriever
-from voicevault_retrievers.llama_index.tools import RetrievalTool, given_citations
+from voicevault_retrievers.llama_index import HybridRetriever, RetrievalTool, given_citations
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
-from voicevault_retrievers.types import Citation
 
 sys.path.append(str(Path(__file__).parents[1]))
 from scripted_llm import SCRIPTED, language_model

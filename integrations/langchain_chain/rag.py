@@ -20,8 +20,7 @@ from langchain_core.runnables import Runnable, RunnableBranch, RunnablePassthrou
 from voicevault_retrievers import KnowledgeBase
 from voicevault_retrievers.context import header
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.langchain import HybridRetriever
-from voicevault_retrievers.langchain.context import ContextBuilder, resolve_citations
+from voicevault_retrievers.langchain import ContextBuilder, HybridRetriever, resolve_citations
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 

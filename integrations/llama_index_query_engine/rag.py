@@ -16,8 +16,12 @@ from llama_index.core.llms import LLM
 from voicevault_retrievers import KnowledgeBase
 from voicevault_retrievers.context import header
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.llama_index import CrossEncoderRerank, HybridRetriever, PageDiversityPostprocessor
-from voicevault_retrievers.llama_index.query_engine import CitedQueryEngine
+from voicevault_retrievers.llama_index import (
+    CitedQueryEngine,
+    CrossEncoderRerank,
+    HybridRetriever,
+    PageDiversityPostprocessor,
+)
 from voicevault_retrievers.llama_index.responses import Cited
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.resources import shipped
-from voicevault_retrievers.store import KnowledgeBase, update
+from voicevault_retrievers.store import KnowledgeBase, question_index, update
 from voicevault_retrievers.types import Chunk
 
 WIDE, NARROW = (1440, 900), (390, 844)
@@ -64,6 +65,17 @@ def documents(root: Path) -> KnowledgeBase:
     """The sample documents in parents and children, embedded by hashed words."""
     base = KnowledgeBase.open_or_create("manuals", root=root, embedder=HashEmbedder(64))
     update(base, shipped("sample") / "documents", parents=3000, children=700)
+    return base
+
+
+def statutes(root: Path) -> KnowledgeBase:
+    """An act whose sections refer to each other, one of which answers a question that was asked before."""
+    base = KnowledgeBase.create("law", root=root, embedder=HashEmbedder(64))
+    corpus = Path(__file__).parents[2] / "notebooks" / "data" / "statutes" / "corpus.jsonl"
+    lines = corpus.read_text(encoding="utf-8").splitlines()
+    sections = [one for one in map(json.loads, lines) if one["metadata"]["act"] == "HNA"]
+    base.add(Chunk(one["_id"], f"{one['title']}. {one['text']}", metadata=one["metadata"]) for one in sections)
+    question_index(base).update({"HNA-80": ["Do sailing boats pay less?"]})
     return base
 
 

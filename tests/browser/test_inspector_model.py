@@ -40,7 +40,7 @@ def result(ids: str, *lists: dict[str, Any], wordings: str = "q") -> dict[str, A
     }
 
 
-def test_a_snippet_is_cut_around_the_first_match(model: Callable[..., Any]) -> None:
+def test_a_snippet_is_cut_where_most_of_the_words_are(model: Callable[..., Any]) -> None:
     short = [["a ", False], ["word", True]]
     assert model("snippet", short) == short
     cut = model("snippet", [["before " * 100, False], ["word", True], [" after" * 100, False]], 100)
@@ -48,6 +48,16 @@ def test_a_snippet_is_cut_around_the_first_match(model: Callable[..., Any]) -> N
     assert (cut[0][0], cut[-1][0]) == ("… ", " …")
     assert 80 <= sum(len(text) for text, _ in cut[1:-1]) <= 100
     assert all(word in ("before", "after") for text, matched in cut[1:-1] if not matched for word in text.split())
+    gap = ["between " * 50, False]
+    cut = model(
+        "snippet", [["a", True], [" ", False], ["a", True], gap, ["a", True], [" ", False], ["ERR_2043", True], gap]
+    )
+    assert [text for text, matched in cut if matched] == ["a", "ERR_2043"]
+
+
+def test_a_snippet_of_a_text_without_spaces_is_as_long(model: Callable[..., Any]) -> None:
+    cut = model("snippet", [["水" * 500, False], ["泵", True], ["🙂" * 500, False]], 100)
+    assert "".join(text for text, _ in cut) == f"… {'水' * 25}泵{'🙂' * 37} …"
 
 
 def test_a_channel_keeps_the_best_score_of_each_wording(model: Callable[..., Any]) -> None:

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from tests.browser.driving import QUESTION, address, hostile, presets, served, settled, shown
+from tests.browser.driving import QUESTION, Watch, address, hostile, presets, served, settled, shown, statutes
 
 Opened = Callable[..., Any]
 
@@ -180,14 +181,58 @@ def test_the_page_can_be_a_part_of_a_larger_site(browser: Any, tmp_path: Path) -
 
     from voicevault_retrievers.inspector import app
 
-    part = app([hostile(tmp_path / "kb")], root=tmp_path / "kb", presets=presets(tmp_path))
+    token = "a token & of a test"  # noqa: S105
+    part = app([hostile(tmp_path / "kb")], root=tmp_path / "kb", presets=presets(tmp_path), token=token)
     with served(Starlette(routes=[Mount("/inspect", part)])) as origin:
         page = browser.new_page(base_url=origin)
-        page.goto("/inspect")
-        page.get_by_label("Question").fill("zebra")
-        page.get_by_role("button", name="Search", exact=True).click()
+        page.goto(f"/inspect?token={quote(token)}#q=zebra")
         page.locator(".hit").first.wait_for()
+        assert page.url == f"{origin}/inspect/#q=zebra"
         page.close()
+
+
+def test_a_graph_and_questions_say_what_led_to_a_hit(browser: Any, tmp_path: Path) -> None:
+    from voicevault_retrievers.inspector import app
+
+    preset = tmp_path / "law.yaml"
+    preset.write_text("version: 1\nchannels: {graph: {}, questions: {by: both}}\n")
+    with served(app([statutes(tmp_path / "kb")], presets=[str(preset)])) as origin:
+        watch = Watch(origin)
+        page = watch.over(browser.new_page(base_url=origin))
+        asked = "Do sailing boats pay less, and what does section 32 HNA require?"
+        shown(page, address(asked, kb="law", preset="law", k=20))
+        badges = dict(zip(ids(page), page.locator(".hit .badge").all_inner_texts(), strict=True))
+        assert (badges["HNA-32"], badges["HNA-80"]) == ("Graph", "Question")
+        for chunk, way in (("HNA-32", "section 32"), ("HNA-80", "via Do sailing boats pay less?")):
+            hit = page.locator(f'.hit[data-id="{chunk}"]')
+            hit.locator(".title").click()
+            assert way in hit.locator(".body .parts").inner_text()
+        page.get_by_role("tab", name="Lists").click()
+        heads = page.locator(".list h4").all_inner_texts()
+        assert [head.split()[0] for head in heads][:3] == ["graph", "questions", "fused"]
+        page.locator('.lines path[data-id="HNA-80"]').first.wait_for(state="attached")
+        page.locator('.list:nth-child(2) .entry[data-id="HNA-80"]').click()
+        page.get_by_role("dialog").get_by_text("Section 80 HNA").wait_for()
+        page.close()
+    assert watch.problems == []
+
+
+def ids(page: Any) -> list[str]:
+    return [hit.get_attribute("data-id") for hit in page.locator(".hit").all()]
+
+
+def test_what_is_typed_before_the_bases_are_known_is_asked(opened: Opened) -> None:
+    page = opened()
+    held: list[Any] = []
+    page.route("**/api/bases", lambda route: held.append(route))
+    page.goto("/")
+    page.get_by_label("Question").fill(QUESTION)
+    page.get_by_label("Filter (JSON)").first.fill('{"page_number": {"$gte": 2}}')
+    page.keyboard.press("Enter")
+    page.locator("#results[aria-busy=true]").wait_for(state="attached")
+    held[0].continue_()
+    page.locator(".hit").first.wait_for()
+    assert "page_number" in page.url
 
 
 def test_a_search_that_takes_long_says_so_and_a_newer_one_wins(opened: Opened) -> None:

@@ -38,24 +38,6 @@ def test_a_script_of_the_readme_runs_and_prints_sources_with_scores(script: str)
         assert float(score) > 1 / 61 + 1 / 61  # more than ranks alone could give
 
 
-@needs_weights
-def test_the_scripts_of_the_knowledge_bases_page_run_one_after_the_other(tmp_path: Path) -> None:
-    for module in ("langchain_core", "llama_index.core"):
-        pytest.importorskip(module)
-    page = (ROOT / "docs" / "knowledge-bases.md").read_text(encoding="utf-8")
-    scripts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    command = [sys.executable, "-c", "\n".join(scripts)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout.splitlines() == [
-        "('pump-1',) All about the pump, in the words of the manual.",
-        "False 2 []",
-        "{'num_added': 1, 'num_updated': 0, 'num_skipped': 0, 'num_deleted': 0}",
-        "['Reset the pump with the green key.']",
-        "['The valve opens at 4 bar.']",
-    ]
-
-
 def test_the_two_frameworks_have_a_script_each() -> None:
     assert {script.split()[1].split(".")[0] for script in SCRIPTS} == {
         "langchain_core",
@@ -75,8 +57,15 @@ def test_the_tables_are_those_of_the_results() -> None:
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
     broken = []
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            if not target.startswith("http") and not (page.parent / target).exists():
-                broken.append((page.name, target))
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "integrations").rglob("*.md")]:
+        for target, at in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
+            there = page.parent / target if target else page
+            if not target.startswith("http") and not (there.exists() and (not at or at in headings(there))):
+                broken.append((page.name, target, at))
     assert broken == []
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    found = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}

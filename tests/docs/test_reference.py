@@ -17,7 +17,7 @@ LISTED = {
     name for page in (DOCS / "reference").glob("*.md") for name in re.findall(r"(?m)^::: ([\w.]+)$", page.read_text())
 }
 RUN_ELSEWHERE = {
-    "first-steps", "knowledge-bases", "langchain", "llama-index", "migrating-from-langchain-classic",
+    "first-steps", "langchain", "llama-index", "migrating-from-langchain-classic",
     "migrating-from-llama-index", "other-engines", "postgresql",
 }  # fmt: skip
 """Pages whose code is run by other tests than that of the core's pages."""
@@ -38,6 +38,23 @@ def test_a_framework_is_in_the_reference(package: str) -> None:
 def test_what_the_reference_lists_is_there() -> None:
     for name in LISTED:
         assert (ROOT / name.replace(".", "/")).is_dir() or (ROOT / f"{name.replace('.', '/')}.py").is_file(), name
+
+
+def test_the_floors_are_those_that_are_checked() -> None:
+    layers = re.findall(r"layers = \[\n(.*?)\n\]", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.DOTALL)[0]
+    checked = [sorted(re.findall(r"\w+", line)) for line in layers.splitlines()]
+    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("```")[1]
+    drawn = re.split(r" /\s+|\n\d", table.strip())
+    assert [sorted(re.findall(r"[a-z_]+", floor)) for floor in drawn] == checked
+
+
+def test_every_extra_is_told() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (table,) = re.findall(r"\[project\.optional-dependencies\]\n(.*?)\n\n", project, re.DOTALL)
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"\| extra \| brings \|\n(.*?)\n\n", page, re.DOTALL)
+    rows = " ".join(line.split(" | ")[0] for line in told.splitlines()) + " `agents`"
+    assert set(re.findall(r"`([\w-]+)`", rows)) == set(re.findall(r"(?m)^([\w-]+) = ", table)) - {"dev", "light-dev"}
 
 
 def test_every_page_is_in_the_navigation() -> None:

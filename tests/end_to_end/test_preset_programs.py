@@ -18,6 +18,7 @@ if not installed("chromadb", "langchain_core", "llama_index"):
     pytest.skip("needs the extras `demo`, `chroma`, `langchain` and `llama-index`", allow_module_level=True)
 
 PRESETS = preset_names()
+TABLE = (INTEGRATIONS / "presets" / "README.md").read_text(encoding="utf-8")
 READMES = {name: (INTEGRATIONS / "presets" / name / "README.md").read_text(encoding="utf-8") for name in PRESETS}
 VARIES = re.compile(r"\d+\.\d+(?: #+)?|(?<=dense )\d+")
 """Scores, their bars, and ranks by vectors: their last digits are another machine's."""
@@ -43,9 +44,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Printed]:
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch, model_server(writes(*SAYS)) as server:
         patch.setenv("VOICEVAULT_HOME", str(folder / "home" / "kbs"))
-        sessions = tuple(tuple(_session(name, folder, server.url)) for name in PRESETS)
-        outputs = dict(zip(PRESETS, printed(sessions, ("-W", "error")), strict=True))
+        sessions = [tuple(_session(name, folder, server.url)) for name in PRESETS]
+        sessions.append(tuple(block.code for block in blocks(TABLE)))
+        outputs = dict(zip([*PRESETS, "all"], printed(tuple(sessions), ("-W", "error")), strict=True))
         assert len(server.prompts) == len(SAYS), outputs
+    assert outputs.pop("all") == [block.prints for block in blocks(TABLE)] != []
     return {name: Printed(out[0], out[1:3], out[3:]) for name, out in outputs.items()}
 
 
@@ -60,9 +63,8 @@ def _session(name: str, own: Path, url: str) -> Iterator[str]:
 
 def test_there_is_a_folder_for_each_preset_and_a_row() -> None:
     assert PRESETS == ["casefile", "legal", "newsroom", "pdf-chat", "voicevault"]
-    table = (INTEGRATIONS / "presets" / "README.md").read_text(encoding="utf-8")
     for name, text in READMES.items():
-        assert f"\n| [{name}]({name}/) | " in table
+        assert f"\n| [{name}]({name}/) | " in TABLE
         assert text.split("\n\n")[1].startswith("You get ")
 
 

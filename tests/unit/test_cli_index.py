@@ -204,7 +204,9 @@ def test_what_cannot_be_indexed_makes_no_base(run: Run, tmp_path: Path) -> None:
 def test_another_writer_is_named_and_waited_for(run: Run, docs: Path, tmp_path: Path) -> None:
     run(docs / "a.txt")
     lock = Lock(tmp_path / "kbs" / "kb" / "lock")
-    assert "is open for writing in process" in run(docs, code=1).output
+    said = run(docs, code=1).output
+    assert "is open for writing in process" in said
+    assert "on the command line: --wait SECONDS" in said
     assert "0.05 s were not enough" in run(docs, "--wait", 0.05, code=1).output
     lock.release()
     run(docs, "--wait", 0.05)

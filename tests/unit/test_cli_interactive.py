@@ -75,6 +75,10 @@ def test_settings_hold_from_then_on(talk: Callable[..., str]) -> None:
     said = talk(":explain", "pump", ":explain", "pump", ":help")
     assert said.count("words pump") == 2
     assert ":where JSON" in said
+    said = talk(":explain off", ":explain on", ":explain on", "pump", ":json on", ":json off", ":explain maybe")
+    assert [line[-3:].strip() for line in said.splitlines() if "explain is " in line] == ["off", "on", "on"]
+    assert said.count("words pump") == 2
+    assert "error: that is on or off, not 'maybe'" in said
 
 
 def test_what_is_wrong_is_said_and_the_session_goes_on(talk: Callable[..., str]) -> None:

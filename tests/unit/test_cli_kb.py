@@ -15,6 +15,7 @@ from voicevault_retrievers.cli import kb as commands
 from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.store import KnowledgeBase, manifest
 from voicevault_retrievers.store.lock import Lock
+from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.text import CustomAnalyzer
 from voicevault_retrievers.types import Chunk
 
@@ -186,3 +187,39 @@ def test_a_custom_analyzer_is_said_to_need_python(run: Run, root: Path) -> None:
     for command in ("stats", "verify", "compact", "export", "repair"):
         assert "cannot be given on the command line" in " ".join(run(command, "loud", code=1).output.split())
     run("delete", "loud", "--yes")
+
+
+def test_verify_is_told_of_all_bytes_of_segments(root: Path) -> None:
+    told: list[tuple[int, int]] = []
+    assert problems(root / "plant", progress=lambda *step: told.append(step)) == []
+    files = [file for entry in manifest.read(root / "plant").segments for file in entry.files.values()]
+    assert told[-1] == (sum(file.size for file in files),) * 2
+    assert told == sorted(told)
+    assert len(told) >= sum(file.size > 0 for file in files)
+    _damage(root / "plant")
+    assert problems(root / "plant", progress=lambda *step: told.append(step)) != []
+
+
+def test_ctrl_c_at_a_question_is_ctrl_c_and_no_is_no(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> str:
+        raise KeyboardInterrupt
+
+    run("delete", "plant", given="n\n", code=1)
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        voicevault(["kb", "delete", "plant", "--root", str(root)])
+    assert ended.value.code == 130
+    assert len(KnowledgeBase.open("plant", root=root)) == 2
+
+
+def test_a_base_that_may_not_be_looked_into_is_listed(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.exists
+
+    def refused(path: Path) -> bool:
+        if path.parent.name == "bare":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    names = [entry["name"] for entry in json.loads(run("list", "--json").stdout)["kbs"]]
+    assert names == ["bare", "plant"]

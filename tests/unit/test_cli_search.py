@@ -162,6 +162,16 @@ def test_a_configuration_gives_options_and_the_command_line_wins(
         ("kb: '${VOICEVAULT_NOT_THERE}'", "VOICEVAULT_NOT_THERE"),
         ("kb: plant\ntop_k: many", "'many' is not a valid integer"),
         ("kb: plant\nwhere: [1]", "is a filter such as"),
+        ("kb: {a: 1}", "names, as a list or with commas between"),
+        ("kb: plant\ntop_k: [1]", "top-k is a text or a number, not [1]"),
+        ("kb: plant\ntop_k: true", "top-k is a text or a number, not True"),
+        ("kb: plant\ntop_k: 2.7", "'2.7' is not a valid integer"),
+        ("kb: plant\ntop_k: 1\ntop-k: 2", "top-k is there twice"),
+        ("kb: plant\nexplain: 3", "explain is true or false, not 3"),
+        ("kb: plant\nroot: {a: 1}", "root is a text or a number"),
+        ("kb: plant\nquery: [pump, null]", "query is a text or a number, or a list of these"),
+        ("kb: plant\nrequire:", "require is empty: leave it out, or write {}, which permits nothing"),
+        ("kb: plant\nwhere: &a {x: *a}", "cannot be read as YAML"),
     ],
 )
 def test_what_is_wrong_in_a_configuration_is_said(run: Run, tmp_path: Path, text: str, said: str) -> None:
@@ -281,3 +291,23 @@ def test_an_engine_is_closed_when_it_has_answered(run: Run, tmp_path: Path, monk
     monkeypatch.setattr(engine, "close", counted)
     assert "Nothing found." in run("pump", kb=f"qdrant+file://{tmp_path}/q/plant").stdout
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_what_a_terminal_obeys_in_a_file_of_queries_is_not_shown(run: Run, words: tuple[str, ...]) -> None:
+    given = json.dumps({"text": "pump \x1b]0;owned\x07 \u202egnp", "where": {"\x1b[2J": 1}})
+    shown = run("--queries-file", "-", *words, given=given).stdout
+    assert "pump ]0;owned gnp" in shown
+    assert {"\x1b", "\x07", "\u202e"}.isdisjoint(shown)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_what_stands_behind_an_address_is_not_shown(run: Run) -> None:
+    pytest.importorskip("psycopg")
+    done = run("pump", "--dry-run", "--json", kb="postgresql://me:open@192.0.2.1/db?password=sesame#plant")
+    assert json.loads(done.stdout)["kbs"] == ["postgresql://…@192.0.2.1/db?…#plant"]
+
+
+def test_a_filter_on_the_command_line_is_json(run: Run) -> None:
+    assert "comes twice" in run("pump", "--require", '{"a": 1, "a": 2}', code=2).stderr
+    assert "NaN is no value of JSON" in run("pump", "--where", '{"a": NaN}', code=2).stderr

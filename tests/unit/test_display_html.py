@@ -238,3 +238,9 @@ def test_colours_are_legible_on_light_and_on_dark() -> None:
 def test_the_public_explain_is_the_same_text() -> None:
     hit = Hit(Chunk("a"), 1.0, (Vote("bm25", 1, 1.0, kind="keyword"),))
     assert voicevault_retrievers.explain(hit) == explain(hit)
+
+
+def test_one_hit_is_one() -> None:
+    pipeline = Pipeline(ListChannel([("a", 2.0), ("b", 1.0)]))
+    for k, said in ((1, ">1 hit ·"), (2, ">2 hits ·")):
+        assert said in result_html(pipeline.search("pump", k))

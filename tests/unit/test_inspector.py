@@ -99,6 +99,23 @@ def test_a_search_is_that_of_the_pipeline(client: TestClient) -> None:
     assert [hit["id"] for hit in narrowed["hits"]] == ["c4"]
 
 
+@pytest.mark.parametrize("by", ["bm25", "both"])
+def test_a_list_of_questions_is_told_as_one_of_chunks(root: Path, tmp_path: Path, by: str) -> None:
+    with KnowledgeBase.open("plant", root=root) as plant, KnowledgeBase.open("hostile", root=root) as hostile:
+        question_index(plant).update({"c1": ["is it broken", "why is it broken"], "c2": ["what is broken"]})
+        question_index(hostile).update({"<b>0": ["is this broken"]})
+    (tmp_path / "asking.yaml").write_text(f"version: 1\nchannels: {{bm25: {{}}, questions: {{by: {by}}}}}\n")
+    client = TestClient(app(root=root, presets=[str(tmp_path / "asking.yaml")]), base_url=HOME)
+    told = {}
+    for kb in (["plant"], ["plant", "hostile"]):
+        answer = client.post("/api/search", json=asked("broken", *kb, preset="asking")).json()
+        told[len(kb)] = {entry["name"]: [hit["id"] for hit in entry["hits"]] for entry in answer["lists"]}
+    assert sorted(told[1]["questions"]) == ["c1", "c2"]
+    assert sorted(told[2]["questions/plant"]) == ["plant:c1", "plant:c2"]
+    assert told[2]["questions/hostile"] == ["hostile:<b>0"]
+    assert not any("?" in one for names in told.values() for found in names.values() for one in found)
+
+
 def test_a_chunk_comes_with_its_parent_by_either_id(client: TestClient) -> None:
     several = client.post("/api/search", json=asked("unit 4", "plant", "hostile")).json()["hits"][0]
     assert (several["id"], several["kb"]) == ("plant:c4", "plant")

@@ -144,7 +144,7 @@ def test_the_token_opens_by_header_or_once_by_address(root: Path) -> None:
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
     assert TOKEN not in cookie
     assert TOKEN not in entered.text
-    assert 'content="0; url=./"' in entered.text
+    assert '<script src="static/enter.js">' in entered.text
     assert inspected.get("/").status_code == 200
     assert inspected.get("/api/bases").status_code == 200
     inspected.cookies.clear()

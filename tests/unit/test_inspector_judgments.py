@@ -128,6 +128,16 @@ def test_what_a_crash_cut_short_is_left_out_and_nothing_else(tmp_path: Path) -> 
     assert [one.id for one in first.of()] == ["c1", "c2"]  # what another has written is seen
 
 
+def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path: Path) -> None:
+    kept, other = Judgments(tmp_path / "kept.jsonl"), Judgments(tmp_path / "other.jsonl")
+    kept.put(Judgment("pump", "plant", "c1", 1))
+    for at in range(3):
+        other.put(Judgment(f"unit {at}", "plant", "c1", 0))
+    other.path.replace(kept.path)
+    assert [one.query for one in kept.of()] == ["unit 0", "unit 1", "unit 2"]
+    assert kept.skipped == []
+
+
 def test_judgements_of_threads_and_of_several_readers_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "judgments.jsonl"
     readers = [Judgments(path) for _ in range(4)]

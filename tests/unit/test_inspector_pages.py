@@ -20,11 +20,13 @@ pytest.importorskip("pypdf", reason="the extra documents is not installed")
 
 import pypdf
 from pypdf.constants import PageLabelStyle
+from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, StreamObject
 from starlette.testclient import TestClient
 
 from voicevault_retrievers.errors import DocumentError
-from voicevault_retrievers.inspector import app
-from voicevault_retrievers.inspector.pages import PIXELS, WIDTH, Pages, png
+from voicevault_retrievers.inspector import app, pages
+from voicevault_retrievers.inspector.drawing import PIXELS, WIDTH, png
+from voicevault_retrievers.inspector.pages import Pages
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.sources import Source
@@ -41,9 +43,9 @@ def manual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(shipped("sample") / "documents" / MANUAL, folder / MANUAL)
     shutil.copy(folder / MANUAL, folder.parent / "secret.pdf")
     (folder / "link.pdf").symlink_to(folder.parent / "secret.pdf")
-    for name, pages in (("sub/wide.pdf", [(14_400, 144)]), ("labelled.pdf", [(200, 100), (200, 100), (100, 300)])):
+    for name, sizes in (("sub/wide.pdf", [(14_400, 144)]), ("labelled.pdf", [(200, 100), (200, 100), (100, 300)])):
         writer = pypdf.PdfWriter()
-        for width, height in pages:
+        for width, height in sizes:
             writer.add_blank_page(width, height)
         if name == "labelled.pdf":
             writer.set_page_label(0, 2, style=PageLabelStyle.LOWERCASE_ROMAN)
@@ -89,18 +91,18 @@ def test_a_file_that_was_read_is_shown_as_long_as_it_is_the_same(manual: Path, t
     copy = tmp_path / "copy.pdf"
     shutil.copy(manual / "sub/wide.pdf", copy)
     sources = {"copy.pdf": Source.of(copy)}
-    pages = Pages()
-    assert size(pages.png(of("copy.pdf"), sources)) == (1200, 12)
+    shown = Pages()
+    assert size(shown.png(of("copy.pdf"), sources)) == (1200, 12)
     copy.write_bytes((manual / MANUAL).read_bytes())
     with pytest.raises(DocumentError, match="has changed since it was read"):
-        pages.png(of("copy.pdf"), sources)
+        shown.png(of("copy.pdf"), sources)
     forged = {"copy.pdf": Source("copy.pdf", "0" * 64, path=str(manual.parent / "secret.pdf"))}
     with pytest.raises(DocumentError, match="has changed since it was read"):
-        pages.png(of("copy.pdf"), forged)
+        shown.png(of("copy.pdf"), forged)
     copy.unlink()
-    assert not pages.has(of("copy.pdf"), sources)
+    assert not shown.has(of("copy.pdf"), sources)
     with pytest.raises(DocumentError, match="neither in a folder of documents nor where it was read"):
-        pages.png(of("copy.pdf"), sources)
+        shown.png(of("copy.pdf"), sources)
 
 
 @pytest.mark.parametrize(
@@ -156,22 +158,65 @@ def test_pages_are_counted_as_those_who_wrote_the_metadata_do(manual: Path, meta
 
 def test_a_png_holds_the_pixels() -> None:
     rows = np.random.default_rng(0).integers(0, 256, (3, 5, 3), dtype=np.uint8)
-    image = png(rows)
+    image = png(5, [row.tobytes() for row in rows])
     length = struct.unpack(">I", image[33:37])[0]
     lines = np.frombuffer(zlib.decompress(image[41 : 41 + length]), np.uint8).reshape(3, 16)
     assert (lines[:, 0] == 0).all()
     assert (lines[:, 1:].reshape(3, 5, 3) == rows).all()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zlib, "crc32", lambda _: 0)
-        assert png(rows) != image
+    head, check = image[12:29], struct.unpack(">I", image[29:33])[0]
+    assert zlib.crc32(head) == check
+
+
+def nested(path: Path, deep: int) -> None:
+    """A small file whose page draws a line 10 ** deep times."""
+    writer = pypdf.PdfWriter()
+    page = writer.add_blank_page(300, 300)
+    kind, form, below = (NameObject(name) for name in ("/Subtype", "/Form", "/Resources"))
+    inner = None
+    for level in range(deep + 1):
+        stream = StreamObject()
+        stream.set_data(b"/F Do " * 10 if level else b"0 0 m 300 300 l S")
+        stream.update({kind: form, NameObject("/BBox"): ArrayObject(map(FloatObject, (0, 0, 300, 300)))})
+        if inner is not None:
+            stream[below] = _named(inner)
+        inner = writer._add_object(stream)
+    page[below] = _named(inner)
+    content = StreamObject()
+    content.set_data(b"/F Do")
+    page[NameObject("/Contents")] = writer._add_object(content)
+    writer.write(path)
+
+
+def _named(inner: Any) -> DictionaryObject:
+    return DictionaryObject({NameObject("/XObject"): DictionaryObject({NameObject("/F"): inner})})
+
+
+def test_a_page_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nested(tmp_path / "endless.pdf", 9)
+    nested(tmp_path / "short.pdf", 1)
+    monkeypatch.setattr(pages, "SECONDS", 1)
+    with pytest.raises(DocumentError, match=r"no page of endless.pdf can be shown: drawing it takes more than 1 s"):
+        Pages([tmp_path]).png(of("endless.pdf"), {})
+    monkeypatch.undo()
+    assert size(Pages([tmp_path]).png(of("short.pdf"), {})) == (1200, 1200)
+
+
+def test_a_page_that_ends_its_process_ends_nothing_else(
+    manual: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "breaks.py").write_text("import sys\nsys.exit('pdfium is broken')\n")
+    monkeypatch.setattr(pages, "_PROGRAM", str(tmp_path / "breaks.py"))
+    with pytest.raises(DocumentError, match="drawing it failed, and the server's log says more"):
+        Pages([manual]).png(of(MANUAL), {})
+    assert "pdfium is broken" in caplog.text
 
 
 def test_threads_draw_one_after_the_other(manual: Path) -> None:
-    pages = Pages([manual])
-    alone = {number: pages.png(of(MANUAL, number), {}) for number in (1, 5)}
+    shown = Pages([manual])
+    alone = {number: shown.png(of(MANUAL, number), {}) for number in (1, 5)}
     drawn: list[tuple[int, bytes]] = []
     threads = [
-        threading.Thread(target=lambda number=number: drawn.append((number, pages.png(of(MANUAL, number), {}))))
+        threading.Thread(target=lambda number=number: drawn.append((number, shown.png(of(MANUAL, number), {}))))
         for number in (1, 5, 1, 5)
     ]
     for thread in threads:

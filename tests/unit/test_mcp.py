@@ -10,12 +10,15 @@ pytest.importorskip("mcp")
 
 from mcp.types import ToolAnnotations
 
-from tests.unit.mcp_parts import citations, make, offered, session, started, text, told
-from voicevault_retrievers import Chunk, KnowledgeBase
+from tests.helpers import HashEmbedder
+from tests.unit.mcp_parts import citations, make, offered, page, session, started, text, told
+from voicevault_retrievers import Chunk, KnowledgeBase, question_index
 from voicevault_retrievers.context import resolve_citations
+from voicevault_retrievers.mcp import bases as libraries
 from voicevault_retrievers.mcp import session as sessions
 from voicevault_retrievers.mcp import tools
 from voicevault_retrievers.mcp.bases import Library
+from voicevault_retrievers.store import embedding, remove
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,14 @@ async def test_a_source_is_read_with_its_neighbours_and_metadata(root: Path) -> 
         assert [(one.index, one.chunk_id) for one in citations(by_id)] == [(3, "p3"), (4, "p4")]
         (grease,) = citations(await client.call_tool("search", {"query": "bearings greased"}))
         assert grease.index == 4
+
+
+async def test_chunks_that_are_counted_on_each_page_have_no_neighbours(root: Path) -> None:
+    with KnowledgeBase.create("paged", root=root) as base:
+        base.add(page(number, f"text {at}", chunk_index=at).prefixed(f"{at}") for number in (1, 2) for at in (0, 1))
+    async with session(offered(root, "paged")) as client:
+        (alone,) = citations(await client.call_tool("get_context", {"id": "0p1"}))
+        assert alone.chunk_id == "0p1"
 
 
 async def test_a_chunk_of_a_parent_is_read_as_that(root: Path) -> None:
@@ -174,6 +185,41 @@ async def test_what_was_written_meanwhile_is_found(root: Path) -> None:
             assert (await client.call_tool("list_sources", {})).structuredContent["bases"][0]["chunks"] == 2  # type: ignore[index]
             base.delete(["a"])
             assert "it is there no more" in await told(client, "get_context", number=1)
+
+
+async def test_questions_that_were_asked_meanwhile_are_found(root: Path) -> None:
+    (root / "asking.yaml").write_text("version: 1\nchannels: {questions: {}}\n")
+    with KnowledgeBase.create("asked", root=root) as base:
+        base.add([Chunk("a", "The tide comes in."), Chunk("b", "The gate opens.")])
+        question_index(base).update({"a": ["Where is the water?"]})
+    async with session(offered(root, "asked", preset=str(root / "asking.yaml"))) as client:
+        assert citations(await client.call_tool("search", {"query": "zebra"})) == ()
+        question_index(base).update({"b": ["How does a zebra get in?"]})
+        assert [one.chunk_id for one in citations(await client.call_tool("search", {"query": "zebra"}))] == ["b"]
+
+
+async def test_a_base_that_is_made_again_is_another(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "make", lambda entry, kb: HashEmbedder(entry.dimension))
+    (root / "dense.yaml").write_text("version: 1\nchannels: {dense: {}}\n")
+    async with session(offered(root, "again", preset=str(root / "dense.yaml"))) as client:
+        for dimensions in (64, 32):
+            with KnowledgeBase.create("again", root=root, embedder=HashEmbedder(dimensions)) as base:
+                base.add([Chunk(f"of {dimensions}", "The tide comes in.")])
+            (found,) = citations(await client.call_tool("search", {"query": "tide"}))
+            assert found.chunk_id == f"of {dimensions}"
+            remove("again", root=root)
+
+
+async def test_after_a_failure_nothing_old_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with KnowledgeBase.create("failing", root=root) as base:
+        base.add([Chunk("a", "The tide comes in.")])
+        async with session(offered(root, "failing")) as client:
+            assert citations(await client.call_tool("search", {"query": "tide"}))
+            base.add([Chunk("b", "A walrus.")])
+            with monkeypatch.context() as patch:
+                patch.setattr(libraries, "load_preset", lambda _: 1 / 0)
+                assert "ZeroDivisionError" in await told(client, "search", query="walrus")
+            assert [one.chunk_id for one in citations(await client.call_tool("search", {"query": "walrus"}))] == ["b"]
 
 
 async def test_a_session_forgets_what_was_given_long_ago(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ pytest.importorskip("mcp")
 
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
+from starlette.testclient import TestClient
 
 from tests.unit.mcp_parts import RUN, citations, make, text, told
 from voicevault_retrievers.errors import ConfigError
@@ -144,6 +145,16 @@ def test_a_session_is_of_the_client_that_began_it(address: str) -> None:
     taken = {"Authorization": f"Bearer {GUEST}", "Mcp-Session-Id": begun}
     assert _post(address, **taken).status_code in (400, 404)  # as versions of the SDK say it
     assert httpx.delete(address, headers=taken).status_code in (400, 404)
+
+
+def test_the_sessions_of_a_client_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "SESSIONS", 2)
+    bounded = application(local(["plant"], preset=str(root / "keywords.yaml"), root=root))
+    with TestClient(bounded, base_url="http://127.0.0.1") as client:
+        begun = [client.post("/mcp", json=HELLO, headers=ACCEPTED) for _ in range(3)]
+        assert [one.status_code for one in begun] == [200, 200, 503]
+        client.delete("/mcp", headers={"Mcp-Session-Id": begun[0].headers["mcp-session-id"]})
+        assert client.post("/mcp", json=HELLO, headers=ACCEPTED).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -178,14 +178,16 @@ def test_what_an_ingest_does_is_counted(read: Read, tmp_path: Path) -> None:
     for name in "abc":
         (docs / f"{name}.txt").write_text(f"the pump of {name}")
     (docs / "bad.txt").write_bytes(b"\0\0")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.txt").write_text("of the same name")
     with KnowledgeBase.create("payroll", root=tmp_path, embedder=HashEmbedder()) as base:
-        update(base, docs)
+        update(base, [docs, tmp_path / "other"])
         (docs / "a.txt").write_text("the new pump")
         update(base, docs)
         base.add([next(iter(base)).__class__("x", "one"), next(iter(base)).__class__("y", "two")])
         base.delete(["x", "y", "never"])
     found = read()
-    assert found["voicevault.ingest.files"] == {("read",): 4, ("unchanged",): 2, ("skipped",): 2}
+    assert found["voicevault.ingest.files"] == {("read",): 4, ("unchanged",): 2, ("skipped",): 3}
     assert found["voicevault.ingest.chunks"] == {("added",): 6, ("removed",): 3}
     assert found["voicevault.ingest.embedded"] == {(): 6}
     steps = {of: count for of, (count, _) in found["voicevault.ingest.duration"].items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 
 from voicevault_retrievers.errors import MissingExtraError
 from voicevault_retrievers.extras import require
@@ -14,6 +15,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command; exit 1 on failure, 2 on wrong usage or a missing extra, 130 where Ctrl-C ended it."""
+    _prepare_streams()
     try:
         for module in ("click", "rich", "yaml"):
             require(module, extra="cli")
@@ -31,3 +33,17 @@ def main() -> None:
         said = f"Error: unexpected {type(error).__name__}: {error}\nVOICEVAULT_TRACEBACK=1 shows where.\n"
         sys.stderr.write(said)
         raise SystemExit(1) from None
+
+
+def _prepare_streams() -> None:
+    """Open those that were closed, whose numbers files of ours would get, and let none fail for what it cannot say."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115 - to stay
+            setattr(sys, name, opened)
+    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)

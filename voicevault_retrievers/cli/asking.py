@@ -18,6 +18,8 @@ from voicevault_retrievers.presets.sections import filled
 from voicevault_retrievers.store import Bases
 from voicevault_retrievers.types import Query
 
+_SECRET = re.compile(r"(?<=//)[^/]*(?=@)|(?<=\?)[^#]+")
+
 
 @dataclass(frozen=True)
 class Asking:
@@ -43,8 +45,8 @@ class Asking:
 
     @property
     def shown(self) -> list[str]:
-        """What may be printed: of an address all but the user and the password."""
-        return [re.sub(r"//[^/]*@", "//…@", name) if is_address(name) else name for name in self.kbs]
+        """What may be printed: of an address neither the user and the password, nor what stands behind `?`."""
+        return [_SECRET.sub("…", name) if is_address(name) else name for name in self.kbs]
 
     def narrowed(self, asked: Asked) -> Asked:
         """The query under these filters and its own, with its own number of hits or this one."""

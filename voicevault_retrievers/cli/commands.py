@@ -59,7 +59,9 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # click would make it a failure like any other
+        except (KeyboardInterrupt, click.Abort) as error:  # click would make it a failure like any other
+            if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__context__, KeyboardInterrupt):
+                raise  # a question was answered with no
             click.echo("Aborted!", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
 

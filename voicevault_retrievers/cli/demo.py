@@ -11,8 +11,8 @@ from rich.panel import Panel
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import bar
-from voicevault_retrievers.cli.render import metrics_table, plain, show
+from voicevault_retrievers.cli.progress import bar, plain
+from voicevault_retrievers.cli.render import metrics_table, show
 from voicevault_retrievers.context import header
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import IncompatibleIndexError

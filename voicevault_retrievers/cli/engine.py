@@ -104,7 +104,9 @@ def diff(
     """How alike two bases rank the same questions, and why lists differ."""
     with closing(_opened(source, root)) as base, closing(_opened(target, root)) as other:
         asked = _questions(base, queries, synthetic)
-        found = parity(base, other, asked, k=k, channels=["bm25"] if base.embedder is None else ["bm25", "dense"])
+        channels = ["bm25"] if base.embedder is None else ["bm25", "dense"]
+        with Console(stderr=True).status(f"asking {len(asked)} questions of both"):
+            found = parity(base, other, asked, k=k, channels=channels)
     if as_json:
         _print_json({"channels": [asdict(each) for each in found]})
         return
@@ -167,4 +169,4 @@ def _causes(found: list[Parity]) -> list[str]:
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    click.echo(json.dumps({"version": JSON_VERSION, **data}, ensure_ascii=False, indent=2))
+    click.echo(options.as_json({"version": JSON_VERSION, **data}))

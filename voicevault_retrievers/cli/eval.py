@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.table import Table
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.demo import indexed
-from voicevault_retrievers.cli.progress import bar
+from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation import (
     MEASURES,
@@ -110,8 +109,7 @@ def eval_(
     if picture is not None:
         plot(report).savefig(picture)
     if as_json:
-        data = {"version": JSON_VERSION, "kb": base.name, **report.as_data()}
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        click.echo(options.as_json({"version": JSON_VERSION, "kb": base.name, **report.as_data()}))
     else:
         _show(Console(soft_wrap=not sys.stdout.isatty()), report, worse)
 
@@ -186,7 +184,7 @@ def _show(console: Console, report: Report, worse: int) -> None:
         console.print(f"[yellow]note[/] {escape(note)}", highlight=False)
     for row in report.rows if worse else ():
         for line in _worse(row, report, worse):
-            console.print(line, markup=False, highlight=False)
+            console.print(plain(line), markup=False, highlight=False)
 
 
 def _worse(row: Row, report: Report, most: int) -> Iterator[str]:

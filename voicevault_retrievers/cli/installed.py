@@ -142,8 +142,11 @@ def hub_offline() -> bool:
 
 def _cached() -> dict[str, Path]:
     """The newest snapshot of each model in the hub's cache."""
-    folders = hub_cache().glob("models--*--*/snapshots/*")
-    newest = sorted((path for path in folders if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    try:
+        folders = hub_cache().glob("models--*--*/snapshots/*")
+        newest = sorted((path for path in folders if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    except OSError:  # what cannot be looked into loads nothing either
+        return {}
     return {_named(path.parts[-3]): path for path in newest}
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from voicevault_retrievers.batch import Asked, answer
 from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.asking import Asking
+from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.store import Bases
@@ -23,8 +24,8 @@ A line is a query; one that begins with a colon is a setting, shown where nothin
   :k N          how many results; :k preset for the preset's number
   :preset NAME  a preset, or a YAML file
   :where JSON   a filter, such as {"source_file": "a.pdf"}; :where none for none
-  :explain      say why each result is there, or no more
-  :json         print results as JSON, or no more
+  :explain      say why each result is there, or no more; :explain on, :explain off
+  :json         print results as JSON, or no more; :json on, :json off
   :help         this
   :quit         end, as Ctrl-D does; Ctrl-C ends the running query alone
 """
@@ -90,7 +91,7 @@ class Session:
             self._tell(f"failed: {error}")
 
     def _tell(self, said: str) -> None:
-        self.console.print(said, highlight=False, markup=False)
+        self.console.print(plain(said), highlight=False, markup=False)
 
     def _set(self, line: str) -> str:
         name, _, value = line.partition(" ")
@@ -121,10 +122,16 @@ class Session:
         where = self.asking.where
         return f"where is {json.dumps(where, ensure_ascii=False) if where else 'none'}"
 
-    def _explain(self, _: str) -> str:
-        self.explain = not self.explain
+    def _explain(self, value: str) -> str:
+        self.explain = _switched(self.explain, value)
         return f"explain is {'on' if self.explain else 'off'}"
 
-    def _json(self, _: str) -> str:
-        self.as_json = not self.as_json
+    def _json(self, value: str) -> str:
+        self.as_json = _switched(self.as_json, value)
         return f"json is {'on' if self.as_json else 'off'}"
+
+
+def _switched(present: bool, value: str) -> bool:
+    if value not in ("", "on", "off"):
+        raise ConfigError(f"that is on or off, not {value!r}")
+    return value == "on" if value else not present

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.progress import DownloadColumn
 from rich.table import Table
 
 from voicevault_retrievers.cli import options
@@ -18,8 +18,7 @@ from voicevault_retrievers.cli.structure import graph, parents, questions
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.store import KnowledgeBase, default_root, export, remove, restore
-from voicevault_retrievers.store.manifest import NAME as MANIFEST
-from voicevault_retrievers.store.names import existing, names
+from voicevault_retrievers.store.names import existing
 from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.store.voicevault import import_voicevault
 from voicevault_retrievers.text import Analyzer
@@ -47,7 +46,7 @@ kb.add_command(questions)
 def list_(as_json: bool, root: Path | None) -> None:
     """Name the knowledge bases and their sizes."""
     folder = root or default_root()
-    found = {name: _listed(folder / name) for name in names(folder) if (folder / name / MANIFEST).exists()}
+    found = {path.name: _listed(path) for path in options.bases_in(folder)}
     if as_json:
         _print_json({"kbs": [{"name": name, **entry} for name, entry in found.items()]})
         return
@@ -81,8 +80,8 @@ def verify(name: str, root: Path | None) -> None:
 
     Says what is wrong in it, and exits with 1 where something is.
     """
-    with Console(stderr=True).status(f"reading {name}"):
-        found = problems(existing(name, root))
+    with bar(Console(stderr=True), "reading", counts=DownloadColumn()) as progress:
+        found = problems(existing(name, root), progress=progress)
     for line in found:
         click.echo(options.said(line))
     if found:
@@ -203,7 +202,7 @@ def _listed(folder: Path) -> dict[str, Any]:
     try:
         found = KnowledgeBase.open(folder).stats()
     except (RetrievalError, OSError) as error:
-        return {"error": str(error)}
+        return {"error": options.said(error)}
     return {"chunks": found.chunks, "size": found.size}
 
 
@@ -212,4 +211,4 @@ def _room(entry: dict[str, Any]) -> str:
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    click.echo(json.dumps({"version": JSON_VERSION, **data}, ensure_ascii=False, indent=2))
+    click.echo(options.as_json({"version": JSON_VERSION, **data}))

@@ -42,8 +42,8 @@ def mcp_(
     """
     for module in ("mcp", "starlette", "uvicorn"):
         require(module, extra="mcp")
-    if version("mcp").split(".")[0] != "1":
-        raise ConfigError(f"mcp {version('mcp')} has another interface: pip install 'mcp>=1.25,<2'")
+    if not (1, 30) <= tuple(map(int, version("mcp").split(".")[:2])) < (2,):
+        raise ConfigError(f"mcp {version('mcp')} has another interface: pip install 'mcp>=1.30,<2'")
     from voicevault_retrievers import mcp
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -29,6 +30,20 @@ def known_bases(ctx: click.Context, _: click.Parameter, incomplete: str) -> list
     return [CompletionItem(name) for name in names(ctx.params.get("root")) if name.startswith(incomplete)]
 
 
+def bases_in(folder: Path) -> list[Path]:
+    """The folders of the bases below a root; one that may not be looked into is among them."""
+    from voicevault_retrievers.store.manifest import NAME
+    from voicevault_retrievers.store.names import names
+
+    def is_base(path: Path) -> bool:
+        try:
+            return (path / NAME).exists()
+        except OSError:
+            return True
+
+    return [path for name in names(folder) if is_base(path := folder / name)]
+
+
 def known_presets(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The shipped presets that begin so, or else files."""
     from voicevault_retrievers.presets.files import preset_names
@@ -43,8 +58,11 @@ class Bases(click.ParamType):  # type: ignore[type-arg]  # not generic in click 
     name = "bases"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        given = value if isinstance(value, list | tuple) else [value] if "://" in str(value) else str(value).split(",")
-        found = tuple(name for one in given if (name := str(one).strip()))
+        given = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(one, str | int) and not isinstance(one, bool) for one in given):
+            self.fail("are names, as a list or with commas between", param, ctx)
+        names = (part for one in map(str, given) for part in ([one] if "://" in one else one.split(",")))
+        found = tuple(name for one in names if (name := one.strip()))
         return found or self.fail("names at least one knowledge base", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -58,8 +76,10 @@ class JsonFilter(click.ParamType):  # type: ignore[type-arg]  # as above
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, Any]:
+        from voicevault_retrievers.batch import read_json
+
         try:
-            found = json.loads(value) if isinstance(value, str) else value
+            found = read_json(value) if isinstance(value, str) else value
         except (ValueError, RecursionError) as error:
             self.fail(f"is not JSON: {error}", param, ctx)
         if not isinstance(found, Mapping):
@@ -71,16 +91,37 @@ def _configured(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
     """Make what a file says the defaults of the command's options, each by its name without the dashes before it."""
     if path is None:
         return
-    known = {one.opts[-1].lstrip("-"): one for one in ctx.command.params if one.param_type_name == "option"}
+    known = {one.opts[-1].lstrip("-"): one for one in ctx.command.params if isinstance(one, click.Option)}
     del known["config"]
     found: dict[str, Any] = {}
     for key, value in _read(path, ctx).items():
         name = str(key).replace("_", "-")
         if name not in known:
             raise click.UsageError(f"{path}: {unknown('option', key, known)}", ctx)
-        listed = known[name].multiple and not isinstance(value, list)
-        found[str(known[name].name)] = [value] if listed else value
+        if str(known[name].name) in found:
+            raise click.UsageError(f"{path}: {name} is there twice", ctx)
+        if value is None and name == "require":  # such as a variable that is empty: that is not to permit everything
+            raise click.UsageError(f"{path}: require is empty: leave it out, or write {{}}, which permits nothing", ctx)
+        try:
+            found[str(known[name].name)] = value if value is None else _typed(known[name], value)
+        except ValueError as error:
+            raise click.UsageError(f"{path}: {name} {error}", ctx) from error
     ctx.default_map = {name: value for name, value in found.items() if value is not None}
+
+
+def _typed(option: click.Option, value: Any) -> Any:
+    """A value as it would be typed, which click then reads; ValueError where nobody can type it."""
+    if isinstance(option.type, Bases | JsonFilter):
+        return value
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise ValueError(f"is true or false, not {value!r}")
+        return value
+    given = value if option.multiple and isinstance(value, list) else [value]
+    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in given):
+        many = ", or a list of these" if option.multiple else ""
+        raise ValueError(f"is a text or a number{many}, not {value!r}")
+    return [str(one) for one in given] if option.multiple else str(given[0])
 
 
 def _read(path: Path, ctx: click.Context) -> Mapping[Any, Any]:
@@ -88,7 +129,7 @@ def _read(path: Path, ctx: click.Context) -> Mapping[Any, Any]:
 
     try:
         data = filled(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (yaml.YAMLError, UnicodeDecodeError, ConfigError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, ConfigError, RecursionError) as error:
         raise click.UsageError(f"{path} cannot be read as YAML: {error}", ctx) from error
     if not isinstance(data, Mapping):
         raise click.UsageError(f"{path} holds a {type(data).__name__}, not a mapping of options", ctx)
@@ -140,13 +181,22 @@ def reporting(command: Command) -> Command:
     return run
 
 
+def as_json(data: Any, indent: int | None = 2) -> str:
+    """Data as JSON for the standard output: beyond ASCII as it is, unless that cannot be written there."""
+    whole = (sys.stdout.encoding or "").lower().startswith("utf")
+    return json.dumps(data, ensure_ascii=not whole, indent=indent, default=str)
+
+
 def said(error: object) -> str:
-    """An error's text, with what the command line adds to it."""
-    return str(error) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
+    """An error's text as a terminal may be shown it, with what the command line adds to it."""
+    from voicevault_retrievers.cli.progress import plain
+
+    return plain(str(error)) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
 
 
 _HINTS: Mapping[str, str] = {
     "CustomAnalyzer(": "; a function cannot be given on the command line: do this in Python",
+    "(wait=seconds)": "; on the command line: --wait SECONDS",
     "question_index(kb)": "; on the command line: voicevault kb questions",
 }
 """By what an error that was written for Python names."""

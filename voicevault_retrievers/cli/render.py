@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from voicevault_retrievers.cli import options
+from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.context import header
 from voicevault_retrievers.context.citations import citation_of
 from voicevault_retrievers.explanation import explain as explained
@@ -21,8 +21,6 @@ from voicevault_retrievers.explanation import provenance
 from voicevault_retrievers.types import Hit, Result
 
 JSON_VERSION = 1
-
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def output() -> Console:
 def put(result: Result, kbs: Sequence[str], *, explain: bool, as_json: bool) -> None:
     """A result on the standard output."""
     if as_json:
-        click.echo(json.dumps(as_data(result, kbs), ensure_ascii=False, indent=2))
+        click.echo(options.as_json(as_data(result, kbs)))
     else:
         show(output(), result, explain=explain)
 
@@ -97,11 +95,6 @@ def score_line(hit: Hit) -> str:
     scored = "" if rerank is None or rerank.score is None else f"; rerank {rerank.score:+.2f}"
     fused = "" if hit.fused is None else f" = {hit.fused:.4f}"
     return f"{hit.found_by}: {', '.join(parts)}{fused}{scored}"
-
-
-def plain(text: str) -> str:
-    """A text of documents without what a terminal obeys, or what turns others around."""
-    return _OBEYED.sub("", text)
 
 
 def excerpt(text: str, length: int = 160) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -111,7 +110,7 @@ def _many(pipeline: Pipeline, asking: Asking, asked: Iterable[Asked], *, explain
             failed += error is not None
             if as_json:
                 data = {**render.as_data(result, asking.shown), "id": one.id, "failed": error is not None}
-                click.echo(json.dumps(data, ensure_ascii=False))
+                click.echo(options.as_json(data, indent=None))
             else:
                 render.titled(console, result, failed=error is not None, explain=explain)
             progress(done, len(given))

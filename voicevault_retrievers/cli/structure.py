@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import bar
+from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.engines.falkordb import FalkorDBGraph
 from voicevault_retrievers.engines.neo4j import Neo4jGraph
@@ -170,7 +170,7 @@ def parents(name: str, to: str, key: str, root: Path | None) -> None:
 
 def _tell(console: Console, name: str, done: QuestionUpdate, total: int) -> None:
     for one, why in islice(done.failed.items(), SHOWN):
-        console.print(f"[yellow]failed[/] {escape(one)}: {escape(why)}", highlight=False)
+        console.print(f"[yellow]failed[/] {escape(plain(f'{one}: {why}'))}", highlight=False)
     if len(done.failed) > SHOWN:
         console.print(f"and {len(done.failed) - SHOWN} more", highlight=False)
     console.print(
@@ -261,4 +261,4 @@ def _say(console: Console, name: str, said: str, kb: KnowledgeBase) -> None:
     shown = ", ".join(f"{law} (named by {count} chunks)" for law, count in laws[:SHOWN])
     if laws:
         more = f" and {len(laws) - SHOWN} more" if len(laws) > SHOWN else ""
-        console.print(f"laws of which no chunk is: {shown}{more}", highlight=False, markup=False)
+        console.print(plain(f"laws of which no chunk is: {shown}{more}"), highlight=False, markup=False)

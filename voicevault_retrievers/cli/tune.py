@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -65,7 +64,7 @@ def tune_(
         save_preset({**tuned.data, "name": out.stem}, out)
     if as_json:
         named = {"kb": kb, "preset": preset, "out": str(out) if out else None}
-        click.echo(json.dumps(_as_data(tuned, named, notes), default=str, ensure_ascii=False, indent=2))
+        click.echo(options.as_json(_as_data(tuned, named, notes)))
     else:
         _show(Console(markup=False, highlight=False, soft_wrap=not sys.stdout.isatty()), tuned, notes)
         if out is not None:

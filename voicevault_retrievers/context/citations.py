@@ -71,6 +71,7 @@ class Marker:
 
     @property
     def resolved(self) -> bool:
+        """Whether it names a source that was given."""
         return bool(self.citations)
 
 

@@ -74,7 +74,8 @@ def prefix_recall(
     `queries`, of shape (queries, dimension), are real ones; without them rows of the index are asked for (those whose
     ids have the smallest hashes), each held out. Rows of the index are more like each other than a question is like
     them, so real questions tell more. The more rows there are, the less do as many candidates keep. Sums are float32,
-    so a share may be off where rows are nearly equal.
+    so a share may be off where rows are nearly equal. Raises ConfigError for a prefix that is not below the dimension,
+    and queries of another one.
     """
     prefix, candidates, k = checked_prefix(prefix, index), whole("candidates", candidates), whole("k", k)
     held_out = queries is None

@@ -173,7 +173,8 @@ def _shown(pieces: Sequence[Sequence[Any]]) -> Iterator[str]:
 
 
 def _figures(told: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{len(told['hits'])} hits" if told["hits"] else "Nothing found"
+    count = len(told["hits"])
+    yield f"{count} hit{'' if count == 1 else 's'}" if count else "Nothing found"
     for badge, count in told["counts"].items():
         if count:
             yield f"{_BADGE.format(COLOURS[badge], BADGES[badge])} {count}"

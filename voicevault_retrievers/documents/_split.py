@@ -26,7 +26,7 @@ def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list
     None crosses a part. Neighbours share up to `overlap` characters. `start` and `end` are character offsets in the
     part's text, `chunk_index` counts from 0 through the document's `chunks_in_file` chunks, `file_id` is made of its
     name. An id does not change with text added elsewhere, unless an equal text is added before it in its own page and
-    section.
+    section. Raises ConfigError for an overlap that is not below `max_chars`.
     """
     if not 0 <= overlap < max_chars:
         raise ConfigError(f"overlap is at least 0 and below max_chars, not {overlap} with max_chars {max_chars}")

@@ -168,9 +168,11 @@ def fuse(
 ) -> Fused:
     """Channels as one: `fuse({"bm25": a, "dense": b}, method=RRF(k=60))`, or `fuse(bm25=a, dense=b)`.
 
-    The method is `Standardised()` unless given.
-
-    Each channel is asked for `depth` hits (one number, or one by name), or as many as are wanted where that is more.
+    The method is `Standardised()` unless given, or the name of one. `weights`, by channel, multiply what it adds; 1
+    where none is given, and with 0 a channel is not asked. Each channel is asked for `depth` hits (one number, or one
+    by name), or as many as are wanted where that is more. A channel that fails is skipped and noted, or with `on_error`
+    "raise" raises its error; where all fail, a search raises. Raises ConfigError for no channels, a name that is given
+    twice, what is no channel, and unknown names.
     """
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
         if isinstance(value, Channel):

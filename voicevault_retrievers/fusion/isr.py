@@ -10,7 +10,10 @@ from voicevault_retrievers.fusion.method import Contributions, Evidence, Method,
 
 @dataclass(frozen=True)
 class ISR(Method):
-    """Each channel adds `n * weight / rank ** 2`, rank from 1; n is the number of channels that found the chunk."""
+    """Each channel adds `n * weight / rank ** 2`, rank from 1; n is the number of channels that found the chunk.
+
+    Mourão, Martins, Magalhães (2014).
+    """
 
     def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
         n = all_ids(found)

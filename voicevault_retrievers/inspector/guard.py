@@ -40,7 +40,7 @@ HEADERS = {
 }
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(?::\d{1,5})?")
-_ENTER = '<!doctype html><meta http-equiv="refresh" content="0; url=./"><title>voicevault</title>'
+_ENTER = '<!doctype html><title>voicevault</title><script src="static/enter.js"></script>'
 _logger = logging.getLogger(__name__)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.display import Lists, analyzer_of, result_data
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import RetrievalError, unknown
@@ -15,7 +17,12 @@ from voicevault_retrievers.inspector.pages import Pages
 from voicevault_retrievers.inspector.shelf import Shelf
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.sources import Source
+from voicevault_retrievers.structure.questions import QuestionChannel
+from voicevault_retrievers.structure.questions.kept import source_of
 from voicevault_retrievers.types import Chunk, Hit
+
+_QUESTION = re.compile(r".+\?[1-9]\d*", re.DOTALL)
+"""The id of a question: that of its chunk, and a number."""
 
 _PARTS = {
     "queries": ("queries.jsonl", "application/jsonl", queries_file),
@@ -59,7 +66,7 @@ class Inspection:
         lists = Lists()
         pipeline = self.shelf.pipeline(asked.kb, asked.preset)
         result = pipeline.search(asked.query, asked.k, observe=lists)
-        data = result_data(result, lists=lists, analyzer=analyzer_of(pipeline.channel))
+        data = result_data(result, lists=_of_chunks(lists, pipeline.channel), analyzer=analyzer_of(pipeline.channel))
         sources = {name: _sources(self.shelf.base(name)) for name in {self._kb(hit, asked) for hit in result.hits}}
         for hit, shown in zip(result.hits, data["hits"], strict=True):
             shown["kb"] = kb = self._kb(hit, asked)
@@ -123,6 +130,30 @@ class Inspection:
 def _ids(kb: str, chunk_id: str) -> list[str]:
     """What an id may mean in a base: as it is, or without the base's name before it."""
     return list(dict.fromkeys([chunk_id, chunk_id.removeprefix(f"{kb}:")]))
+
+
+def _of_chunks(lists: Sequence[Mapping[str, Any]], channel: Channel) -> list[Mapping[str, Any]]:
+    """The lists, those of questions as lists of the chunks that answer them.
+
+    The channel over questions asks channels below it, which know of questions alone; its own list is that of the last.
+    """
+    leaves = [leaf for leaf in channel.leaves() if isinstance(leaf, QuestionChannel)]
+    return [_answering(entry, leaves) for entry in lists]
+
+
+def _answering(entry: Mapping[str, Any], leaves: Iterable[QuestionChannel]) -> Mapping[str, Any]:
+    if not entry["hits"] or not all(_QUESTION.fullmatch(hit["id"]) for hit in entry["hits"]):
+        return entry
+    best: dict[str, Any] = {}
+    for hit in entry["hits"]:
+        best.setdefault(source_of(hit["id"]), hit["score"])
+    for leaf in leaves:
+        known = leaf.chunks.get(best)
+        if known:
+            found = [(leaf.prefix + one, score) for one, score in best.items() if one in known]
+            hits = [{"id": one, "rank": rank, "score": score} for rank, (one, score) in enumerate(found, 1)]
+            return {**entry, "kind": "channel", "name": leaf.name, "hits": hits}
+    return entry
 
 
 def _sources(base: KnowledgeBase | Engine) -> Mapping[str, Source]:

@@ -100,18 +100,20 @@ class Judgments:
     def _forget(self) -> None:
         self._grades: dict[tuple[str, str, str], int] = {}
         self._end = self._lines = 0
+        self._file: int | None = None
         self._torn = False
         self.skipped.clear()
 
     def _read(self) -> None:
         """Read what has been appended since."""
         try:
-            size = self.path.stat().st_size
-            if size == self._end:
-                return
-            if size < self._end:  # somebody has put another file in its place
+            now = self.path.stat()
+            if now.st_ino != self._file or now.st_size < self._end:  # somebody has put another file in its place
                 self._forget()
+            if now.st_size == self._end:
+                return
             with self.path.open("rb") as file:
+                self._file = os.fstat(file.fileno()).st_ino
                 file.seek(self._end)
                 text = file.read()
         except FileNotFoundError:

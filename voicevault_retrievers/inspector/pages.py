@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import math
+import json
+import logging
 import os
-import struct
-import zlib
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from voicevault_retrievers.diversity.page_cap import PAGE_KEYS
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.inspector import drawing
+from voicevault_retrievers.inspector.drawing import REFUSED, TOO_LONG
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.types import Chunk
 
-WIDTH, PIXELS, ENLARGED = 1200, 4_000_000, 4.0
-"""At most so wide and so large an image, in pixels, and so many pixels for a point of the page (1/72 inch)."""
-
 FILE_BYTES = 512 << 20
+
+SECONDS = 20.0
+"""How long a page may take to be drawn."""
+
+_PROGRAM = drawing.__file__
 
 _FIRST = {"page_number": 1, "page": 0}
 """What those who write each of these keys call the first page; a `page_label` is whatever the PDF says."""
 
+_logger = logging.getLogger(__name__)
 _LOCK = Mutex()
-"""pdfium may be in one thread at a time, whatever the file."""
+"""One page is drawn at a time, whatever the file: each may take a processor."""
 
 
 class Pages:
@@ -63,7 +64,7 @@ class Pages:
         try:
             found = next((path for path in places if self._fits(path, source)), None)
             if found is not None:
-                return png(_drawn(found, page))
+                return _drawn(found, page)
         except OSError as error:
             raise DocumentError(f"{file!r} cannot be read: {error}") from error
         raise DocumentError(f"{file!r} has changed since it was read: index it again to see its pages")
@@ -92,19 +93,6 @@ class Pages:
         return digest == source.sha256
 
 
-def png(rows: NDArray[np.uint8]) -> bytes:
-    """An image of RGB rows (height, width, 3) as PNG, by the W3C's "Portable Network Graphics", third edition."""
-    height, width, _ = rows.shape
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), rows.reshape(height, -1)], axis=1)  # each without filter
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = zlib.compress(lines.tobytes(), 6)
-    return b"\x89PNG\r\n\x1a\n" + _part(b"IHDR", head) + _part(b"IDAT", body) + _part(b"IEND", b"")
-
-
-def _part(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
 def _named(chunk: Chunk) -> tuple[str, int | str]:
     """The file, and the page as an index from 0, or as the label that the PDF has for it; see `PAGE_KEYS`."""
     said = chunk.metadata
@@ -120,32 +108,21 @@ def _named(chunk: Chunk) -> tuple[str, int | str]:
         raise DocumentError(f"chunk {chunk.id!r} names a page {said[key]!r}, which is no number") from error
 
 
-def _drawn(path: Path, page: int | str) -> NDArray[np.uint8]:
-    """The page as rows of RGB; DocumentError where the file cannot be opened or has no such page."""
-    pdfium = require("pypdfium2", extra="inspector")
+def _drawn(path: Path, page: int | str) -> bytes:
+    """The page as PNG, drawn in another process; DocumentError where that refuses it, breaks or takes too long."""
+    require("pypdfium2", extra="inspector")
+    asked = {"path": str(path), "page": page, "seconds": SECONDS, "modules": sys.path}
     with _LOCK:
-        try:
-            with closing(pdfium.PdfDocument(path)) as document:
-                at = page if isinstance(page, int) else _labelled(document, page)
-                if not 0 <= at < len(document):
-                    raise DocumentError(f"{path.name} has {len(document)} pages, and not the one that the chunk names")
-                with closing(document[at]) as opened:
-                    return _rendered(opened)
-        except pdfium.PdfiumError as error:
-            why = "it is encrypted" if "password" in str(error).lower() else f"it seems damaged ({error})"
-            raise DocumentError(f"no page of {path.name} can be shown: {why}") from error
-
-
-def _rendered(page: Any) -> NDArray[np.uint8]:
-    width, height = page.get_size()
-    if not (0 < width < math.inf and 0 < height < math.inf):
-        raise DocumentError(f"the page has no size that could be shown: {width} by {height} points")
-    scale = min(ENLARGED, (WIDTH - 0.5) / width, math.sqrt(PIXELS / (width * height)))  # pixels are rounded up
-    with closing(page.render(scale=scale, rev_byteorder=True)) as bitmap:
-        return np.array(bitmap.to_numpy())
-
-
-def _labelled(document: Any, label: str) -> int:
-    """The index of the page that has a label, which is its number where the PDF gives none; -1 for none."""
-    labels = (document.get_page_label(at) or str(at + 1) for at in range(len(document)))
-    return next((at for at, own in enumerate(labels) if own == label), -1)
+        ended = subprocess.run(  # noqa: S603 - this interpreter, and a file of this package
+            [sys.executable, "-I", _PROGRAM], input=json.dumps(asked).encode(), capture_output=True, check=False
+        )
+    if ended.returncode == 0:
+        return ended.stdout
+    if ended.returncode == REFUSED:
+        why = ended.stdout.decode("utf-8", "replace")
+    elif ended.returncode == TOO_LONG:
+        why = f"drawing it takes more than {SECONDS:g} s"
+    else:
+        _logger.warning("drawing %s ended with %d: %s", path, ended.returncode, ended.stderr.decode("utf-8", "replace"))
+        why = "drawing it failed, and the server's log says more"
+    raise DocumentError(f"no page of {path.name} can be shown: {why}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,8 +16,8 @@ from voicevault_retrievers.presets.sections import filled
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.store import KnowledgeBase, default_root
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
-from voicevault_retrievers.store.names import existing, locate, names, vacant
-from voicevault_retrievers.structure.questions import COLLECTION
+from voicevault_retrievers.store.names import existing, locate, names
+from voicevault_retrievers.store.present import Present, Remade, state_of
 
 Given: TypeAlias = str | Path | KnowledgeBase | Engine
 """A base by its name, folder or address, or as it is."""
@@ -44,8 +43,8 @@ class Shelf:
         if self._given == {}:
             raise ConfigError("name at least one knowledge base")
         self._presets = _presets(presets or ("voicevault",))
-        self._opened: dict[str, KnowledgeBase] = {}
-        self._pipelines: Recent[tuple[tuple[str, ...], str], tuple[tuple[object, ...], Pipeline]] = Recent(PIPELINES)
+        self._opened: dict[str, Present] = {}
+        self._pipelines: Recent[tuple[tuple[str, ...], str], Remade[Pipeline]] = Recent(PIPELINES)
         self._mutex = Mutex()
 
     @property
@@ -72,8 +71,7 @@ class Shelf:
 
     def base(self, name: str) -> KnowledgeBase | Engine:
         """A base as it is now. Raises ConfigError for a name that is not offered or has no base any more."""
-        with self._mutex:
-            found = self._present(name)
+        found = self._present(name)
         if found is None:
             raise ConfigError(f"knowledge base {name!r} does not exist any more")
         return found
@@ -83,16 +81,16 @@ class Shelf:
         if preset not in self._presets:
             raise unknown("preset", preset, self._presets)
         key = (tuple(sorted(set(wanted))), preset)
-        with self._mutex:
-            present = {name: self._present(name) for name in key[0]}
-            stamps = tuple(map(_stamp, present.values()))
-            known = self._pipelines.get(key)
-            if known is not None and known[0] == stamps:
-                return known[1]
+        present = {name: self._present(name) for name in key[0]}
+
+        def made() -> Pipeline:
             sources = [self._source(name) if base is None else base for name, base in present.items()]
-            made = self._preset(preset).over(open_bases(sources, root=self._root))
-            self._pipelines.put(key, (stamps, made))
-            return made
+            return self._preset(preset).over(open_bases(sources, root=self._root))
+
+        with self._mutex:
+            kept = self._pipelines.get(key) or Remade()
+            self._pipelines.put(key, kept)
+        return kept.now([one if isinstance(one, Engine) else state_of(one) for one in present.values()], made)
 
     def close(self) -> None:
         """Close the connections of collections that were given by their addresses."""
@@ -124,33 +122,17 @@ class Shelf:
         source = self._source(name)
         if isinstance(source, Engine):
             return source
-        path = source if isinstance(source, Path) else source.path
-        known = source if isinstance(source, KnowledgeBase) else self._opened.get(name)
-        if vacant(path):
-            self._opened.pop(name, None)
-            return None
-        if known is not None:
-            made = known.manifest.id
-            known.reload()
-            if known is source or known.manifest.id == made:
-                return known
-        self._opened[name] = opened = KnowledgeBase.open(path)
-        return opened
+        with self._mutex:
+            if name not in self._opened:
+                self._opened[name] = Present(source)
+            opened = self._opened[name]
+        return opened.base()
 
 
 def bases_below(root: Path | str | None) -> list[str]:
     """The names of the knowledge bases in a folder, sound or not."""
     folder = default_root() if root is None else Path(root)
     return [name for name in names(folder) if (folder / name / MANIFEST).exists()]
-
-
-def _stamp(base: KnowledgeBase | Engine | None) -> object:
-    """What is another one when the channels of a base have to be made anew."""
-    if not isinstance(base, KnowledgeBase):
-        return base
-    asked = base.path / COLLECTION  # questions have commits of their own
-    files = os.scandir(asked) if asked.is_dir() else ()
-    return base.view().snapshot, sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
 
 def _by_name(bases: Iterable[Given], root: Path | str | None) -> dict[str, Path | KnowledgeBase | Engine]:

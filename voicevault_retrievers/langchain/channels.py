@@ -170,7 +170,7 @@ def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = 
     """A channel from a retriever, a runnable or function that gives documents, or a vector store; a channel as it is.
 
     A retriever of this package joins with its own channels, under its own filters. `timeout`, in seconds, and `id_key`,
-    the metadata that is a document's id, are for the others.
+    the metadata that is a document's id, are for the others. Raises ConfigError for what is none of these.
     """
     if isinstance(part, Channel):
         return part

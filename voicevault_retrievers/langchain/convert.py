@@ -22,7 +22,7 @@ def chunk_of(document: Document) -> Chunk:
     """The chunk of a document: its id, else a digest of text and metadata, so that equal documents are one chunk.
 
     The parent is `metadata["parent_id"]`. What a search wrote into the metadata is left out, and for a document whose
-    text is a wider context the chunk has the text that was found.
+    text is a wider context the chunk has the text that was found. Raises ConfigError for what is no Document.
     """
     if not isinstance(document, Document):
         raise ConfigError(f"expected a LangChain Document, not {type(document).__name__}")

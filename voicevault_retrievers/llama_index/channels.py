@@ -128,7 +128,7 @@ def as_channel(
     A vector store, and an index over one, are searched by a VectorStoreChannel, which keeps filters; an index whose
     nodes point to other objects is searched by its retriever, which enters them. A retriever of this package joins with
     its own channels, under its own filters. `kind` is by default told by the class's name: keyword, graph, else
-    semantic. `timeout` is in seconds. Channels are returned as they are.
+    semantic. `timeout` is in seconds. Channels are returned as they are. Raises ConfigError for what is none of these.
     """
     if isinstance(part, Channel):
         return part

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from voicevault_retrievers.calls import AsyncObserver, Call, Plan, value_of
 from voicevault_retrievers.drive import adrive
@@ -19,7 +19,9 @@ from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.store import Bases, KnowledgeBase, TenantIndex
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.names import locate
+from voicevault_retrievers.store.present import Present, Remade, state_of
 from voicevault_retrievers.types import Hit, Query, Result
 
 T = TypeVar("T")
@@ -43,20 +45,13 @@ class Found:
     confident: bool = True
 
 
-class _Held(Generic[T]):
-    """What was opened, and a lock of its own: one that is slow to answer does not hold up the others."""
-
-    def __init__(self) -> None:
-        self.mutex = Mutex()
-        self.value: T | None = None
-
-
 class Library:
     """Opens bases and makes pipelines over them; safe to share between clients, for it knows of no rights."""
 
     def __init__(self) -> None:
-        self._pipelines: dict[Hashable, _Held[tuple[Bases | Engine, Pipeline]]] = {}
-        self._bases: dict[Hashable, _Held[TenantIndex | Engine]] = {}
+        self._pipelines: dict[Hashable, Remade[Pipeline]] = {}
+        self._sources: dict[Hashable, Present | Engine] = {}
+        self._mutex = Mutex()
 
     def open(self, offers: Iterable[Offer]) -> None:
         """Open what is here ahead, so that what is wrong with it is said at once; a base that is not here is logged.
@@ -112,23 +107,33 @@ class Library:
     def pipeline(self, group: Sequence[Offer]) -> Pipeline:
         """The pipeline over bases of one group, as they are now; raises what opening them does."""
         first, names = group[0], tuple(offer.name for offer in group)
-        held = self._pipelines.setdefault((first.address, first.root, first.preset, names), _Held())
-        with held.mutex:
-            known = held.value
-            base = known[0] if known else open_bases([first.address] if first.address else names, root=first.root)
-            if base.reload() or known is None:
-                made = load_preset(first.preset).over(base)
-                known = held.value = base, made.within(made.timeout or TIMEOUT)
-            return known[1]
+        kept = self._pipelines.setdefault((first.address, first.root, first.preset, names), Remade())
+        bases = [self.base(offer) for offer in group]
+
+        def made() -> Pipeline:
+            named = (
+                locate(one.name, one.root) if base is None else base for one, base in zip(group, bases, strict=True)
+            )
+            pipeline = load_preset(first.preset).over(open_bases(named))
+            return pipeline.within(pipeline.timeout or TIMEOUT)
+
+        return kept.now([base.recipe if isinstance(base, Engine) else state_of(base) for base in bases], made)
 
     def base(self, offer: Offer) -> KnowledgeBase | Engine | None:
         """The base of an offer, as it is now; None where there is none yet."""
-        held = self._bases.setdefault((offer.address, offer.root, offer.name), _Held())
-        with held.mutex:
-            if held.value is None:
-                held.value = connect(offer.address) if offer.address else TenantIndex(offer.name, root=offer.root)
-            held.value.reload()
-            return held.value if isinstance(held.value, Engine) else held.value.base
+        source = self._source(offer)
+        if isinstance(source, Present):
+            return source.base()
+        source.reload()
+        return source
+
+    def _source(self, offer: Offer) -> Present | Engine:
+        key = offer.address, offer.root, offer.name
+        with self._mutex:
+            if key not in self._sources:
+                made = connect(offer.address) if offer.address else Present(locate(offer.name, offer.root))
+                self._sources[key] = made
+            return self._sources[key]
 
 
 async def in_thread(name: str, function: Callable[[], T]) -> T:

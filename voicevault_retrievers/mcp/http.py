@@ -25,6 +25,9 @@ from voicevault_retrievers.mcp.server import server_for
 
 PATH = "/mcp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+IDLE, SESSIONS = 1800, 1000
+"""Seconds after which a session that asks nothing ends, and how many a client has at most: each keeps what it got."""
+
 _CLOSING = 2
 """Seconds that open streams have when the server ends."""
 
@@ -49,7 +52,10 @@ def application(configuration: Configuration, host: str = "127.0.0.1") -> Starle
         (
             client,
             StreamableHTTPSessionManager(
-                server_for(client, library, configuration.max_tokens), security_settings=security
+                server_for(client, library, configuration.max_tokens),
+                security_settings=security,
+                session_idle_timeout=IDLE,
+                max_sessions=SESSIONS,
             ),
         )
         for client in configuration.clients

@@ -53,7 +53,10 @@ def _around(base: KnowledgeBase, chunk: Chunk, offer: Offer, neighbours: int) ->
         return []
     key = next(key for key, _ in PAGE_KEYS if chunk.metadata.get(key) is not None)
     beside: Filter = {key: file, "chunk_index": {"$gte": at - neighbours, "$lte": at + neighbours}}
-    chunks = [one for one in base.get(base.view().snapshot.matching(beside)).values() if offer.passes(one.metadata)]
+    found = base.get(base.view().snapshot.matching(beside)).values()
+    if len({one.metadata["chunk_index"] for one in found}) < len(found):  # counted anew on each page, say
+        return []
+    chunks = [one for one in found if offer.passes(one.metadata)]
     return sorted({chunk.id: chunk, **{one.id: one for one in chunks}}.values(), key=_place)
 
 

@@ -13,12 +13,19 @@ from voicevault_retrievers.resources import shipped
 
 
 def load_preset(name: str | Path) -> Preset:
-    """A shipped preset by its name, or one of your own by the path of its YAML file."""
+    """A shipped preset by its name, or one of your own by the path of its YAML file.
+
+    Raises ConfigError for a name or a file that is not there, a key that is unknown (and names the nearest), and a
+    `${NAME}` that the environment does not have; MissingExtraError without a reader of YAML (extra `cli`).
+    """
     return Preset.of(preset_data(name))
 
 
 def preset_data(name: str | Path) -> dict[str, Any]:
-    """What `load_preset` makes the preset of: the YAML as it is, each `${NAME}` as it stands there."""
+    """What `load_preset` makes the preset of: the YAML as it is, each `${NAME}` as it stands there.
+
+    Raises ConfigError for a name or a file that is not there, or is no mapping.
+    """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = shipped("presets") / f"{name}.yaml"

@@ -86,5 +86,5 @@ def filled(value: Any) -> Any:
 
 def _variable(match: re.Match[str]) -> str:
     if match[1] not in os.environ:
-        raise ConfigError(f"the environment has no {match[1]}, which the preset refers to")
+        raise ConfigError(f"{match[0]} is in the configuration, and the environment has no {match[1]}")
     return os.environ[match[1]]

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
@@ -172,12 +172,14 @@ def open_folder(folder: Path, entries: Mapping[str, FileEntry]) -> dict[str, Blo
     return {name: BlockFile(folder / name, entries[name].size, crcs) for name, crcs in blocks.items()}
 
 
-def problems(folder: Path, entries: Mapping[str, FileEntry]) -> Iterator[str]:
-    """What is wrong with the files of a sealed folder, read in full."""
+def problems(
+    folder: Path, entries: Mapping[str, FileEntry], passed: Callable[[int], None] | None = None
+) -> Iterator[str]:
+    """What is wrong with the files of a sealed folder, read in full; `passed` is told of bytes as they are read."""
     for name, entry in entries.items():
         path = folder / name
         try:
-            found = _digest(path)
+            found = _digest(path, passed)
         except FileNotFoundError:
             yield f"{path} is missing"
             continue
@@ -299,9 +301,10 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _digest(path: Path) -> FileEntry:
+def _digest(path: Path, passed: Callable[[int], None] | None) -> FileEntry:
     digest = Digest()
     with path.open("rb") as file:
-        for _ in digest.over(iter(lambda: file.read(BLOCK), b"")):
-            pass
+        for piece in digest.over(iter(lambda: file.read(BLOCK), b"")):
+            if passed:
+                passed(len(piece))
     return digest.entry

@@ -64,6 +64,8 @@ def update(
     found, skipped = scan(given, known, gone=prune != "others")
     sizes = {"max_chars": max_chars, "parents": parents, "children": children}
     run = _Run(kb, known, sizes, prune, Watched(found, skipped, embedding, observe))
+    for _ in skipped:
+        metrics.file("skipped")
     for done, file in enumerate(found, 1):
         run.take(file)
         if progress:

@@ -8,7 +8,7 @@ chunks; and where there are parents, their table.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -172,9 +172,11 @@ def read_live_parents(folder: Path, entry: SegmentEntry) -> Mask | None:
     return _read_bits(folder, entry.parent_tombstones, entry.parents)
 
 
-def problems(folder: Path, entry: SegmentEntry, dimension: int | None) -> Iterator[str]:
-    """What is wrong with a segment, read in full."""
-    found = list(files.problems(folder / entry.name, entry.files))
+def problems(
+    folder: Path, entry: SegmentEntry, dimension: int | None, passed: Callable[[int], None] | None = None
+) -> Iterator[str]:
+    """What is wrong with a segment, read in full; `passed` is told of bytes as they are read."""
+    found = list(files.problems(folder / entry.name, entry.files, passed))
     if not found:
         try:
             opened = StoredSegment.open(folder, entry, "", dimension)

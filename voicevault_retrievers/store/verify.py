@@ -11,27 +11,53 @@ import numpy as np
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import log, manifest, segment
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.graphs import damage
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.structure.questions import COLLECTION
 
+_UNREADABLE = (IndexDamagedError, IncompatibleIndexError, OSError)
 
-def problems(folder: Path, analyzer: SavedAnalyzer | None = None) -> list[str]:
+
+def problems(folder: Path, analyzer: SavedAnalyzer | None = None, *, progress: Progress | None = None) -> list[str]:
     """What is wrong in a knowledge base's folder, a line each; empty when all is sound.
 
     Of the chunks, of the questions about them, and of the file of their graph. A custom analyzer has to be given.
+    `progress` is told (done, total) of the bytes of segments.
     """
-    found = _wrong(folder, analyzer)
     questions = folder / COLLECTION
+    passed = None if progress is None else _Passed(progress, _size(folder) + _size(questions))
+    found = _wrong(folder, analyzer, passed)
     if not vacant(questions):
-        found += [f"questions: {line}" for line in _wrong(questions, analyzer)]
+        found += [f"questions: {line}" for line in _wrong(questions, analyzer, passed)]
     graph = damage(folder)
     return found if graph is None else [*found, graph]
 
 
-def _wrong(folder: Path, analyzer: SavedAnalyzer | None) -> list[str]:
+class _Passed:
+    """Adds up what was read, for those who watch; what another process seals meanwhile is not in the total."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def __call__(self, size: int) -> None:
+        self._done = min(self._done + size, self._total)
+        self._progress(self._done, self._total)
+
+
+def _size(folder: Path) -> int:
+    """The bytes of a folder's segments, 0 where it cannot be read, which is said when it is looked at."""
+    try:
+        return sum(file.size for entry in manifest.read(folder).segments for file in entry.files.values())
+    except _UNREADABLE:
+        return 0
+
+
+def _wrong(folder: Path, analyzer: SavedAnalyzer | None, passed: _Passed | None) -> list[str]:
     """What is wrong with chunks.
 
     Sizes, sha256 and crc32 of every file; that chunks, ids, postings and vectors join; that no chunk is live twice;
@@ -42,11 +68,11 @@ def _wrong(folder: Path, analyzer: SavedAnalyzer | None) -> list[str]:
     while True:
         try:
             present = manifest.read(folder)
-        except (IndexDamagedError, IncompatibleIndexError, OSError) as error:
+        except _UNREADABLE as error:
             return [str(error)]
         try:
-            found = list(_problems(folder, present, analyzer, sound))
-        except (IndexDamagedError, IncompatibleIndexError, OSError) as error:
+            found = list(_problems(folder, present, analyzer, sound, passed))
+        except _UNREADABLE as error:
             found = [str(error)]
         if not found or not _moved_on(folder, present):
             return found
@@ -55,19 +81,23 @@ def _wrong(folder: Path, analyzer: SavedAnalyzer | None) -> list[str]:
 def _moved_on(folder: Path, present: Manifest) -> bool:
     try:
         return manifest.read(folder) != present
-    except (IndexDamagedError, IncompatibleIndexError, OSError):
+    except _UNREADABLE:
         return False
 
 
 def _problems(
-    folder: Path, present: Manifest, analyzer: SavedAnalyzer | None, sound: list[SegmentEntry]
+    folder: Path,
+    present: Manifest,
+    analyzer: SavedAnalyzer | None,
+    sound: list[SegmentEntry],
+    passed: _Passed | None,
 ) -> Iterator[str]:
     """What is wrong; segments that were found `sound` before are not read again."""
     whole = True
     for entry in present.segments:
         if any(entry.name == other.name and entry.files == other.files for other in sound):
             continue
-        found = list(segment.problems(folder, entry, present.dimension))
+        found = list(segment.problems(folder, entry, present.dimension, passed))
         yield from found
         if found:
             whole = False

@@ -14,6 +14,8 @@ import { contextView, notices, nothing, overview, summary } from "./overview.js"
 const PATIENCE = 1500; // milliseconds after which the page says why a first search takes long
 const VIEWS = { hits: "Hits", lists: "Lists", context: "Context" };
 
+let offered = false; // whether the form has the bases to choose from
+let early = false; // whether somebody was quicker than that
 let running = null;
 let shown = null; // the search that is on the page
 
@@ -33,13 +35,23 @@ async function start() {
     form.offer(given);
     byId("judged-sheet").append(...exportSheet(given.bases));
   } catch (error) {
+    busy(false);
     return failed(error);
   }
+  offered = true;
   window.addEventListener("popstate", follow);
+  const typed = form.taken();
   follow();
+  if (!typed.q || address.read().q) return;
+  form.put({ ...typed, kb: [] });
+  if (early) submit();
 }
 
 function submit() {
+  if (!offered) {
+    early = true;
+    return busy(true);
+  }
   const search = { ...form.taken(), view: shown?.view ?? "hits" };
   if (!search.q) return byId("q").focus();
   if (attempt(search)) address.write(search);

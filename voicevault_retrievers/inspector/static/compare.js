@@ -1,6 +1,6 @@
 // Two configurations side by side: what moved between them, and what only one of them finds.
 
-import { el, label, milliseconds } from "./dom.js";
+import { el, label, milliseconds, plural } from "./dom.js";
 import { hitList, moved } from "./hits.js";
 import { compared } from "./model.js";
 import { counts, notices, nothing, summary } from "./overview.js";
@@ -41,7 +41,7 @@ function sideOf(result, search, side, difference) {
     { id: `side-${side}` },
     `${name}: `,
     label(search.preset),
-    el("span", { class: "thin" }, `, ${search.k} hits, ${milliseconds(result.total_ms)}`),
+    el("span", { class: "thin" }, `, ${plural(search.k, "hit")}, ${milliseconds(result.total_ms)}`),
   );
   const note = (hit) => {
     const other = difference.other(hit, side);

@@ -30,7 +30,6 @@ export function offer(given) {
   for (const mark of ["", "2"]) {
     byId(`preset${mark}`).append(...given.presets.map((name) => el("option", { value: name }, name)));
   }
-  put({ kb: [], other: null, q: "" });
 }
 
 /** Put a search into the form; what it does not say is as the server has it. */

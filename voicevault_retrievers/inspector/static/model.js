@@ -3,21 +3,20 @@
 const SNIPPET = 300;
 const MOST = 50; // hits that the server tells of each list
 
-/** The part of a text around its first matches: pieces, with an ellipsis where something is left out. */
+/** The part of a text that says most of what was asked: pieces, with an ellipsis where something is left out. */
 export function snippet(pieces, length = SNIPPET) {
-  const total = pieces.reduce((sum, [text]) => sum + text.length, 0);
-  if (total <= length) return pieces;
-  let first = 0;
-  for (const [text, matched] of pieces) {
-    if (matched) break;
-    first += text.length;
-  }
   const whole = pieces.map(([text]) => text).join("");
-  const end = (at) => Math.max(at + 1, whole.lastIndexOf(" ", at + length));
-  let start = Math.max(0, Math.min(first === total ? 0 : first - length / 4, total - length));
+  const total = whole.length;
+  if (total <= length) return pieces;
+  const lead = Math.floor(length / 4);
+  const first = telling(pieces, length - lead);
+  let start = Math.max(0, Math.min(first - lead, total - length));
   const space = whole.indexOf(" ", start);
   if (start > 0 && space > 0 && space < first) start = space + 1;
-  const stop = start + length < total ? end(start) : total;
+  let stop = Math.min(total, start + length);
+  const last = whole.lastIndexOf(" ", stop);
+  if (stop < total && last > stop - lead) stop = last; // else it is written without spaces
+  [start, stop] = [start, stop].map((at) => (LATTER_HALF.test(whole.charAt(at)) ? at - 1 : at));
   const cut = [];
   let at = 0;
   for (const [text, matched] of pieces) {
@@ -26,6 +25,31 @@ export function snippet(pieces, length = SNIPPET) {
     at += text.length;
   }
   return [...(start > 0 ? [["… ", false]] : []), ...cut, ...(stop < total ? [[" …", false]] : [])];
+}
+
+const LATTER_HALF = /[\udc00-\udfff]/; // of a character that takes two places
+
+/** Where the stretch begins whose different matched words are the longest together: a long one says more. */
+function telling(pieces, length) {
+  const found = [];
+  let at = 0;
+  for (const [text, matched] of pieces) {
+    if (matched) found.push({ at, end: at + text.length, word: text.toLowerCase() });
+    at += text.length;
+  }
+  const inside = new Map(); // the words of the stretch, and how often each is in it
+  let [best, most, size, next] = [0, 0, 0, 0];
+  for (const { at: start, word } of found) {
+    for (; next < found.length && (found[next].end <= start + length || found[next].at === start); next++) {
+      const times = inside.get(found[next].word) ?? 0;
+      if (!times) size += found[next].word.length;
+      inside.set(found[next].word, times + 1);
+    }
+    if (size > most) [best, most] = [start, size];
+    inside.set(word, inside.get(word) - 1);
+    if (!inside.get(word)) size -= word.length;
+  }
+  return best;
 }
 
 const ids = (hits) => hits.map((hit) => hit.id);

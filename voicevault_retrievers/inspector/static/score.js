@@ -69,11 +69,13 @@ export function scoreWithTip(hit, id) {
   return holder;
 }
 
-/** What the score is of: the last stage that gave one, else the sum, else the channel. */
+/** What the score is of: the channel, the sum, or the last stage that gave one, which may blend it with the order. */
 function scoredBy(hit) {
   if (hit.score === null) return "not scored";
-  const stage = (hit.stages ?? []).findLast((one) => one.score === hit.score);
-  return stage?.stage ?? (hit.parts.length === 1 ? hit.parts[0].stage : "fused");
+  const scored = (hit.stages ?? []).filter(({ score: given }) => given !== null);
+  if (hit.parts.length === 1 && hit.parts[0].score === hit.score) return hit.parts[0].stage;
+  if (hit.fused === hit.score || !scored.length) return "fused";
+  return (scored.findLast(({ score: given }) => given === hit.score) ?? scored.at(-1)).stage;
 }
 
 /** The parts of the fused score, a row each, nested ones below theirs, with the sum. */
@@ -163,6 +165,7 @@ function way(part, query) {
 /** What later stages said: a line each, with a bar where a stage's score is a sum itself. */
 export function stageLines(hit) {
   if (!hit.stages?.length) return null;
+  const last = hit.score === hit.fused ? null : hit.stages.findLast((stage) => stage.score !== null);
   return el(
     "ul",
     { class: "stages" },
@@ -173,6 +176,7 @@ export function stageLines(hit) {
         el("strong", {}, label(stage.stage)),
         stage.rank !== null && ` rank ${stage.rank}`,
         stage.score !== null && `, score ${score(stage.score)}`,
+        stage === last && last.score !== hit.score && `, with the order before it ${score(hit.score)}`,
         stage.probability !== null &&
           stage.probability !== undefined &&
           `, probability ${stage.probability.toFixed(3)}`,

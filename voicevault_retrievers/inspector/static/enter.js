@@ -1,0 +1,2 @@
+// Goes on to the page without the token in its address, and with the search behind #.
+location.replace(`./${location.hash}`);

@@ -25,9 +25,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def collected() -> Iterator[None]:
-    """Sockets that are left are collected here, and not in another test."""
+    """Sockets that are left are collected in these tests, and not in others."""
     yield
     gc.collect()
 

@@ -103,7 +103,7 @@ def test_what_nobody_foresaw_is_one_line_unless_the_traceback_is_asked_for() -> 
     code = (
         "import sys, voicevault_retrievers.cli as cli\n"
         "from voicevault_retrievers.cli import kb\n"
-        "kb.names = lambda _: 1 / 0\n"
+        "kb.options.bases_in = lambda _: 1 / 0\n"
         "sys.argv = ['voicevault', 'kb', 'list']\n"
         "cli.main()\n"
     )

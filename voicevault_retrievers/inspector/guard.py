@@ -14,9 +14,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from voicevault_retrievers.hosts import LOOPBACK
 from voicevault_retrievers.inspector.answers import refused
-
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 _POLICY = "; ".join(
     [

@@ -6,13 +6,13 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote
 
 import uvicorn
 
-from voicevault_retrievers.inspector.guard import LOOPBACK, unspecified
+from voicevault_retrievers.hosts import LOOPBACK, in_url, is_loopback
+from voicevault_retrievers.inspector.guard import unspecified
 from voicevault_retrievers.inspector.shelf import Given
 from voicevault_retrievers.inspector.web import app
 
@@ -52,27 +52,15 @@ def serve(
         uvicorn.Server(uvicorn.Config(made, **_OPTIONS)).run(sockets=[listening])
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def address(host: str, port: int, token: str | None) -> str:
     """The page's address as a browser takes it; of a server that listens everywhere, by the machine's name."""
-    named = socket.gethostname() if unspecified(host) else _in_url(host)
+    named = socket.gethostname() if unspecified(host) else in_url(host)
     return f"http://{named}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
 
 
 def _hosts(host: str) -> set[str]:
-    named = {_in_url(host), *LOOPBACK}
+    named = {in_url(host), *LOOPBACK}
     return named if is_loopback(host) else named | {socket.gethostname()}
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _listening(host: str, port: int) -> socket.socket:

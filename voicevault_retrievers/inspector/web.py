@@ -23,9 +23,10 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
+from voicevault_retrievers.hosts import LOOPBACK
 from voicevault_retrievers.inspector.answers import as_json, refused
 from voicevault_retrievers.inspector.asked import Asked, body_of, judgment_of, text
-from voicevault_retrievers.inspector.guard import LOOPBACK, Guard
+from voicevault_retrievers.inspector.guard import Guard
 from voicevault_retrievers.inspector.inspection import Inspection, NotFoundError
 from voicevault_retrievers.inspector.judgments import Judgments
 from voicevault_retrievers.inspector.pages import Pages

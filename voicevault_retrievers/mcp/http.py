@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from hmac import compare_digest
-from ipaddress import ip_address
 
 import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -19,12 +18,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.hosts import LOOPBACK, in_url, is_loopback
 from voicevault_retrievers.mcp.bases import Library
 from voicevault_retrievers.mcp.configuration import Client, Configuration
 from voicevault_retrievers.mcp.server import server_for
 
 PATH = "/mcp"
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 IDLE, SESSIONS = 1800, 1000
 """Seconds after which a session that asks nothing ends, and how many a client has at most: each keeps what it got."""
 
@@ -83,7 +82,7 @@ def serve_http(
     """
     served = application(configuration, host)
     with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listening:
-        address = f"http://{_in_url(host)}:{listening.getsockname()[1]}{PATH}"
+        address = f"http://{in_url(host)}:{listening.getsockname()[1]}{PATH}"
         config = uvicorn.Config(
             served, log_config=None, access_log=False, server_header=False, ws="none",
             timeout_graceful_shutdown=_CLOSING,
@@ -127,7 +126,7 @@ class _Hall:
 
 def _names(configuration: Configuration, host: str) -> list[str]:
     """By which names, without a port, the server may be called."""
-    if not _is_loopback(host):
+    if not is_loopback(host):
         if not configuration.guarded:
             raise ConfigError(
                 f"whoever reaches {host} could read the documents: listen on 127.0.0.1, or give --config FILE with "
@@ -137,15 +136,4 @@ def _names(configuration: Configuration, host: str) -> list[str]:
             raise ConfigError(
                 f"{host} is every address of this machine: say in the configuration by which `hosts` it is called"
             )
-    return list(dict.fromkeys((*LOOPBACK, _in_url(host), *configuration.hosts)))
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return list(dict.fromkeys((*LOOPBACK, in_url(host), *configuration.hosts)))

@@ -307,30 +307,48 @@ def test_a_copy_is_opened_anew_and_does_not_write_beside_the_first(kb: Knowledge
             copy.add(chunks(3, 4))
 
 
+class Waits:
+    """The clock of a writer that waits for a lock: each pause lasts until its step was made, the last ends the time."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        self.steps = list(steps)
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.steps.pop(0)()
+        if not self.steps:
+            self.now += 1.0
+
+
 def test_a_writer_that_waited_for_a_base_that_was_remade_waits_for_the_new_one(
     kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kb.add(chunks(0, 1))
-    errors: list[Exception] = []
-    waiting, sleep = Event(), lock.time.sleep
-    monkeypatch.setattr(lock.time, "sleep", lambda seconds: (waiting.set(), sleep(seconds)))
+    made: list[KnowledgeBase] = []
 
-    def wait() -> None:
-        try:
-            opened(kb.path, wait=1.0).add(chunks(1, 2))
-        except LockedError as error:
-            errors.append(error)
+    def remake() -> None:
+        made.append(KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()))
+        made[0].add(chunks(2, 3))
 
-    thread = Thread(target=wait)
-    thread.start()
-    assert waiting.wait(30)
-    shutil.rmtree(kb.path)
-    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as new:
-        new.add(chunks(2, 3))
-        kb.close()
-        thread.join()
-    assert len(errors) == 1
-    assert opened(new.path).ids() == ["00002"]
+    second = opened(kb.path, wait=1.0)
+    monkeypatch.setattr(lock, "time", Waits(lambda: shutil.rmtree(kb.path), remake, kb.close))
+    with pytest.raises(LockedError):
+        second.add(chunks(1, 2))
+    assert opened(made[0].path).ids() == ["00002"]
+    made[0].close()
+
+
+def test_a_writer_that_waited_for_a_base_that_was_removed_says_so(
+    kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kb.add(chunks(0, 1))
+    second = opened(kb.path, wait=1.0)
+    monkeypatch.setattr(lock, "time", Waits(lambda: shutil.rmtree(kb.path), lambda: None))
+    with pytest.raises(IndexDamagedError, match="was removed while its lock was waited for: create it anew"):
+        second.add(chunks(1, 2))
 
 
 def test_an_edit_that_its_caller_gave_up_is_carried_out_by_nobody(

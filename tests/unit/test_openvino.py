@@ -204,7 +204,7 @@ def test_auto_takes_f32_where_bf16_is_too_far_or_missing(
     with caplog.at_level(logging.INFO, "voicevault_retrievers"):
         far.embed_documents(["a"])
     assert far.precision_used == "f32"
-    assert "computes in f32: bf16 is too far" in caplog.text
+    assert "computes in f32 by openvino: bf16 is too far" in caplog.text
     capabilities.remove("BF16")
     lacking = OpenVinoEmbedder()
     lacking.embed_documents(["a"])

@@ -80,12 +80,12 @@ def _extra(one: installed.Extra) -> dict[str, Any]:
 def _speed(folder: Path, models: Container[str]) -> dict[str, Any]:
     """How much is done a second of each; `missing` or `error` where it is not to be had. No model is fetched."""
 
-    def local(model: str, step: Callable[[], measuring.Step]) -> AbstractContextManager[measuring.Step]:
+    def local(model: str, work: Callable[[], measuring.Work]) -> AbstractContextManager[measuring.Work]:
         if model not in models:
             raise MissingExtraError(f"{model} does not load without the network: {_OFFLINE}")
-        return nullcontext(step())
+        return nullcontext(work())
 
-    steps: Mapping[str, Callable[[], AbstractContextManager[measuring.Step]]] = {
+    steps: Mapping[str, Callable[[], AbstractContextManager[measuring.Work]]] = {
         "embedding": lambda: local(DEFAULT_MODEL, measuring.embedding),
         "reranking": lambda: local(SCORER, measuring.reranking),
         "keyword_search": lambda: nullcontext(measuring.keyword_search()),
@@ -98,10 +98,11 @@ def _speed(folder: Path, models: Container[str]) -> dict[str, Any]:
     return found
 
 
-def _measured(made: Callable[[], AbstractContextManager[measuring.Step]]) -> dict[str, Any]:
+def _measured(made: Callable[[], AbstractContextManager[measuring.Work]]) -> dict[str, Any]:
     try:
-        with made() as step:
-            return {"per_second": round(measuring.rate(step), 1)}
+        with made() as work:
+            found: dict[str, Any] = {"per_second": round(measuring.rate(work.step), 1)}
+            return found | ({"by": by} if (by := work.by()) else {})
     except MissingExtraError as error:
         return {"missing": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever a runtime raises: the rest is to be told
@@ -187,7 +188,10 @@ def _extra_line(name: str, extra: Mapping[str, Any]) -> str:
 
 
 def _speed_line(name: str, found: Mapping[str, Any]) -> str:
-    return f"{found['per_second']:,.0f} {_MEASURED[name]}" if "per_second" in found else " ".join(found.values())
+    if "per_second" not in found:
+        return " ".join(found.values())
+    by = f", by {found['by']}" if "by" in found else ""
+    return f"{found['per_second']:,.0f} {_MEASURED[name]}{by}"
 
 
 def _base_line(base: Mapping[str, Any]) -> str:

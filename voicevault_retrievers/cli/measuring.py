@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import NamedTuple
 
 import numpy as np
 
 from voicevault_retrievers.dense import load_embedder
+from voicevault_retrievers.dense.embedders import GraphEmbedder
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.rerank.scorers import load_scorer
+from voicevault_retrievers.rerank.scorers import GraphScorer, load_scorer
 from voicevault_retrievers.types import Chunk
 
 SECONDS = 1.0
@@ -29,6 +31,13 @@ Step = Callable[[], int]
 """Does some work, and says how much."""
 
 
+class Work(NamedTuple):
+    """What is measured, and what does it, once it has begun: empty where there is nothing to choose."""
+
+    step: Step
+    by: Callable[[], str] = str
+
+
 def rate(step: Step, seconds: float = SECONDS, clock: Callable[[], float] = time.perf_counter) -> float:
     """How much of it is done in a second, once it has begun."""
     step()
@@ -39,19 +48,26 @@ def rate(step: Step, seconds: float = SECONDS, clock: Callable[[], float] = time
     return done / spent
 
 
-def embedding() -> Step:
+def embedding() -> Work:
     """Embeds texts with the model that `load_embedder` takes."""
     embedder = load_embedder()
-    return lambda: len(embedder.embed_documents([_PASSAGE] * _TEXTS))
+    return Work(lambda: len(embedder.embed_documents([_PASSAGE] * _TEXTS)), lambda: _backend(embedder))
 
 
-def reranking() -> Step:
+def reranking() -> Work:
     """Scores pairs with the cross-encoder that presets have."""
     scorer = load_scorer()
-    return lambda: len(scorer.score("how is the pump reset", [_PASSAGE] * _TEXTS))
+    return Work(lambda: len(scorer.score("how is the pump reset", [_PASSAGE] * _TEXTS)), lambda: _backend(scorer))
 
 
-def keyword_search() -> Step:
+def _backend(model: object) -> str:
+    """What runs a loaded model, what it computes in, and why."""
+    if isinstance(model, GraphEmbedder | GraphScorer):
+        return f"{type(model).__name__} in {model.precision_used}: {model.precision_reason}"
+    return type(model).__name__
+
+
+def keyword_search() -> Work:
     """Asks a synthetic collection of `CHUNKS` chunks, of 50 words each, for ten."""
     draw = np.random.default_rng(0)
     words = np.array([f"word{at}" for at in range(20_000)])
@@ -65,11 +81,11 @@ def keyword_search() -> Step:
         channel.search(next(queries), 10)
         return 1
 
-    return ask
+    return Work(ask)
 
 
 @contextmanager
-def flushing(folder: Path) -> Iterator[Step]:
+def flushing(folder: Path) -> Iterator[Work]:
     """Writes a page to the disk of a folder, or of the nearest one above that exists, and waits until it is there."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     with TemporaryFile(dir=there) as file:
@@ -80,4 +96,4 @@ def flushing(folder: Path) -> Iterator[Step]:
             os.fsync(file.fileno())
             return 1
 
-        yield flush
+        yield Work(flush)

@@ -129,6 +129,16 @@ class GraphEmbedder(BaseEmbedder):
         self._pooling = pooling
 
     @property
+    def precision_used(self) -> str | None:
+        """What vectors are computed in; None before the model is loaded."""
+        return self._runner.precision_used
+
+    @property
+    def precision_reason(self) -> str | None:
+        """Why; None before the model is loaded."""
+        return self._runner.precision_reason
+
+    @property
     def pooling(self) -> Pooling:
         return self._pooling or self._trained_pooling()
 
@@ -210,11 +220,6 @@ class OpenVinoEmbedder(GraphEmbedder):
         super().__init__(model, pooling, max_tokens, query_prefix, batch_size)
         self.precision = precision
         self._runner = OpenVinoModel(self.model, self.max_tokens, batch_size, precision)
-
-    @property
-    def precision_used(self) -> str | None:
-        """What vectors are computed in; None before the model is loaded."""
-        return self._runner.precision_used
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, precision={self.precision!r})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from logging import getLogger
 from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -14,6 +15,8 @@ from voicevault_retrievers.dense.weights import HUB, Backend, Weights, fetch
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
+
+_LOG = getLogger(__name__)
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
@@ -36,12 +39,16 @@ class Batch(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A loaded graph: what it is fed, its first output for that (from any thread), how many texts run at a time."""
+    """A loaded graph: what it is fed, its first output for that (from any thread), how many texts run at a time.
+
+    `precision` is what it computes in, `reason` why that was chosen.
+    """
 
     inputs: frozenset[str]
     compute: Callable[[Feed], Floats]
     at_once: int
-    precision: str | None = None
+    precision: str
+    reason: str
 
 
 class GraphModel(ABC):
@@ -81,8 +88,13 @@ class GraphModel(ABC):
 
     @property
     def precision_used(self) -> str | None:
-        """What the graph computes in, where the runtime lets it be chosen; None before it is loaded."""
+        """What the graph computes in; None before it is loaded."""
         return self._loaded[0].precision if self._loaded else None
+
+    @property
+    def precision_reason(self) -> str | None:
+        """Why it computes in that; None before it is loaded."""
+        return self._loaded[0].reason if self._loaded else None
 
     def load(self) -> tuple[Session, Any]:
         """The session and the tokenizer.
@@ -103,13 +115,15 @@ class GraphModel(ABC):
             tokenizer = tokenizers.Tokenizer.from_file(str(weights.tokenizer))
             tokenizer.no_padding()
             tokenizer.enable_truncation(self.max_tokens)
-            return self._session(weights, tokenizer), tokenizer
+            session = self._session(weights, tokenizer)
         except RetrievalError:
             raise
         except Exception as error:  # the libraries raise bare subclasses of Exception, and MemoryError
             raise RetrievalError(
                 f"{self.name} cannot be loaded from {weights.folder}: {type(error).__name__}: {error}"
             ) from error
+        _LOG.info("%s computes in %s by %s: %s", self.name, session.precision, self.backend, session.reason)
+        return session, tokenizer
 
     @abstractmethod
     def _session(self, weights: Weights, tokenizer: Any) -> Session: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from logging import getLogger
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -22,9 +21,9 @@ from voicevault_retrievers.dense.weights import Weights
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require
 
-_LOG = getLogger(__name__)
-
 Precision: TypeAlias = Literal["auto", "f32", "bf16", "int8"]
+
+ASKED = "it was asked for"
 
 INT8_GROUP = 128
 """Activations that share a scale at int8: the widths of known models are its multiples; half the error of 384."""
@@ -77,8 +76,8 @@ class OpenVinoModel(GraphModel):
         if self.precision == "bf16" and not native:
             raise ConfigError(f"this CPU does not compute bf16; {self.name} runs here at precision 'auto' or 'f32'")
         if self.precision == "int8":
-            return self._compiled(core, graph, "int8", "bf16" if native else "f32", INT8_GROUP)
-        return self._compiled(core, graph, self.precision, self.precision)
+            return self._compiled(core, graph, "int8", "bf16" if native else "f32", ASKED, INT8_GROUP)
+        return self._compiled(core, graph, self.precision, self.precision, ASKED)
 
     def _read(self, core: Any, weights: Weights) -> Any:
         source: str | bytes = str(weights.model)
@@ -97,19 +96,16 @@ class OpenVinoModel(GraphModel):
         return graph
 
     def _chosen(self, core: Any, graph: Any, tokenizer: Any, native: bool) -> Session:
-        exact = self._compiled(core, graph, "f32", "f32")
+        exact = self._compiled(core, graph, "f32", "f32", "this processor has no bf16")
         if not native:
-            _LOG.info("%s computes in f32: this CPU has no bf16", self.name)
             return exact
-        rounded = self._compiled(core, graph, "bf16", "bf16")
+        rounded = self._compiled(core, graph, "bf16", "bf16", "this processor computes it, and it agrees with f32")
         feed = feed_of(tokenizer.encode_batch(list(CHECKED)))
         if agree(self._computed(rounded, feed), self._computed(exact, feed), feed["attention_mask"]):
-            _LOG.info("%s computes in bf16", self.name)
             return rounded
-        _LOG.info("%s computes in f32: bf16 is too far from it", self.name)
-        return exact
+        return exact._replace(reason="bf16 is too far from it")
 
-    def _compiled(self, core: Any, graph: Any, precision: str, hint: str, group: int = 0) -> Session:
+    def _compiled(self, core: Any, graph: Any, precision: str, hint: str, reason: str, group: int = 0) -> Session:
         options = {
             "INFERENCE_PRECISION_HINT": hint,
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": group,
@@ -122,7 +118,7 @@ class OpenVinoModel(GraphModel):
             return cast(Floats, compiled.create_infer_request().infer(feed)[0])
 
         inputs = frozenset(port.any_name for port in compiled.inputs)
-        return Session(inputs, compute, self.batch_size, precision)
+        return Session(inputs, compute, self.batch_size, precision, reason)
 
 
 def agree(found: Floats, exact: Floats, mask: Ints) -> bool:

@@ -56,6 +56,16 @@ class GraphScorer:
     def name(self) -> str:
         return self.model
 
+    @property
+    def precision_used(self) -> str | None:
+        """What scores are computed in; None before the model is loaded."""
+        return self._runner.precision_used
+
+    @property
+    def precision_reason(self) -> str | None:
+        """Why; None before the model is loaded."""
+        return self._runner.precision_reason
+
     def load(self) -> None:
         """Load the model now rather than with the first score."""
         with _available(self.model):
@@ -110,11 +120,6 @@ class OpenVinoScorer(GraphScorer):
         super().__init__(model, max_tokens, batch_size)
         self.precision = precision
         self._runner = OpenVinoModel(self.model, max_tokens, batch_size, precision)
-
-    @property
-    def precision_used(self) -> str | None:
-        """What scores are computed in; None before the model is loaded."""
-        return self._runner.precision_used
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, precision={self.precision!r})"

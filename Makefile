@@ -5,11 +5,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 INTERPRETERS ?= 3.10 3.11 3.12 3.13
 DATA ?= ../shared/data
 WORKERS ?= 2
+ORDER := $(if $(SEED),--randomly-seed=$(SEED))
 
 export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
 
-.PHONY: help install install-demo demo browser test check format matrix frameworks wheel bench soak docs clean
+.PHONY: help install install-demo demo browser test test-fast test-nightly processors check format matrix frameworks \
+	wheel bench soak docs clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,8 +35,20 @@ install: $(VENV)/.dev  ## set up everything, the tools included
 demo: install-demo  ## index the sample documents, answer questions, measure
 	$(BIN)/voicevault demo
 
-test: install  ## run the tests, in two processes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+test: install  ## run the tests, in two processes and an order drawn anew; SEED=n repeats one
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER)
+
+test-fast: install  ## run the tests that start no program, server or browser and run no model
+	TESTS_FAST=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER) \
+		-m 'not (browser or program or server or weights)'
+
+test-nightly: install  ## run the property tests with 25 times as many examples
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/properties tests/oracles \
+		tests/engines tests/unit/test_searches.py tests/unit/test_int8.py tests/unit/test_display_html.py
+
+processors: install  ## run the tests that compute with models' weights as other processors would
+	command -v qemu-x86_64 || { apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user; }
+	$(BIN)/python -m tests.processors
 
 browser:  ## install Chromium from Debian, which the tests of the inspector's page drive; without it they are skipped
 	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

@@ -1,18 +1,68 @@
-"""No test depends on how fast the machine is; a CI run draws the same examples each time."""
+"""No test depends on how fast the machine is, on other tests or on their order; a CI run draws the same examples."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
-)
-settings.load_profile("tests")
+for _profile, _examples in (("tests", 40), ("nightly", 1000)):
+    settings.register_profile(
+        _profile,
+        deadline=None,
+        max_examples=_examples,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize="CI" in os.environ,
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 # Tests of Ctrl-C start programs, which would ignore it as well where this process was started in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SLOW = {"browser": "browser", "engines": "server", "docs": "program", "end_to_end": "program", "packaging": "program"}
+"""What the tests of a folder start."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the folders that start something."""
+    for item in items:
+        folder = item.path.relative_to(item.config.rootpath).parts[1]
+        if folder in SLOW:
+            item.add_marker(SLOW[folder])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fast() -> Iterator[None]:
+    """With TESTS_FAST, what has no marker starts no program, server or browser and runs no model."""
+    if "TESTS_FAST" not in os.environ:
+        yield
+        return
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("this test starts a program or runs a model: mark it `program`, `server` or `weights`")
+
+    from voicevault_retrievers.dense.graph_model import GraphModel
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", refuse)
+        patch.setattr(subprocess.Popen, "__del__", lambda _: None)
+        patch.setattr(GraphModel, "_computed", refuse)
+        yield
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say in one line what was skipped, for want of what."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    said = "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
+    terminalreporter.write_line(f"Skipped: {said or 'nothing'}")

@@ -7,10 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 from numpy.typing import NDArray
 
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.types import ChannelKind, Chunk, Query, Variant
+
+
+def examples(share: float) -> settings:
+    """As many examples as this part of the profile's; HYPOTHESIS_PROFILE=nightly draws 25 times as many."""
+    return settings(max_examples=max(1, round(share * settings.default.max_examples)))
 
 
 class HashEmbedder:

@@ -37,7 +37,7 @@ CPU_SECONDS = 7200.0
 STARTING = 8.0
 """CPU seconds to start pytest and collect."""
 
-SWITCH = '''
+SWITCH = """
 import os
 ACTIVE = int(os.environ.get("MUTANT", "-1"))
 SEEN = set()
@@ -51,15 +51,15 @@ def on(number):
             with open(os.path.join(FOLDER, str(os.getpid())), "a") as notes:
                 notes.write(f"{number}\\t{test}\\n")
     return number == ACTIVE
-'''
+"""
 
-REPORTING = '''
+REPORTING = """
 
 def pytest_runtest_logreport(report):
     if "PYTEST_XDIST_WORKER" in os.environ and "MUTANT_HITS" in os.environ:
         with open(os.path.join(os.environ["MUTANT_HITS"], f"reports-{os.getpid()}"), "a") as notes:
             notes.write(f"{report.outcome}\\t{report.duration}\\t{report.nodeid}\\n")
-'''
+"""
 
 OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -108,7 +108,7 @@ class Places(ast.NodeVisitor):
         self.found: list[tuple[ast.expr, bool]] = []
         self.compiled: list[bool] = []
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         if node.name == "__repr__":
             return
         self.compiled.append(any(ast.unparse(one) == "compiled" for one in node.decorator_list))
@@ -118,11 +118,11 @@ class Places(ast.NodeVisitor):
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:  # noqa: N802
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Messages are left alone."""
 
     def visit_match_case(self, node: ast.match_case) -> None:
@@ -256,15 +256,15 @@ def pytest(tree: Path, options: Sequence[str], timeout: float | None = None, **v
     """Run pytest in the copy; its exit status, None where its time ran out."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "CI": "true", **variables}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    with (tree.parent / f"log-{variables.get('MUTANT', 'cover')}").open("wb") as log:
-        with subprocess.Popen(
-            command, cwd=tree, env=environment, stdout=log, stderr=log, start_new_session=True
-        ) as process:
-            try:
-                return process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                return None
+    with (
+        (tree.parent / f"log-{variables.get('MUTANT', 'cover')}").open("wb") as log,
+        subprocess.Popen(command, cwd=tree, env=environment, stdout=log, stderr=log, start_new_session=True) as process,
+    ):
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            return None
 
 
 def run(folder: Path) -> None:
@@ -315,7 +315,9 @@ def table(folder: Path) -> None:
     ends = json.loads((folder / "ends.json").read_text())
     for one in ends:
         change = f"`{one['old'][:50]}` to `{one['new'][:50]}`"
-        sys.stdout.write(f"| {one['number']} | {one['file']}:{one['line']} | {change} | {one['reached']} | {one['end']} |\n")
+        sys.stdout.write(
+            f"| {one['number']} | {one['file']}:{one['line']} | {change} | {one['reached']} | {one['end']} |\n"
+        )
     killed = sum(one["end"].startswith("killed") for one in ends)
     sys.stdout.write(f"\n{killed} of {len(ends)} killed, {sum(one['seconds'] for one in ends) / 3600:.2f} hours\n")
 

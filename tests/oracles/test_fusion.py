@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import ListChannel
+from tests.helpers import ListChannel, examples
 from voicevault_retrievers.evaluation import ndcg, recall
 from voicevault_retrievers.fusion import ISR, RRF, Borda, CombMNZ, DistributionBased, Method, WeightedSum, fuse
 
@@ -35,7 +35,7 @@ lists = st.builds(
     some_scores,
 )
 runs = st.lists(lists, min_size=2, max_size=4)
-cases = settings(deadline=None, max_examples=30)
+cases = examples(0.5)
 
 
 def ours(entries: Sequence[Entries], method: Method, weights: Sequence[float] = ()) -> dict[str, float | None]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder, ListChannel
@@ -35,10 +36,10 @@ from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Result, Variant
 
-QUERIES = 2500
+ROUNDS, PRINCIPALS = 10, 5
+QUERIES = ROUNDS * PRINCIPALS * (settings.default.max_examples // 2)
 """In each of the four worlds."""
 
-ROUNDS, PRINCIPALS = 10, 5
 GROUPS = ("red", "blue", "green", "gold")
 WORDS = (
     "pump pumps valve turbine oil ERR_2043 hot reset running the of a not idle seal 泵站 电池维护 Prüfung größe Pumpe "

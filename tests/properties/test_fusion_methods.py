@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import ListChannel
+from tests.helpers import ListChannel, examples
 from tests.properties.strategies import found
 from voicevault_retrievers.fusion import (
     METHODS,
@@ -36,7 +36,7 @@ NORMALISED: list[Method] = [
 VARIANTS: list[Method] = [
     WeightedSum("none"), *NORMALISED[1:3], Convex(None), Convex(0.0), Convex(exact=False),
 ]  # fmt: skip
-SOME = settings(max_examples=30)
+SOME = examples(0.5)
 EACH = pytest.mark.parametrize("method", [*(method_named(name, {}) for name in METHODS), *VARIANTS], ids=repr)
 
 lists = st.lists(found, min_size=1, max_size=4)
@@ -162,7 +162,7 @@ def test_6_scores_of_any_size_are_fused(method: Method, scores: list[float]) -> 
 
 
 @EACH
-@settings(max_examples=10)
+@examples(0.25)
 @given(entries=lists, given_weights=weights, k=ks)
 def test_8_sync_equals_async(method: Method, entries: list[Entries], given_weights: list[float], k: int) -> None:
     channel = fused(entries, method, given_weights)

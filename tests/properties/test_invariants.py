@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import HashEmbedder, ListChannel
+from tests.helpers import HashEmbedder, ListChannel, examples
 from tests.properties.strategies import chunk_lists, found, queries
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
@@ -176,7 +176,7 @@ def test_6_hits_without_scores_are_ranked_and_fused(
 
 
 @EACH
-@settings(max_examples=25)
+@examples(0.25)
 @given(chunks=chunk_lists, query=queries, k=ks)
 def test_8_sync_equals_async(make: Make, chunks: list[Chunk], query: str, k: int) -> None:
     channel = make(chunks)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import HashEmbedder
+from tests.helpers import HashEmbedder, examples
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.filters import compile_filter
@@ -89,7 +89,7 @@ class Model:
         self.sources = {name: source for name, source in self.sources.items() if name not in lost}
 
 
-@settings(max_examples=80, deadline=None)
+@examples(0.8)
 @given(operations, st.sampled_from(("lucene", "okapi")), st.sampled_from((2, 8)), st.sampled_from((0, 1000)))
 def test_a_knowledge_base_is_what_it_holds(steps: list[tuple[str, Any]], formula: str, tier: int, at_once: int) -> None:
     model = Model()

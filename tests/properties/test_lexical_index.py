@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import examples
 from voicevault_retrievers.compiled import installed
 from voicevault_retrievers.lexical import LexicalIndex, tiers
 from voicevault_retrievers.lexical.formulas import FORMULAS, Formula
@@ -60,7 +61,7 @@ def answers(index: LexicalIndex, formula: Formula) -> list[object]:
 
 
 @pytest.mark.parametrize("known_texts", [True, False])
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(steps=operations, formula=formulas, backend=st.sampled_from(BACKENDS), tier=st.sampled_from([2, 8]))
 def test_a_history_scores_as_what_it_leaves(
     known_texts: bool, steps: list[tuple[str, list[Chunk] | list[str]]], formula: Formula, backend: str, tier: int

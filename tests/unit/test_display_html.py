@@ -10,11 +10,11 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import voicevault_retrievers
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, ListChannel, examples
 from voicevault_retrievers import explanation
 from voicevault_retrievers.display import COLOURS, Explanation, explain, explain_result, explanation_html, result_html
 from voicevault_retrievers.display.html import MOST_HITS, MOST_TEXT
@@ -129,7 +129,7 @@ def test_a_search_with_such_names_stays_text_too(text: str) -> None:
     assert f"ValueError: {text}" in page.text
 
 
-@settings(max_examples=50)
+@examples(0.5)
 @given(st.text(max_size=30))
 def test_any_text_stays_text(text: str) -> None:
     page = read(result_html(hostile(text or "x")))

@@ -10,10 +10,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.helpers import examples
 from voicevault_retrievers.compiled import installed
 from voicevault_retrievers.dense import Codes, ExactVectors, VectorPart, gate, int8, quantise, rescoring
 from voicevault_retrievers.errors import ConfigError
@@ -73,7 +74,7 @@ def agree(matrix: Matrix, vector: Matrix, k: int, selection: Selection | None = 
             assert plain(part.nearest(vector, k, selection)) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(st.data())
 def test_finds_what_comparing_every_row_finds(data: st.DataObject) -> None:
     """Few different rows, also zeros, copied, so that there are many ties, or shaken, so that many are near."""

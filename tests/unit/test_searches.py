@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.helpers import examples
 from voicevault_retrievers.compiled import installed
 from voicevault_retrievers.lexical import native, vectorised
 from voicevault_retrievers.lexical.building import build
@@ -69,7 +70,7 @@ formulas = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(4)
 @given(documents, st.integers(1, 40), st.integers(-1, 60), formulas, st.data())
 def test_finds_what_scoring_every_match_finds(
     some: list[list[str]], copies: int, k: int, formula: Formula, data: st.DataObject

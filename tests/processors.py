@@ -1,0 +1,84 @@
+"""The tests that compute with models' weights, as they run on other processors: `make processors`.
+
+    python -m tests.processors
+
+Three ways to be another processor. Libraries that choose their instructions by a variable are told to use AVX2 alone.
+onnxruntime asks the processor itself, so qemu-user runs the interpreter as a Haswell, ten to thirty times slower,
+whose 8-bit products saturate (AVX2 without VNNI); torch and OpenVINO, minutes under emulation, are left out there.
+Debian's qemu knows no AVX-512: its Cascadelake is one that hides it. What this processor has is what runs first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+AVX2: Mapping[str, str] = {
+    "ATEN_CPU_CAPABILITY": "avx2",  # torch
+    "DNNL_MAX_CPU_ISA": "AVX2",  # oneDNN in torch
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+fma,+popcnt,+sse4.2",
+    "NUMBA_CPU_NAME": "haswell",
+    "OPENBLAS_CORETYPE": "Haswell",
+}
+EMULATED = (
+    "tests/unit/test_cross_encoder.py",
+    "tests/unit/test_embedders.py",
+    "tests/unit/test_int8.py",
+    "tests/unit/test_searches.py",
+)
+"""Files whose tests compute with weights through onnxruntime, or with kernels of this package, in one process."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A way to run the tests."""
+
+    name: str
+    tests: Sequence[str]
+    runner: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+PROCESSORS = (
+    Processor("this one", ("-m", "weights", "tests")),
+    Processor("AVX2, by the libraries' own settings", ("-m", "weights", "tests"), variables=AVX2),
+    *(
+        Processor(f"{name}, emulated", ("-m", "not torch", *EMULATED), ("qemu-x86_64", "-cpu", name))
+        for name in ("Haswell", "Cascadelake-Server")
+    ),
+)
+
+
+def main() -> None:
+    """Run each, print its result; the exit status is 1 where one fails or cannot be run."""
+    results = [result(processor) for processor in PROCESSORS]
+    sys.stdout.writelines(
+        f"{processor.name}: {said}\n" for processor, (_, said) in zip(PROCESSORS, results, strict=True)
+    )
+    sys.exit(any(failed for failed, _ in results))
+
+
+def result(processor: Processor) -> tuple[bool, str]:
+    """Whether it failed, and what is to be said."""
+    if processor.runner and shutil.which(processor.runner[0]) is None:
+        return True, f"{processor.runner[0]} is not here: apt-get install qemu-user"
+    began = time.monotonic()
+    command = [*processor.runner, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *processor.tests]
+    environment = {**os.environ, **processor.variables, "VOICEVAULT_RUNNER": " ".join(processor.runner)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    lines = re.findall(r"^.*(?: passed| failed| error).* in .*$", done.stdout, re.MULTILINE)
+    if done.returncode:
+        sys.stdout.write(done.stdout[-6000:] + done.stderr[-2000:])
+    return done.returncode != 0, f"{lines[-1] if lines else 'no result'} ({time.monotonic() - began:.0f} s)"
+
+
+if __name__ == "__main__":
+    main()

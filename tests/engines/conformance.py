@@ -11,9 +11,12 @@ from tests.engines import awkward
 from tests.engines.engines import SYSTEMS
 from voicevault_retrievers.testing import EngineConformance
 from voicevault_retrievers.testing.clients import Connect
+from voicevault_retrievers.testing.suite import Suite
 
 
-class Conformance(EngineConformance):
+class Started(Suite):
+    """An engine to derive from beside some parts of the suite."""
+
     system: ClassVar[str]
     given: ClassVar[dict[str, Any]] = {}
     """Options of the engine."""
@@ -27,3 +30,7 @@ class Conformance(EngineConformance):
         SYSTEMS[cls.system].skip()
         with SYSTEMS[cls.system].opened(tmp_path_factory.mktemp(cls.system)) as opened:
             yield lambda name, **options: opened(name, **{**cls.given, **options})
+
+
+class Conformance(Started, EngineConformance):
+    """The whole suite."""

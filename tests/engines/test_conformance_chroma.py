@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from tests.engines.conformance import Conformance
+from tests.engines.conformance import Conformance, Started
+from voicevault_retrievers.testing.others import Others
+from voicevault_retrievers.testing.recipes import Recipes
+from voicevault_retrievers.testing.together import Together
+from voicevault_retrievers.testing.writing import Writing
 
 
 class TestChroma(Conformance):
     system = "chroma"
-    both_ways = False
+    ways = ("sync",)
 
 
-class TestChromaHTTP(Conformance):
+class TestChromaHTTP(Started, Recipes, Writing, Others, Together):
+    """What goes over the network, and what many clients do: a server searches as `TestChroma` does."""
+
     system = "chroma-http"
+    ways = ("sync",)
+
+
+class TestChromaOnAnEventLoop(Started, Writing, Together):
+    """Every kind of request by the client of event loops, which sends what the other sends."""
+
+    system = "chroma-http"
+    ways = ("async",)

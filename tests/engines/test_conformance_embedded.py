@@ -7,4 +7,5 @@ from tests.engines.conformance import Conformance
 
 class TestEmbedded(Conformance):
     system = "embedded"
+    ways = ("sync",)
     alone = True  # it writes under a lock that it keeps until it is closed

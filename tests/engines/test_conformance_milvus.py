@@ -9,6 +9,6 @@ from tests.engines.conformance import Conformance
 
 class TestMilvus(Conformance):
     system = "milvus"
-    both_ways = False
+    ways = ("sync",)
     threads_ending = 4  # those of the server that Milvus Lite starts in this process
     other_options: ClassVar[dict[str, Any]] = {"index": "HNSW"}

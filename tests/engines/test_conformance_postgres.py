@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tests.engines.conformance import Conformance
+from tests.engines.conformance import Conformance, Started
+from voicevault_retrievers.testing.filtering import Filters
+from voicevault_retrievers.testing.others import Others
+from voicevault_retrievers.testing.together import Together
+from voicevault_retrievers.testing.vector_search import Vectors
+from voicevault_retrievers.testing.writing import Writing
 
 
 class TestPostgres(Conformance):
     system = "postgres"
+    ways = ("sync",)
     other_options: ClassVar[dict[str, Any]] = {"half": True}
 
 
-class TestPostgresIndexed(Conformance):
+class TestPostgresOnAnEventLoop(Started, Writing, Others, Together):
+    """Every kind of statement and transaction by the connections of event loops."""
+
+    system = "postgres"
+    ways = ("async",)
+
+
+class TestPostgresIndexed(Started, Writing, Vectors, Filters, Others, Together):
     """With an approximate index of vectors from the first chunk on, which may miss one of many equal ones."""
 
     system = "postgres"
-    both_ways = False
+    ways = ("sync",)
     ties_at_k = False
     given: ClassVar[dict[str, Any]] = {"index_from": 1}

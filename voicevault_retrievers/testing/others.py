@@ -16,7 +16,7 @@ from voicevault_retrievers.errors import IncompatibleIndexError, RetrievalError
 from voicevault_retrievers.testing.clients import Client, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of
 from voicevault_retrievers.testing.expect import alike, equal, held, that
-from voicevault_retrievers.testing.suite import AUTO, EXACT, Suite
+from voicevault_retrievers.testing.suite import AUTO, EXACT, Suite, applies_where
 from voicevault_retrievers.testing.together import simultaneously
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk, Query, Ranking
@@ -202,9 +202,8 @@ class Others(Suite):
         held({chunk.id: chunk for chunk in client.engine}, expected, client.name)
         self.finds(client, collections, expected, GIVEN)
 
+    @applies_where(lambda suite: not suite.alone)
     def test_two_clients_create_it_at_once(self, collections: Collections) -> None:
-        if self.alone:
-            pytest.skip("one client at a time has a collection open")
         parts = [CHUNKS, OTHERS]
         base = collections.base([*CHUNKS, *OTHERS], **GIVEN)
         for _ in range(ROUNDS):

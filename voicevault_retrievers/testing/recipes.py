@@ -11,7 +11,7 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.testing.clients import Client, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of
 from voicevault_retrievers.testing.expect import equal, held, refused, that
-from voicevault_retrievers.testing.suite import AUTO, Suite
+from voicevault_retrievers.testing.suite import AUTO, Suite, applies_where
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Query
 
@@ -85,9 +85,8 @@ class Recipes(Suite):
         with pytest.raises(IncompatibleIndexError):
             collections.again(first, embedder=WordEmbedder()).count()
 
+    @applies_where(lambda suite: suite.other_options)
     def test_other_options_are_refused(self, collections: Collections) -> None:
-        if not self.other_options:
-            pytest.skip("the engine states no options that a collection keeps")
         first = collections(analyzer=AUTO, embedder=WordEmbedder())
         first.upsert(chunks_of("en", 5))
         for name, value in self.other_options.items():
@@ -95,9 +94,8 @@ class Recipes(Suite):
             with pytest.raises(ConfigError, match=name):
                 first.count()
 
+    @applies_where(lambda suite: suite.other_options)
     def test_options_are_kept(self, collections: Collections) -> None:
-        if not self.other_options:
-            pytest.skip("the engine states no options that a collection keeps")
         for name, value in self.other_options.items():
             made = collections(analyzer=AUTO, embedder=WordEmbedder(), **{name: value})
             made.upsert(chunks_of("en", 30))

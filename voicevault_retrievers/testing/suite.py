@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pytest
 
@@ -19,6 +19,21 @@ EXACT = 1e-9
 COSINE = 1e-5
 FLOAT = 1e-6
 """What sums of float32 may differ by from one time to the next."""
+
+
+_APPLIES = "applies"
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def applies_where(applies: Callable[[type[Any]], object]) -> Callable[[Test], Test]:
+    """Decorates a test that only classes have of which this is true."""
+
+    def decorated(test: Test) -> Test:
+        setattr(test, _APPLIES, applies)
+        return test
+
+    return decorated
 
 
 class Filled(NamedTuple):
@@ -47,18 +62,35 @@ class Suite:
     threads_ending: ClassVar[int] = 1
     """How many threads of an engine's own client may still be ending when `close` returns."""
 
-    both_ways: ClassVar[bool] = True
-    """Whether each test is made async too. Else `test_sync_equals_async` alone compares the two: for an engine that
-    event loops have asked in threads, or that is tested both ways with other options."""
+    ways: ClassVar[Sequence[str]] = ("sync", "async")
+    """How tests call the engine. With "sync" alone, `test_sync_equals_async` still compares the two: for an engine that
+    event loops have asked in threads, or that another class tests async."""
 
     other_options: ClassVar[Mapping[str, Any]] = {}
-    """Options that a collection keeps, with values that are not the defaults: another client cannot change them."""
+    """Options that a collection keeps, with values that are not the defaults: another client cannot change them.
+
+    Their tests are left out where there are none.
+    """
 
     values: ClassVar[Sequence[Any]] = VALUES
     """Values of metadata that filters are tried on."""
 
     filters: ClassVar[Sequence[Mapping[str, Any]]] = FILTERS
     """The filters that are tried, on `v`, `w` and `page-number`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Leave out the tests that do not apply to what the class says, see `applies_where`."""
+        super().__init_subclass__(**options)
+        for name in dir(cls):
+            test = next((found for base in cls.__mro__ if (found := vars(base).get(name)) is not None), None)
+            applies = getattr(test, _APPLIES, None)
+            if applies is not None and name not in vars(cls):
+                setattr(cls, name, test if applies(cls) else None)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Make a test for each of `ways`."""
+        if "way" in metafunc.fixturenames:
+            metafunc.parametrize("way", self.ways, indirect=True)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -74,11 +106,9 @@ class Suite:
         yield loop
         ended(loop)
 
-    @pytest.fixture(params=["sync", "async"])
+    @pytest.fixture
     def way(self, request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop | None:
         """None for the synchronous methods."""
-        if request.param == "async" and not self.both_ways:
-            pytest.skip("tested one way: see `both_ways`")
         return loop if request.param == "async" else None
 
     @pytest.fixture

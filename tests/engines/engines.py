@@ -166,11 +166,16 @@ class PostgresServer(Server):
         return subprocess.run(asked, capture_output=True).returncode == 0
 
 
+def temporary(prefix: str) -> Path:
+    """A new folder, not below pytest's own, which only its owner may enter."""
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
+
+
 @contextmanager
 def running(kind: Callable[[Path], S]) -> Iterator[S]:
     """A server in a temporary folder, which `kind` makes; nothing of it is left, not where it does not start either."""
     pytest.importorskip("psutil")  # which ends it with all that it started
-    folder = Path(tempfile.mkdtemp(prefix="engine"))  # not below pytest's own, which only its owner may enter
+    folder = temporary("engine")
     try:
         server = kind(folder)
         try:

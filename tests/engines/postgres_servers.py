@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ class PostgresServer(engines.PostgresServer):
     """`engines.PostgresServer` in a folder of its own, started when it is made."""
 
     def __init__(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="pg"))
+        folder = engines.temporary("pg")
         try:
             super().__init__(folder, password=PASSWORD)
             self.start()

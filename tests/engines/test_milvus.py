@@ -34,6 +34,8 @@ from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.keyword_search import Keywords as KeywordSearch
+from voicevault_retrievers.testing.suite import Suite
+from voicevault_retrievers.testing.together import Together
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk, Query
 
@@ -94,8 +96,8 @@ def served(port: int, name: str, **options: Any) -> AsServer:
     return AsServer(name, place=Place(f"http://127.0.0.1:{port}"), **options)
 
 
-class TestAsAServer(KeywordSearch, Filters):
-    """Where Milvus counts, and a sparse index says what may be among the best."""
+class Served(Suite):
+    """Collections of a server."""
 
     values = awkward.VALUES
     filters = awkward.FILTERS
@@ -104,6 +106,18 @@ class TestAsAServer(KeywordSearch, Filters):
     @classmethod
     def connect(cls, port: int) -> Connect:
         return lambda name, **options: served(port, name, **options)
+
+
+class TestAsAServer(Served, KeywordSearch, Filters):
+    """Where Milvus counts, and a sparse index says what may be among the best."""
+
+    ways = ("sync",)
+
+
+class TestAsAServerOnAnEventLoop(Served, Together):
+    """The client of event loops, beside the other and many times at once."""
+
+    ways = ("async",)
 
 
 @pytest.fixture

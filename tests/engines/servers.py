@@ -1,13 +1,18 @@
-"""Servers that tests start for themselves and only use, by their addresses."""
+"""Servers that tests start for themselves and only use, by their addresses; and what they answer in the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from tests.engines.engines import ChromaServer, PostgresServer, running
+from tests.engines.engines import PATIENCE, ChromaServer, PostgresServer, running
+from voicevault_retrievers.errors import SearchError
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -22,3 +27,14 @@ def postgres_server() -> Iterator[str]:
     """PostgreSQL with pgvector; gives its address for SQLAlchemy."""
     with running(PostgresServer) as server:
         yield server.database().replace("postgresql:", "postgresql+psycopg:")
+
+
+def in_time(call: Callable[[], T], good: Callable[[T], object] = lambda result: True) -> T:
+    """What a call gives in the end: a client may need some tries to connect anew, or within a timeout that is short."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        with suppress(SearchError):
+            result = call()
+            if good(result):
+                return result
+    return call()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.engines.engines import SYSTEMS, Server, running
+from tests.engines.servers import in_time
 from voicevault_retrievers.engines import writing
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.postgres import connections
@@ -29,9 +30,6 @@ from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, mixed
 from voicevault_retrievers.testing.expect import alike, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT
 from voicevault_retrievers.types import Chunk, Ranking
-
-PATIENCE = 60.0
-"""Seconds that a client may need to connect anew."""
 
 TIMEOUT = 0.5
 """Seconds that a client waits for a server that hangs."""
@@ -351,17 +349,6 @@ FAULTS = [
     pytest.param(swallow, SLOW, id="black-hole"),
     pytest.param(hold_back, SLOW, id="delay"),
 ]
-
-
-def in_time(call: Callable[[], Any], good: Callable[[Any], bool] = lambda result: True) -> Any:
-    """What a call gives in the end: a client may need some tries to connect anew, or within `TIMEOUT`."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        with suppress(SearchError):
-            result = call()
-            if good(result):
-                return result
-    return call()
 
 
 @pytest.mark.parametrize(("fault", "errors"), FAULTS)

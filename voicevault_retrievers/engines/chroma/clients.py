@@ -114,11 +114,15 @@ class HttpChroma:
             await client.aclose()
 
     def _prepare(self) -> None:
-        """Load the client's modules and the certificates, once: an event loop is not to wait for that."""
+        """Load the client's modules and the certificates, once: an event loop is not to wait for that.
+
+        Without TLS there is nothing to verify, and the certificates would take most of the time of a first request.
+        """
         with self._preparing:
             if self._verify is None:
                 require("httpcore", extra="chroma")  # which httpx loads when a client is made
-                self._verify = require("httpx", extra="chroma").create_ssl_context()
+                httpx = require("httpx", extra="chroma")
+                self._verify = httpx.create_ssl_context() if self.url.startswith("https:") else False
 
     def _line(self, ask: Ask) -> tuple[str, str]:
         """The method and the address of a request."""

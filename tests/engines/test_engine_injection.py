@@ -102,6 +102,10 @@ def hostile_chunks() -> list[Chunk]:
     return made
 
 
+SEARCHED = pytest.mark.parametrize("connect", [name for name in SYSTEMS if name != "chroma-http"], indirect=True)
+"""A server of Chroma searches as Chroma does in this process: what matters there is what goes over the network."""
+
+
 @pytest.fixture(scope="module", params=list(SYSTEMS))
 def connect(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect]:
     system = SYSTEMS[request.param]
@@ -160,12 +164,14 @@ def markers(places: Iterable[int]) -> str:
     return " ".join(marker(at) for at in places)
 
 
+@SEARCHED
 def test_each_is_found_by_its_words(struck: Struck) -> None:
     for group in groups():
         found = struck.client.bm25(markers(group), len(HOSTILE)).ids
         equal(sorted(found), sorted(struck.chunks[at].id for at in group), f"found by the markers of {group}")
 
 
+@SEARCHED
 def test_a_hostile_query_is_a_query(struck: Struck) -> None:
     """Each on one channel; by words beside its marker, which is found whatever the rest is read as."""
     for at, text in enumerate(HOSTILE):
@@ -194,6 +200,7 @@ FILTERS: dict[str, Callable[[int], dict[str, Any]]] = {
 """What the chunk of a hostile text passes alone."""
 
 
+@SEARCHED
 @pytest.mark.parametrize("form", FILTERS)
 def test_each_is_found_by_a_filter_on_value_and_key(struck: Struck, form: str) -> None:
     """Each filter among some others of its form: what passes is asked for beside what does not, on both channels."""
@@ -215,6 +222,7 @@ def test_some_are_found_by_a_filter_alone(struck: Struck, form: str) -> None:
         equal(struck.client.bm25(query, 5).ids, (struck.chunks[at].id,), f"found by {query.where!r:.300}")
 
 
+@SEARCHED
 def test_a_hostile_filter_passes_nothing_else(struck: Struck) -> None:
     for start in range(0, len(HOSTILE), TOGETHER):
         texts = HOSTILE[start : start + TOGETHER]

@@ -21,7 +21,6 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from tests.engines.awkward import FILTERS, UNHELD, VALUES, WHERE, metadata, passing
 from tests.engines.servers import chroma_server, postgres_server
-from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, RetrieverChannel, VectorStoreChannel
 from voicevault_retrievers.types import Query, Ranking
@@ -144,6 +143,8 @@ def _maker(kind: str, request: pytest.FixtureRequest, folders: pytest.TempPathFa
             client = chromadb.PersistentClient(str(folders.mktemp("chroma")), **options)
         else:
             client = chromadb.HttpClient("127.0.0.1", request.getfixturevalue("chroma_port"), **options)
+            for server in (client._server, client._admin_client._server):
+                cleaning.callback(server._session.close)  # which closing the client does not do
         return partial(chroma, client)
     if kind in ("faiss", "qdrant"):
         return {"faiss": faiss, "qdrant": qdrant}[kind]
@@ -178,15 +179,17 @@ def filled(kind: str, make: Maker) -> VectorStore:
     return store
 
 
-def held(channel: Channel) -> Ranking:
-    """All that a channel's store holds, in its order."""
-    return channel.search(QUESTION, len(VALUES) + 10)
+@pytest.fixture(scope="module")
+def every(filled: VectorStore) -> Ranking:
+    """All that the store holds, in its order."""
+    return VectorStoreChannel(filled).search(QUESTION, len(VALUES) + 10)
 
 
 @pytest.mark.parametrize("where", FILTERS, ids=lambda where: str(where)[:60])
-async def test_a_filter_means_what_it_means_everywhere(filled: VectorStore, where: dict[str, Any]) -> None:
+async def test_a_filter_means_what_it_means_everywhere(
+    filled: VectorStore, every: Ranking, where: dict[str, Any]
+) -> None:
     channel = VectorStoreChannel(filled)
-    every = held(channel)
     expected = passing(every, where)
     for k in (2, len(every)):
         query = Query(QUESTION, where=where, require={"gone": {"$exists": False}})
@@ -198,9 +201,8 @@ async def test_a_filter_means_what_it_means_everywhere(filled: VectorStore, wher
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(where=WHERE)
-def test_so_does_any_other_filter(filled: VectorStore, where: dict[str, Any]) -> None:
+def test_so_does_any_other_filter(filled: VectorStore, every: Ranking, where: dict[str, Any]) -> None:
     channel = VectorStoreChannel(filled)
-    every = held(channel)
     assert channel.search(Query(QUESTION, where=where), len(every)).ids == passing(every, where)
 
 

@@ -42,9 +42,10 @@ def filled(kind: str, make: Maker) -> VectorStoreIndex:
     return indexed(make(), awkward(kind))
 
 
-def held(index: VectorStoreIndex) -> Ranking:
-    """All that an index holds, in the order of its store."""
-    return VectorStoreChannel(index).search(QUESTION, len(VALUES) + 10)
+@pytest.fixture(scope="module")
+def every(filled: VectorStoreIndex) -> Ranking:
+    """All that the index holds, in the order of its store."""
+    return VectorStoreChannel(filled).search(QUESTION, len(VALUES) + 10)
 
 
 # Filters
@@ -62,8 +63,9 @@ MORE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("where", [*FILTERS, *MORE], ids=lambda where: str(where)[:60])
-async def test_a_filter_means_what_it_means_everywhere(filled: VectorStoreIndex, where: dict[str, Any]) -> None:
-    every = held(filled)
+async def test_a_filter_means_what_it_means_everywhere(
+    filled: VectorStoreIndex, every: Ranking, where: dict[str, Any]
+) -> None:
     assert len(every) == len(filled.docstore.docs or every)
     expected = passing(every, where)
     for k in (2, len(every)):
@@ -76,8 +78,7 @@ async def test_a_filter_means_what_it_means_everywhere(filled: VectorStoreIndex,
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(where=WHERE)
-def test_so_does_any_other_filter(filled: VectorStoreIndex, where: dict[str, Any]) -> None:
-    every = held(filled)
+def test_so_does_any_other_filter(filled: VectorStoreIndex, every: Ranking, where: dict[str, Any]) -> None:
     assert VectorStoreChannel(filled).search(Query(QUESTION, where=where), len(every)).ids == passing(every, where)
 
 

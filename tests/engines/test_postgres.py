@@ -88,6 +88,7 @@ ASKED: list[dict[str, Any]] = [
 @pytest.mark.parametrize(("formula", "statistics"), SCORING, ids=str)
 def test_scores_are_a_knowledge_bases(pair: Any, formula: Any, statistics: str) -> None:
     engine, base = pair
+    ids = [c.id for c in grown()]
     for asked in ASKED if formula == Lucene() else ASKED[::2]:
         for text in QUERIES:
             query = Query(text, **asked)
@@ -100,7 +101,6 @@ def test_scores_are_a_knowledge_bases(pair: Any, formula: Any, statistics: str) 
                 assert [(h.chunk.text, h.chunk.metadata) for h in theirs] == [
                     (h.chunk.text, h.chunk.metadata) for h in ours
                 ]
-            ids = [c.id for c in grown()]
             assert engine.bm25(formula=formula, statistics=statistics).scores(query, ids) == pytest.approx(
                 base.bm25(formula=formula, statistics=statistics).scores(query, ids), abs=1e-9, rel=1e-12
             )

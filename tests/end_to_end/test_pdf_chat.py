@@ -31,6 +31,8 @@ from voicevault_retrievers.rerank import WeightedRerank  # noqa: E402 - as above
 from voicevault_retrievers.text import Analyzer  # noqa: E402 - as above
 from voicevault_retrievers.types import Hit, Vote  # noqa: E402 - as above
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 Scored: TypeAlias = list[tuple[str, float | None]]
 Ask: TypeAlias = Callable[[str, dict[str, Any] | None], Scored]
 

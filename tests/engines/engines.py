@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -37,6 +38,7 @@ class Server(ABC):
         self.folder = folder
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._mutex = RLock()
 
     @abstractmethod
     def address(self, port: int, collection: str) -> str:
@@ -53,6 +55,11 @@ class Server(ABC):
     owner: Mapping[str, Any] = {}
 
     def start(self) -> None:
+        """Start it, when whoever else is killing it is done."""
+        with self._mutex:
+            self._start()
+
+    def _start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([*self.command()], stdout=log, stderr=log, **self.owner)
         end = time.monotonic() + PATIENCE
@@ -64,11 +71,17 @@ class Server(ABC):
 
     def kill(self) -> None:
         """End it and all that it started, at once."""
+        with self._mutex:
+            self._kill()
+
+    def _kill(self) -> None:
         if self._process is None:
             return
         psutil = pytest.importorskip("psutil")
         process, self._process = self._process, None
         family = [psutil.Process(process.pid)] if process.poll() is None else []
+        for one in family:
+            one.suspend()  # so that it starts nothing that is not found below
         family += [child for each in family for child in each.children(recursive=True)]
         for one in family:
             if one.is_running():
@@ -159,6 +172,7 @@ class PostgresServer(Server):
 
     def command(self) -> Sequence[str]:
         options = ["-D", self.folder / "data", "-k", self.folder, "-h", "127.0.0.1", "-p", self.port, "-F"]
+        options += ["-c", "dynamic_shared_memory_type=mmap"]  # in its folder: else it is left when the server is killed
         return [str(part) for part in (self.programs / "postgres", *options)]
 
     def ready(self) -> bool:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -31,20 +32,29 @@ def main() -> None:
         place = Path(folder)
         _run([sys.executable, "-m", "build", "--wheel", "--outdir", folder, str(ROOT)], place)
         (wheel,) = place.glob("*.whl")
-        demo = _environment(place / "demo", f"{wheel}[demo]")
-        _run([str(demo / "voicevault"), "demo", "--no-measure", "--root", str(place / "kbs")], place)
-        for program in (PRESET, NO_TORCH):
-            _run([str(demo / "python"), "-c", program], place)
-        everything = _environment(place / "all", f"{wheel}[all]")
-        _run([str(everything / "python"), "-W", "ignore", "-c", MODULES], place)
+        with ThreadPoolExecutor() as pool:
+            for check in [pool.submit(_demo, place, wheel), pool.submit(_all, place, wheel)]:
+                check.result()
     sys.stdout.write("the wheel works: [demo] without torch, [all] with every module\n")
 
 
+def _demo(place: Path, wheel: Path) -> None:
+    demo = _environment(place / "demo", f"{wheel}[demo]")
+    _run([str(demo / "voicevault"), "demo", "--no-measure", "--root", str(place / "kbs")], place)
+    for program in (PRESET, NO_TORCH):
+        _run([str(demo / "python"), "-c", program], place)
+
+
+def _all(place: Path, wheel: Path) -> None:
+    everything = _environment(place / "all", f"{wheel}[all]")
+    _run([str(everything / "python"), "-W", "ignore", "-c", MODULES], place)
+
+
 def _environment(folder: Path, requirement: str) -> Path:
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     binaries = folder / "bin"
-    pip = [str(binaries / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "--constraint", str(ROOT / "constraints.txt"), requirement], folder)
+    pip = [sys.executable, "-m", "pip", "--python", str(binaries / "python"), "--quiet", "--disable-pip-version-check"]
+    _run([*pip, "install", "--no-compile", "--constraint", str(ROOT / "constraints.txt"), requirement], folder)
     return binaries
 
 

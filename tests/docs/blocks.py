@@ -52,14 +52,22 @@ def blocks(text: str) -> list[Block]:
 
 @cache
 def printed(
-    sessions: tuple[tuple[str, ...], ...], options: tuple[str, ...] = (), hidden: tuple[str, ...] = HIDDEN
+    sessions: tuple[tuple[str, ...], ...],
+    options: tuple[str, ...] = (),
+    hidden: tuple[str, ...] = HIDDEN,
+    *,
+    quiet: bool = False,
 ) -> list[list[str]]:
-    """What each script of each session prints; the sessions run in one process, each with names of its own."""
+    """What each script of each session prints; the sessions run in one process, each with names of its own.
+
+    Where it is to be `quiet`, nothing may be written to stderr.
+    """
     command = [sys.executable, *options, "-c", _RUN]
     done = subprocess.run(
         command, input=json.dumps(sessions), capture_output=True, text=True, check=False, env=environment(hidden=hidden)
     )
     assert done.returncode == 0, done.stderr
+    assert not quiet or not done.stderr, done.stderr
     outcomes: list[list[str]] = json.loads(done.stdout)
     return outcomes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,8 +12,12 @@ from tests.docs.shared_runs import runs, shared, unhurried
 
 @pytest.fixture(scope="module", autouse=True)
 def _shared_runs() -> Iterator[None]:
-    """What a graph gave in one module's tests it need not compute again in another's, or in a program."""
+    """What a graph gave in one module's tests it need not compute again in another's, or in a program.
+
+    All of them run graphs by onnxruntime, whose 8-bit sums are the same on every processor.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "openvino", None)
         for replacement in shared(runs()):
             patch.setattr(*replacement)
         yield

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.end_to_end.programs import SMALL, cited, commands, installed, loaded, run, turns
+from tests.end_to_end.programs import installed, loaded
 
 pytestmark = [
     pytest.mark.skipif(not installed("llama_index"), reason="needs the extras `llama-index` and `demo`"),
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning"),  # workflows, of agents
 ]
-
-
-def test_two_turns_with_sources(tmp_path: Path) -> None:
-    questions = ["When was ERR_2043 shown?", "Which alarm did the gas detector give?"]
-    program, _ = commands("agent_tools", "llama_index_agent.py")
-    front, first, second = turns(run(program, *SMALL, *questions, home=tmp_path))
-    assert front.startswith("model: scripted (no language model")
-    assert "ERR_2043 was shown. [1]" in first
-    assert "(calls search with {'query': 'When was ERR_2043 shown?'})" in first
-    assert "[1]" in cited(first)
-    assert "A gas detector gave an alarm" in second
-    assert all(int(marker.strip("[]")) > 5 for marker in cited(second))
 
 
 async def test_a_conversation_over_nodes_in_memory(capsys: pytest.CaptureFixture[str]) -> None:

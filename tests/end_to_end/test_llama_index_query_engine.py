@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.end_to_end.programs import SMALL, cited, commands, installed, loaded, run, turns
+from tests.end_to_end.programs import installed, loaded
 
 pytestmark = pytest.mark.skipif(not installed("llama_index"), reason="needs the extras `llama-index` and `demo`")
-
-
-@pytest.mark.parametrize("program", commands("llama_index_query_engine")[:2])
-def test_answers_with_sources(program: str, tmp_path: Path) -> None:
-    questions = ["When was ERR_2043 shown?", "Which alarm did the gas detector give?"]
-    front, first, second = turns(run(program, *SMALL, *questions, home=tmp_path))
-    assert front.startswith("model: scripted (no language model")
-    assert "ERR_2043 was shown. [1]" in first
-    assert "[1]" in cited(first)
-    assert "A gas detector gave an alarm" in second
-    assert cited(second)
 
 
 async def test_the_engine_takes_any_retriever_and_llm(capsys: pytest.CaptureFixture[str]) -> None:

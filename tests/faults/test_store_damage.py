@@ -352,6 +352,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.program
 def test_a_second_writer_is_refused_until_the_first_is_dead(logged: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(logged)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:

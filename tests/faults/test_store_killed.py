@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.program
 def test_writers_are_killed_at_every_call_and_at_random_moments() -> None:
     """`make soak` kills 500 at random moments."""
     program = ["-W", "ignore::DeprecationWarning", "-m", "tests.faults.killed", "--calls", "--kills", "25"]

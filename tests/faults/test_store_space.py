@@ -43,6 +43,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run([MOUNT.replace("mount", "umount"), "--lazy", str(tmp_path)], check=True)
 
 
+@pytest.mark.program
 @pytest.mark.skipif(not MOUNT, reason="a full disk needs the command mount")
 @pytest.mark.parametrize("size", [100, 40_000], ids=["sealing", "logging"])
 def test_a_full_disk_loses_nothing(disk: Path, size: int) -> None:

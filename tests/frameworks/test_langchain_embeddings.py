@@ -25,12 +25,14 @@ class TestUnit(EmbeddingsUnitTests):
         return LocalEmbeddings
 
 
+@pytest.mark.weights
 class TestIntegration(EmbeddingsIntegrationTests):
     @property
     def embeddings_class(self) -> type[Embeddings]:
         return LocalEmbeddings
 
 
+@pytest.mark.weights
 async def test_they_are_the_embedders_in_a_vector_store_of_langchains() -> None:
     embeddings = LocalEmbeddings()
     assert await embeddings.aembed_query("pump") == load_embedder().embed_queries(["pump"])[0].tolist()
@@ -43,6 +45,7 @@ async def test_they_are_the_embedders_in_a_vector_store_of_langchains() -> None:
         assert score(found[0]) == pytest.approx(score(own[0]), abs=1e-6)
 
 
+@pytest.mark.weights
 async def test_an_async_call_does_not_hold_up_the_loop() -> None:
     blockbuster = pytest.importorskip("blockbuster", reason="blockbuster is not installed")
     retriever = HybridRetriever.from_documents(documents(), LocalEmbeddings())

@@ -422,6 +422,7 @@ def test_all_names_are_there_and_sorted() -> None:
     assert issubclass(RetrieverChannel, Channel)
 
 
+@pytest.mark.program
 def test_without_langchain_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['langchain_core'] = None\n"

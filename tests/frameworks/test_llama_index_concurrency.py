@@ -191,6 +191,7 @@ async def test_searches_that_were_given_up_do_not_keep_others_from_their_places(
         gate.set()
 
 
+@pytest.mark.program
 def test_a_child_that_hangs_does_not_keep_a_program_from_its_end() -> None:
     program = """
 import asyncio, threading

@@ -33,10 +33,12 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [said for said in map(json.loads, done.stdout.splitlines()) if said["severity"] == "error"]
 
 
+@pytest.mark.program
 def test_what_users_write_has_no_error(errors: list[dict[str, Any]]) -> None:
     assert [said for said in errors if said["file"].endswith("_usage.py")] == []
 
 
+@pytest.mark.program
 @each
 def test_each_mistake_is_found(errors: list[dict[str, Any]], framework: str) -> None:
     file = TYPED / f"{framework}_mistakes.py"

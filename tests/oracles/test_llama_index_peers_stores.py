@@ -127,6 +127,7 @@ def test_alpha_0_is_keywords_alone(ours: HybridVectorStore) -> None:
     assert found(ours, asked(alpha=0.0)) == KEYWORDS
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("kind", ["qdrant", "postgres"])
 def test_candidates_are_not_limited_to_k(kind: str, ours: HybridVectorStore, request: pytest.FixtureRequest) -> None:
     if kind == "qdrant":
@@ -153,22 +154,26 @@ def test_bm25_is_made_of_all_nodes() -> None:
     assert len(nodes_of(store)) == 10_000
 
 
+@pytest.mark.program
 def test_hybrid_fuses(postgres: Any, ours: HybridVectorStore) -> None:
     assert found(postgres, asked(k=3)) == [*VECTORS, "pump wall", *KEYWORDS]
     assert found(ours, asked(k=3))[0] == "pump wall"
 
 
+@pytest.mark.program
 def test_no_more_than_k(postgres: Any, ours: HybridVectorStore) -> None:
     assert len(found(postgres, asked(k=2))) == 4
     assert len(found(ours, asked(k=2))) == 2
 
 
+@pytest.mark.program
 def test_alpha_counts(postgres: Any, ours: HybridVectorStore) -> None:
     assert found(postgres, asked(alpha=0.0)) == found(postgres, asked(alpha=1.0)) == [*VECTORS, *KEYWORDS]
     assert found(ours, asked(alpha=0.0)) == KEYWORDS
     assert found(ours, asked(alpha=1.0)) == VECTORS
 
 
+@pytest.mark.program
 def test_no_query_stays_for_the_next(address: str, ours: HybridVectorStore) -> None:
     engine = peer("langchain_postgres.PGEngine").from_connection_string(address)
     config = peer("langchain_postgres.v2.hybrid_search_config.HybridSearchConfig")()

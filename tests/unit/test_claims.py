@@ -188,6 +188,7 @@ def search_of(base: KnowledgeBase) -> Any:
     return lambda text, top_k: hybrid_search(channels, text, top_k)
 
 
+@pytest.mark.weights
 async def test_the_cross_encoder_tells_what_the_sample_documents_say(base: KnowledgeBase) -> None:
     search = search_of(base)
     answer = " ".join(text for pair in zip(SAID, NOT_SAID, strict=True) for text in pair)
@@ -200,6 +201,7 @@ async def test_the_cross_encoder_tells_what_the_sample_documents_say(base: Knowl
     assert "40 Nm" in found[SAID[0]].text
 
 
+@pytest.mark.weights
 def test_a_wrong_citation_scores_lower_than_the_chunk_that_says_it(base: KnowledgeBase) -> None:
     hits = hybrid_search({"bm25": base.bm25()}, "visitors parking", 1).hits
     context = ContextBuilder(markers="numbered").build(hits)

@@ -32,6 +32,7 @@ def _offered(*words: str, last: str = "") -> list[str]:
     return [item.value for item in shell.get_completions(list(words), last)]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_one_that_the_shell_takes(shell: str, tmp_path: Path) -> None:
     script = CliRunner().invoke(voicevault, ["completion", shell]).stdout
@@ -66,6 +67,7 @@ def test_bases_and_presets_that_there_are_are_offered(root: Path) -> None:
     assert _offered("search", "--preset", last="my") == ["my"]
 
 
+@pytest.mark.program
 def test_the_program_answers_a_shell(root: Path) -> None:
     env = {
         **os.environ, "_VOICEVAULT_COMPLETE": "bash_complete", "COMP_WORDS": "voicevault search --kb pla",
@@ -76,6 +78,7 @@ def test_the_program_answers_a_shell(root: Path) -> None:
     assert done.stdout.split() == ["plain,planet", "plain,plant"]
 
 
+@pytest.mark.program
 def test_no_command_is_loaded_for_the_help_of_all() -> None:
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom voicevault_retrievers.cli.commands import voicevault\n"

@@ -163,6 +163,7 @@ def _run(line: str) -> None:
         file.write_bytes(done.stdout_bytes)
 
 
+@pytest.mark.program
 @needs_weights
 @pytest.mark.parametrize("line", [line for line in LINES if line.split()[1] not in ("inspect", "mcp")])
 def test_an_example_works(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +177,7 @@ def test_an_example_works(line: str, folder: Path, monkeypatch: pytest.MonkeyPat
         _run(started)
 
 
+@pytest.mark.program
 @needs_weights
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be sent Ctrl-C alone")
 @pytest.mark.parametrize("line", [line for line in LINES if line.split()[1] in ("inspect", "mcp")])

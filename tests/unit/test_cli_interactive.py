@@ -133,6 +133,7 @@ def held(handler: Handler) -> None:
     says('["c1"]')(handler)
 
 
+@pytest.mark.program
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 def test_on_a_terminal_ctrl_c_ends_the_query_and_ctrl_d_the_session(root: Path) -> None:
     pytest.importorskip("readline")

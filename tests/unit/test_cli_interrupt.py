@@ -52,6 +52,7 @@ def _index(folder: Path, kb: str, after: int) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.program
 def test_ctrl_c_leaves_a_sound_base_that_the_same_command_completes(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for at in range(10):
@@ -83,6 +84,7 @@ def _exported(folder: Path, kb: str) -> list[bytes]:
     return (folder / f"{kb}.jsonl").read_bytes().splitlines()[1:-1]
 
 
+@pytest.mark.program
 def test_ctrl_c_while_modules_load_shows_no_traceback() -> None:
     code = (
         "import builtins, sys, voicevault_retrievers.cli as cli\n"
@@ -99,6 +101,7 @@ def test_ctrl_c_while_modules_load_shows_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (130, "Aborted!\n")
 
 
+@pytest.mark.program
 def test_what_nobody_foresaw_is_one_line_unless_the_traceback_is_asked_for() -> None:
     code = (
         "import sys, voicevault_retrievers.cli as cli\n"

@@ -205,6 +205,7 @@ def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.program
 @pytest.mark.skipif(sys.platform == "win32", reason="signals do not end processes there")
 def test_a_second_ctrl_c_ends_the_process_at_once() -> None:
     program = """

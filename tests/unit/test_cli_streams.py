@@ -45,6 +45,7 @@ def _run(root: Path, *words: str, closed: str = "", **env: str) -> subprocess.Co
     )
 
 
+@pytest.mark.program
 @posix
 @pytest.mark.parametrize(
     ("closed", "words", "code", "said"),
@@ -64,6 +65,7 @@ def test_a_stream_that_is_closed_is_as_one_that_is_empty(
     assert said in done.stderr
 
 
+@pytest.mark.program
 def test_what_an_encoding_does_not_have_is_written_out(root: Path) -> None:
     done = _run(root, TEXT, "--json", PYTHONIOENCODING="cp1252")
     told = json.loads(done.stdout.decode("ascii"))

@@ -147,6 +147,7 @@ def test_the_graph_is_kept_in_its_file_and_what_leads_nowhere_is_told(run: Run, 
     assert "--prune is of --to" in run("graph", "law", "--prune", code=2).output
 
 
+@pytest.mark.program
 def test_the_graph_is_put_into_a_server(run: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with falkordb_server(tmp_path, "right") as server:
         monkeypatch.setenv("SECRET", "right")
@@ -188,6 +189,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
     server.kill()
 
 
+@pytest.mark.program
 def test_parents_are_written_into_a_redis(run: Run, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", redis.address)
     for words, key in (((), "parent:{id}"), (("--key", "law:{id}"), "law:{id}")):

@@ -125,7 +125,7 @@ def test_one_product_tells_whether_8_bits_saturate() -> None:
             return [np.array([[self.found]], dtype=np.int32)]
 
     assert (saturates(Answering(64770)), saturates(Answering(32767))) == (False, True)
-    assert saturates(runtime) in (False, True)
+    assert isinstance(saturates(runtime), bool)  # the graph runs here
 
 
 @pytest.mark.weights

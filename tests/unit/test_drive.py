@@ -286,6 +286,7 @@ def test_more_calls_than_threads_all_run() -> None:
     assert sorted(finished) == list(range(20))
 
 
+@pytest.mark.program
 def test_a_hung_call_does_not_keep_the_process_alive() -> None:
     program = (
         "import threading\n"

@@ -73,6 +73,7 @@ def lengths_of(texts: Sequence[str]) -> NDArray[np.float64]:
     return np.array([[3.0 * len(text), 4.0 * len(text)] for text in texts])
 
 
+@pytest.mark.weights
 def test_int8_agrees_with_sentence_transformers(minilm: OnnxEmbedder) -> None:
     pytest.importorskip("sentence_transformers")
     if find("all-MiniLM-L6-v2", "sentence-transformers") is None:
@@ -86,6 +87,7 @@ def test_int8_agrees_with_sentence_transformers(minilm: OnnxEmbedder) -> None:
     assert reference.fingerprint == "all-MiniLM-L6-v2/sentence-transformers/53aa51172d14"
 
 
+@pytest.mark.weights
 def test_rows_have_length_one_and_do_not_depend_on_their_neighbours(minilm: OnnxEmbedder, bge: OnnxEmbedder) -> None:
     for embedder in (minilm, bge):
         rows = embedder.embed_documents([*SENTENCES, ""])
@@ -98,11 +100,13 @@ def test_rows_have_length_one_and_do_not_depend_on_their_neighbours(minilm: Onnx
         assert embedder.embed_documents([]).shape == embedder.embed_queries([]).shape == (0, 384)
 
 
+@pytest.mark.weights
 def test_texts_beyond_max_tokens_are_cut(minilm: OnnxEmbedder) -> None:
     short, long = minilm.embed_documents(["word " * 254, "word " * 254 + "other " * 50])
     np.testing.assert_allclose(short, long, atol=1e-6)
 
 
+@pytest.mark.weights
 def test_bge_prefixes_queries_and_takes_the_first_token(bge: OnnxEmbedder) -> None:
     question = "Who wrote Faust?"
     (query,) = bge.embed_queries([question])
@@ -123,6 +127,7 @@ def test_fingerprint_and_dimension_do_not_load_the_model(minilm: OnnxEmbedder, m
     assert fresh.embed_documents([]).shape == (0, 384)
 
 
+@pytest.mark.weights
 def test_one_load_for_many_threads(minilm: OnnxEmbedder) -> None:
     fresh = OnnxEmbedder()
     with ThreadPoolExecutor(4) as pool:
@@ -130,6 +135,7 @@ def test_one_load_for_many_threads(minilm: OnnxEmbedder) -> None:
     np.testing.assert_allclose(np.stack(rows), minilm.embed_documents(SENTENCES[:8]), atol=1e-5)
 
 
+@pytest.mark.weights
 def test_a_folder_is_a_model_and_a_damaged_graph_says_so(minilm: OnnxEmbedder, tmp_path: Path) -> None:
     packed = locate("all-MiniLM-L6-v2", "onnx")
     (tmp_path / "model.onnx").symlink_to(packed.model)
@@ -265,6 +271,7 @@ def test_names_and_aliases() -> None:
     assert set(embedders.MODELS) <= set(weights.HUB)
 
 
+@pytest.mark.program
 def test_importing_loads_no_library_of_models() -> None:
     code = (
         "import sys, voicevault_retrievers.dense, voicevault_retrievers.rerank\n"

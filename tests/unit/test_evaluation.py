@@ -240,6 +240,7 @@ def test_a_report_is_drawn_without_the_state_of_pyplot() -> None:
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 
+@pytest.mark.program
 def test_measuring_loads_its_engines_only_when_they_are_used() -> None:
     code = "import sys, voicevault_retrievers.evaluation as e; print({'ir_measures', 'matplotlib'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

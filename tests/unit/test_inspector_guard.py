@@ -199,6 +199,7 @@ def command(root: Path, preset: Path) -> Iterator[str]:
         assert process.returncode == 0
 
 
+@pytest.mark.program
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is sent as a signal")
 def test_the_command_serves_until_ctrl_c(root: Path) -> None:
     with command(root, root.parent / "own.yaml") as address:
@@ -208,6 +209,7 @@ def test_the_command_serves_until_ctrl_c(root: Path) -> None:
         assert httpx.get(address, headers={"Host": "evil.example"}).status_code == 403
 
 
+@pytest.mark.program
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is sent as a signal")
 def test_ctrl_c_does_not_wait_for_a_search(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as model, ThreadPoolExecutor() as threads:

@@ -68,6 +68,7 @@ def size(image: bytes) -> tuple[int, int]:
     return width, height
 
 
+@pytest.mark.program
 def test_the_page_of_a_hit_is_shown(manual: Path, tmp_path: Path) -> None:
     with KnowledgeBase.create("plant", root=tmp_path / "kbs") as base:
         base.add([Chunk("c1", "pump", metadata={"source_file": MANUAL, "page_number": 12}), Chunk("c2", "pump")],
@@ -87,6 +88,7 @@ def test_the_page_of_a_hit_is_shown(manual: Path, tmp_path: Path) -> None:
     assert (none.status_code, none.json()["error"]) == (404, "chunk 'c2' is not from a page of a PDF")
 
 
+@pytest.mark.program
 def test_a_file_that_was_read_is_shown_as_long_as_it_is_the_same(manual: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.pdf"
     shutil.copy(manual / "sub/wide.pdf", copy)
@@ -117,6 +119,7 @@ def test_no_name_leads_out_of_the_folders(manual: Path, file: str) -> None:
         Pages([manual]).png(chunk, {})
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("metadata", "said"),
     [
@@ -138,6 +141,7 @@ def test_what_cannot_be_shown_says_why(manual: Path, metadata: Mapping[str, Any]
         Pages([manual]).png(Chunk("c", "text", metadata=metadata), {})
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -191,6 +195,7 @@ def _named(inner: Any) -> DictionaryObject:
     return DictionaryObject({NameObject("/XObject"): DictionaryObject({NameObject("/F"): inner})})
 
 
+@pytest.mark.program
 def test_a_page_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nested(tmp_path / "endless.pdf", 9)
     nested(tmp_path / "short.pdf", 1)
@@ -201,6 +206,7 @@ def test_a_page_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pyt
     assert size(Pages([tmp_path]).png(of("short.pdf"), {})) == (1200, 1200)
 
 
+@pytest.mark.program
 def test_a_page_that_ends_its_process_ends_nothing_else(
     manual: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,6 +217,7 @@ def test_a_page_that_ends_its_process_ends_nothing_else(
     assert "pdfium is broken" in caplog.text
 
 
+@pytest.mark.program
 def test_threads_draw_one_after_the_other(manual: Path) -> None:
     shown = Pages([manual])
     alone = {number: shown.png(of(MANUAL, number), {}) for number in (1, 5)}

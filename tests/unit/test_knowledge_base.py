@@ -301,6 +301,7 @@ def test_bases_that_repeat_or_have_no_vectors_are_refused(tmp_path: Path) -> Non
         Bases(["plain", "none"], root=tmp_path).dense()
 
 
+@pytest.mark.weights
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])
 async def test_a_retriever_finds_nothing_in_a_base_to_come_and_reloads_what_was_ingested(
     tmp_path: Path, framework: str

@@ -150,6 +150,7 @@ def test_options_and_recipe() -> None:
         MaxSimRerank(Letters(), depth=0)
 
 
+@pytest.mark.weights
 @pytest.mark.skipif(find("all-MiniLM-L6-v2", "onnx") is None, reason="the package with the weights is not installed")
 def test_real_token_states() -> None:
     pytest.importorskip("onnxruntime")

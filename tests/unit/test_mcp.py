@@ -232,6 +232,7 @@ async def test_a_session_forgets_what_was_given_long_ago(root: Path, monkeypatch
         assert again.index == 4
 
 
+@pytest.mark.program
 async def test_lone_surrogates_do_not_end_the_connection(root: Path) -> None:
     with KnowledgeBase.create("odd", root=root) as base:
         base.add([Chunk("odd", "A wheel \ud800 turns.", metadata={"key": "\udfff", "deep": {"list": [1, None]}})])

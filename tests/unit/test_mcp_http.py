@@ -194,6 +194,7 @@ def test_others_are_let_in_by_tokens_alone(root: Path, monkeypatch: pytest.Monke
         application(guarded, everywhere)
 
 
+@pytest.mark.program
 async def test_the_command_listens_and_ends_by_ctrl_c(root: Path) -> None:
     words = ["--kb", "plant", "--root", str(root), "--preset", str(root / "keywords.yaml"), "--http", "--port", "0"]
     process = subprocess.Popen(

@@ -34,6 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("kbs"))
 
 
+@pytest.mark.program
 async def test_all_tools_in_a_process_of_their_own(root: Path, tmp_path: Path) -> None:
     options = ("--kb", "plant, office", "--root", root, "--preset", root / "keywords.yaml")
     async with started(*options, before=NOISY, errors=tmp_path / "log") as client:
@@ -48,6 +49,7 @@ async def test_all_tools_in_a_process_of_their_own(root: Path, tmp_path: Path) -
         assert f"{what}: not the protocol" in log
 
 
+@pytest.mark.program
 def test_only_messages_on_the_standard_output(root: Path) -> None:
     asked: list[object] = [
         "this is no JSON",
@@ -75,6 +77,7 @@ def test_only_messages_on_the_standard_output(root: Path) -> None:
     assert "error" in answers[2]
 
 
+@pytest.mark.program
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 def test_ctrl_c_ends_it_though_it_waits_for_input(root: Path) -> None:
     process = _command(root)

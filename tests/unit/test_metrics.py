@@ -283,6 +283,7 @@ def test_an_sdk_that_fails_fails_no_search_and_is_named_once(
     assert [said in record.getMessage() for record in caplog.records] == [True]
 
 
+@pytest.mark.program
 def test_where_nothing_is_set_up_nothing_is_loaded_or_counted() -> None:
     program = """
 import sys

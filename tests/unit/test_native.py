@@ -56,6 +56,7 @@ def test_the_end_waits_for_calls_and_lets_no_thread_begin_another() -> None:
     call()
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("backend", ["onnx", "openvino"])
 def test_a_thread_that_still_computes_does_not_abort_the_process(backend: Backend) -> None:
     if not (installed(backend) and find("all-MiniLM-L6-v2", backend)):

@@ -63,6 +63,7 @@ def minilm() -> OpenVinoEmbedder:
     return OpenVinoEmbedder(precision="f32")
 
 
+@pytest.mark.weights
 @needs_openvino
 def test_scores_by_precision(exact: OpenVinoScorer) -> None:
     expected = exact.score(QUESTION, PASSAGES)
@@ -78,12 +79,14 @@ def test_scores_by_precision(exact: OpenVinoScorer) -> None:
     assert exact.score(QUESTION, []) == []
 
 
+@pytest.mark.weights
 @needs_openvino
 def test_pairs_beyond_max_tokens_are_cut(exact: OpenVinoScorer) -> None:
     short, long = exact.score(QUESTION, ["berlin " * 510, "berlin " * 510 + "museum " * 50])
     assert short == pytest.approx(long, abs=1e-3)
 
 
+@pytest.mark.weights
 @needs_openvino
 @needs_onnxruntime
 def test_the_graph_of_floats_is_near_the_quantised_one_and_no_copy_of_it_is_written(exact: OpenVinoScorer) -> None:
@@ -152,6 +155,7 @@ def test_what_is_not_understood_is_named() -> None:
         dequantised(lone)
 
 
+@pytest.mark.weights
 @needs_openvino
 def test_vectors_by_precision(minilm: OpenVinoEmbedder) -> None:
     texts = ["The invoice is due.", "北京是中国的首都", "a", "", "word " * 60]
@@ -192,6 +196,7 @@ def test_a_knowledge_base_is_read_by_any_runtime_with_the_same_vectors(
     assert isinstance(make(entry, "base"), OnnxEmbedder)
 
 
+@pytest.mark.weights
 @needs_openvino
 def test_auto_takes_f32_where_bf16_is_too_far_or_missing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -223,6 +228,7 @@ def test_near_enough() -> None:
     assert not agree(states[:, :, ::-1], states, mask)
 
 
+@pytest.mark.weights
 @needs_openvino
 def test_one_load_for_many_threads_and_pickles_without_the_session(
     minilm: OpenVinoEmbedder, monkeypatch: pytest.MonkeyPatch
@@ -318,6 +324,7 @@ def test_the_hub_is_asked_for_the_graph_alone(monkeypatch: pytest.MonkeyPatch, t
         OpenVinoScorer("someone/reranker").score("q", ["p"])
 
 
+@pytest.mark.weights
 @needs_openvino
 def test_a_model_in_a_folder_and_faults_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packed = locate("all-MiniLM-L6-v2", "openvino")
@@ -337,6 +344,7 @@ def test_a_model_in_a_folder_and_faults_by_name(monkeypatch: pytest.MonkeyPatch,
         OpenVinoScorer().score("q", ["p"])
 
 
+@pytest.mark.weights
 @needs_openvino
 def test_memory_that_runs_out_is_named(exact: OpenVinoScorer, monkeypatch: pytest.MonkeyPatch) -> None:
     def short(*_: object) -> Any:

@@ -28,6 +28,7 @@ def _loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     "statement",
     [
@@ -42,12 +43,14 @@ def test_an_import_loads_no_framework_and_no_model_runtime(statement: str) -> No
     assert loaded.isdisjoint(HEAVY)
 
 
+@pytest.mark.program
 def test_the_package_itself_loads_nothing_until_a_name_is_used() -> None:
     loaded = _loaded_by("import voicevault_retrievers")
     assert [name for name in loaded if name.startswith("voicevault_retrievers.")] == []
     assert "voicevault_retrievers.store" not in _loaded_by("from voicevault_retrievers import BM25")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])
 def test_a_frameworks_classes_load_no_other_framework_and_no_model_runtime(framework: str) -> None:
     own = {"langchain": "langchain_core", "llama_index": "llama_index"}[framework]

@@ -36,6 +36,7 @@ def test_files_are_read_with_parents_and_read_again_without(tmp_path: Path, fold
     assert kb.parents(parent_ids) == {}
 
 
+@pytest.mark.weights
 def test_the_command_has_both_lengths(tmp_path: Path, folder: Path) -> None:
     command = [str(folder), "--kb", "k", "--root", str(tmp_path), "--children", "500"]
     refused = CliRunner().invoke(index, command)

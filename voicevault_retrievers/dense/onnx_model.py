@@ -12,7 +12,6 @@ from voicevault_retrievers.dense.graph_model import Feed, Floats, GraphModel, Se
 from voicevault_retrievers.dense.weights import Weights
 from voicevault_retrievers.extras import require
 
-
 ONE_PRODUCT = (
     b'\x08\x08:V\n\x18\n\x01a\n\x01b\x12\x01y"\rMatMulInteger\x12\x01g*\r\x08\x02\x08\x01\x10\x03*\x02\x7f\x7fB\x01b'
     b"Z\x13\n\x01a\x12\x0e\n\x0c\x08\x02\x12\x08\n\x02\x08\x01\n\x02\x08\x02b\x13\n\x01y\x12\x0e\n\x0c\x08\x06\x12\x08"

@@ -18,8 +18,8 @@ class Lock:
     """An exclusive lock on a file, held until `release`. The file stays, and holds the last writer's process id.
 
     Where it is held elsewhere, in this process too, it is waited for as many seconds as `wait` says; then LockedError,
-    naming the process; IndexDamagedError where its folder is removed meanwhile and no other takes its place. A process forked from this one does not hold it, nor keep it alive; nor is it held any more
-    once its file is gone (see `held`).
+    naming the process. Where its folder is removed meanwhile and no other takes its place: IndexDamagedError. A process
+    forked from this one does not hold it, nor keep it alive; nor is it held once its file is gone (see `held`).
     """
 
     def __init__(self, path: Path, wait: float = 0.0) -> None:

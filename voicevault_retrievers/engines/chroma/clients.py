@@ -122,7 +122,7 @@ class HttpChroma:
             if self._verify is None:
                 require("httpcore", extra="chroma")  # which httpx loads when a client is made
                 httpx = require("httpx", extra="chroma")
-                self._verify = httpx.create_ssl_context() if self.url.startswith("https:") else False
+                self._verify = False if self.url.startswith("http:") else httpx.create_ssl_context()
 
     def _line(self, ask: Ask) -> tuple[str, str]:
         """The method and the address of a request."""

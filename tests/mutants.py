@@ -286,7 +286,7 @@ def run(folder: Path) -> None:
             variables["NUMBA_CACHE_DIR"] = str(folder / f"numba-{mutant.number}")
         asked = folder / f"tests-{mutant.number}"
         asked.write_text("\n".join(tests))
-        options = ["-x", "-n", "0", "--no-header", f"@{asked}"]
+        options = ["-x", "-n", "0", "-p", "no:randomly", "--no-header", f"@{asked}"]
         status = pytest(tree, options, 60 + 3 * part, **variables)
         end = {0: "survived", 1: "killed", 2: "killed", None: "killed (hangs)"}.get(status, f"exit {status}")
         return told | {"end": end, "seconds": round(time.monotonic() - started, 1)}

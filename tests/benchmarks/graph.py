@@ -85,8 +85,7 @@ def _of(system: str, count: int, walks: int) -> dict[str, float]:
         return figures | more
     with tempfile.TemporaryDirectory() as folder, falkordb_server(Path(folder)) as server:
         graph = FalkorDBGraph("benchmark", host="127.0.0.1", port=server.port, timeout=None)
-        assert server.process is not None
-        return measured(graph, psutil.Process(server.process.pid), count, walks)
+        return measured(graph, psutil.Process(server.pid), count, walks)
 
 
 def main(nodes: int, walks: int) -> None:

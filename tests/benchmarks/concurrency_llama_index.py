@@ -22,11 +22,10 @@ from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
-from tests.benchmarks.concurrency_measure import WAIT, Searched, compared, texts
+from tests.benchmarks.concurrency_measure import WAIT, Searched, by_length, compared, texts
 from tests.benchmarks.results import write
 from tests.frameworks.llama_index_parts import HashEmbedding
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, VectorRetriever
-from voicevault_retrievers.rerank import CallableScorer
 
 DEPTH, PEER = 20, "QueryFusionRetriever"
 
@@ -74,11 +73,7 @@ def main() -> None:
 
 
 def _ours(channels: dict[str, BaseRetriever], wait: float) -> Searched:
-    def score(query: str, passages: Sequence[str]) -> list[float]:
-        time.sleep(wait)
-        return [float(len(passage)) for passage in passages]
-
-    ours = HybridRetriever(channels=channels, depth=DEPTH, rerank=CallableScorer(score, name="by length"))
+    ours = HybridRetriever(channels=channels, depth=DEPTH, rerank=by_length(wait))
     return Searched(ours.retrieve, ours.aretrieve)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from tests.benchmarks.lexical_measure import Figures, medians, ratios, seconds
 from tests.benchmarks.results import Row
+from voicevault_retrievers.rerank import CallableScorer
 
 SEARCHES, ALONE, ROUNDS, WAIT = 50, 10, 5, 0.02
 WORDS = [f"word{at}" for at in range(500)]
@@ -20,6 +22,16 @@ class Searched(NamedTuple):
 
     search: Callable[[str], Any]
     asearch: Callable[[str], Awaitable[Any]]
+
+
+def by_length(wait: float) -> CallableScorer:
+    """Holds a thread for a while, and puts what is longer first."""
+
+    def score(query: str, passages: Sequence[str]) -> list[float]:
+        time.sleep(wait)
+        return [float(len(passage)) for passage in passages]
+
+    return CallableScorer(score, name="by length")
 
 
 def texts(count: int, words: int, *, seed: int = 7) -> list[str]:

@@ -28,7 +28,6 @@ from voicevault_retrievers.structure.graph import (
     GraphStore,
     Link,
 )
-from voicevault_retrievers.structure.graph.walk import Reached, Walk, arun, run
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 HOSTILE = 'it\'s "quoted" \\ $ids }) DETACH DELETE n //\n\t\u2028 é 水 `x`'
@@ -277,11 +276,3 @@ def test_relations_of_others_are_walked_and_under_rights_only_those_whose_chunk_
 def test_a_property_graph_is_over_a_property_graph_store() -> None:
     with pytest.raises(ConfigError, match="PropertyGraphStore"):
         PropertyGraph(object())  # type: ignore[arg-type]
-
-
-async def test_a_walk_awaits_what_a_store_awaits(store: GraphStore) -> None:
-    if not hasattr(store, "aedges"):
-        pytest.skip("this store has no async methods")
-    store.put(random_entries(7))
-    start = {"section:5:a": Reached(1.0, ("section 5 a",))}
-    assert await arun(store, Walk(2, 0.5, 50).from_(start)) == run(store, Walk(2, 0.5, 50).from_(start))

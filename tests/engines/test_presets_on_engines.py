@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.engines.engines import SYSTEMS, System
+from tests.engines.presets import THROUGH, asked_of, casefile, legal
 from tests.helpers import HashEmbedder
 from tests.model_server import ModelServer, model_server, says
 from voicevault_retrievers import Chunk, KnowledgeBase, Result
 from voicevault_retrievers.engines.copying import copy
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.questions import engine_questions
-from voicevault_retrievers.presets import Preset, preset_data
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.graph import EmbeddedGraph, build_graph
 from voicevault_retrievers.types import Query
@@ -41,14 +41,8 @@ HEADER = Chunk("h", "The Water Act, 1901", None, {"owner": "a"})
 SIMPLE, STANDARD = "What does section 2 of the Water Act say?", "Who fishes at night?"
 COMPLEX = "Compare section 3 of the Water Act with the rule on pilots"
 ASKED = (SIMPLE, STANDARD, COMPLEX)
-OWN = {"owner": "a"}
-
 Found: TypeAlias = tuple[Any, ...]
 Through: TypeAlias = Callable[..., Any]
-
-
-def asked_of(chunk: Chunk) -> list[str]:
-    return [f"What is said of {chunk.text.split('. ')[1]}?"]
 
 
 @pytest.fixture(scope="module")
@@ -89,40 +83,6 @@ def model() -> Iterator[ModelServer]:
         yield server
 
 
-def legal() -> Preset:
-    """Without its cross-encoder, and with the neighbours of what it finds."""
-    data = preset_data("legal")
-    data["stages"][0] = {"graph_expansion": {}}
-    return Preset.of(data)
-
-
-def casefile(model: ModelServer) -> Preset:
-    data = preset_data("casefile")
-    data["stages"][0]["llm_rerank"] |= {"base_url": model.url, "timeout": None}
-    return Preset.of(data)
-
-
-def core(preset: Preset, base: Any, **options: Any) -> Any:
-    return preset.over(base, **options)
-
-
-def langchain(preset: Preset, base: Any, **options: Any) -> Any:
-    from voicevault_retrievers.langchain import HybridRetriever
-
-    return HybridRetriever(kb_names=[base], preset=preset, **options)
-
-
-def llama_index(preset: Preset, base: Any, **options: Any) -> Any:
-    from voicevault_retrievers.llama_index import HybridRetriever
-
-    return HybridRetriever(base, preset=preset, **options)
-
-
-THROUGH = pytest.mark.parametrize(
-    "through", [pytest.param(one, id=one.__name__) for one in (core, langchain, llama_index)]
-)
-
-
 def found(result: Result) -> Found:
     """What is to be the same everywhere; scores by vectors to what an engine keeps of them."""
     hits = [
@@ -156,15 +116,3 @@ async def test_casefile_reads_the_parents_that_were_copied(
     assert all("So it was enacted" in hit.text for hit in wanted.hits)
     for result in (searched.search(asked), await searched.asearch(asked)):
         assert found(result) == found(wanted)
-
-
-async def test_whose_files_a_person_may_not_see_do_not_count(kb: KnowledgeBase, engine: Engine, tmp_path: Path) -> None:
-    permitted = KnowledgeBase.create("own", root=tmp_path, embedder=HashEmbedder())
-    permitted.add([chunk for chunk in CHUNKS if chunk.metadata["owner"] == "a"])
-    query = Query("section 3 harbour pilots", require=OWN)
-    for name in ("bm25", "dense"):
-        wanted = [(hit.id, pytest.approx(hit.score, abs=1e-6)) for hit in getattr(permitted, name)().search(query)]
-        channel = getattr(engine, name)()
-        for ranking in (channel.search(query), await channel.asearch(query)):
-            assert [(hit.id, hit.score) for hit in ranking] == wanted
-            assert not ranking.errors

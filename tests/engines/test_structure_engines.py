@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
 from tests.engines.graph_servers import FalkorDBServer, falkordb_server
+from tests.engines.presets import THROUGH, asked_of, casefile, langchain, legal, llama_index
 from tests.engines.redis_server import RedisServer, program
 from tests.helpers import HashEmbedder
-from tests.model_server import ModelServer, model_server, says
+from tests.model_server import model_server, says
 from voicevault_retrievers import BM25, Chunk, KnowledgeBase, Pipeline, Query, Result
 from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.engines.redis import RedisParents
@@ -47,7 +47,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
     with KnowledgeBase.create("law", root=tmp_path_factory.mktemp("law"), embedder=HashEmbedder()) as base:
         # A header is kept as a parent is: as that of a chunk.
         base.add([*CHUNKS, Chunk("title", "The Water Act", "h")], parents=[*PARENTS, HEADER])
-        question_index(base).update(lambda chunk: [f"What is said of {chunk.text.split('. ')[1]}?"])
+        question_index(base).update(asked_of)
         yield base
 
 
@@ -80,50 +80,20 @@ class Servers:
 
 
 @pytest.fixture(scope="module")
-def servers(kb: KnowledgeBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    redis = RedisServer(tmp_path_factory.mktemp("redis"))
-    with falkordb_server(tmp_path_factory.mktemp("falkordb")) as falkordb:
+def running(kb: KnowledgeBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    redis = RedisServer(tmp_path_factory.mktemp("redis"), "right")
+    with falkordb_server(tmp_path_factory.mktemp("falkordb"), "right") as falkordb:
         yield Servers(kb, redis, falkordb)
     redis.kill()
 
 
 @pytest.fixture
-def own_servers(kb: KnowledgeBase, tmp_path: Path) -> Iterator[Servers]:
-    """With the password `right`."""
-    for name in ("redis", "falkordb"):
-        (tmp_path / name).mkdir()
-    redis = RedisServer(tmp_path / "redis", "right")
-    with falkordb_server(tmp_path / "falkordb", "right") as falkordb:
-        yield Servers(kb, redis, falkordb)
-    redis.kill()
-
-
-def legal(graph: str | None = None, parents: str | None = None) -> Preset:
-    """Without its cross-encoder, and with the neighbours of what it finds."""
-    data = preset_data("legal")
-    data["stages"][0] = {"graph_expansion": {"timeout": 5}}
-    if graph is not None:
-        data["channels"]["graph"]["store"] = graph
-        data["stages"][0]["graph_expansion"]["store"] = graph
-    if parents is not None:
-        data["stages"][1]["parents"]["store"] = parents
-    return Preset.of(data)
-
-
-def core(preset: Preset, kb: KnowledgeBase, **stores: Any) -> Pipeline:
-    return preset.over(kb, **stores)
-
-
-def langchain(preset: Preset, kb: KnowledgeBase, **stores: Any) -> Any:
-    from voicevault_retrievers.langchain import HybridRetriever
-
-    return HybridRetriever(kb_names=[kb], preset=preset, **stores)
-
-
-def llama_index(preset: Preset, kb: KnowledgeBase, **stores: Any) -> Any:
-    from voicevault_retrievers.llama_index import HybridRetriever
-
-    return HybridRetriever(kb_names=[kb], preset=preset, **stores)
+def servers(running: Servers) -> Iterator[Servers]:
+    """They run and are filled, and their password is `right`."""
+    yield running
+    if not (running.redis.ready() and running.falkordb.ready()):  # where a test that kills them has failed
+        running.kill()
+        running.start()
 
 
 def found(result: Result) -> Found:
@@ -131,8 +101,9 @@ def found(result: Result) -> Found:
     return [(hit.id, hit.score, hit.text) for hit in result.hits], direct and (direct["key"], direct["chunk_id"])
 
 
-def expected(kb: KnowledgeBase) -> dict[str, Found]:
-    """Over the base alone."""
+@pytest.fixture(scope="module")
+def wanted(kb: KnowledgeBase) -> dict[str, Found]:
+    """What is found over the base alone."""
     pipeline = legal().over(kb)
     results = {asked: pipeline.search(asked) for asked in ASKED}
     assert not any(result.errors for result in results.values())
@@ -160,16 +131,17 @@ def parents_in(redis: RedisServer) -> Iterator[RedisParents]:
         yield store
 
 
-THROUGH = pytest.mark.parametrize("through", [core, langchain, llama_index])
-
-
 @THROUGH
 async def test_legal_finds_on_servers_named_in_yaml_what_it_finds_in_the_base(
-    kb: KnowledgeBase, servers: Servers, through: Searched, monkeypatch: pytest.MonkeyPatch
+    kb: KnowledgeBase,
+    servers: Servers,
+    through: Searched,
+    wanted: dict[str, Found],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FALKOR_PORT", str(servers.falkordb.port))
-    preset = legal("falkor://127.0.0.1:${FALKOR_PORT}/statutes", servers.redis.address)
-    searched, wanted = through(preset, kb), expected(kb)
+    preset = legal("falkor://:right@127.0.0.1:${FALKOR_PORT}/statutes", servers.redis.address)
+    searched = through(preset, kb)
     assert wanted[ASKED[0]][1] == ("section:2:water act", "s2")
     assert any("So it was enacted" in text for _, _, text in wanted[NARROW][0])
     assert any(text.startswith(HEADER.text) for _, _, text in wanted[NARROW][0])
@@ -180,7 +152,9 @@ async def test_legal_finds_on_servers_named_in_yaml_what_it_finds_in_the_base(
 
 
 @THROUGH
-async def test_legal_takes_stores_of_ones_own(kb: KnowledgeBase, servers: Servers, through: Searched) -> None:
+async def test_legal_takes_stores_of_ones_own(
+    kb: KnowledgeBase, servers: Servers, through: Searched, wanted: dict[str, Found]
+) -> None:
     asked: list[str] = []
 
     class Counted:
@@ -191,7 +165,7 @@ async def test_legal_takes_stores_of_ones_own(kb: KnowledgeBase, servers: Server
             return parents.fetch(ids)
 
     with closing(graph_store(servers.graph)) as graph, parents_in(servers.redis) as parents:
-        searched, wanted = through(legal(), kb, parents=Counted(), graph=graph), expected(kb)
+        searched = through(legal(), kb, parents=Counted(), graph=graph)
         leaves: Any = (searched if isinstance(searched, Pipeline) else searched.pipeline).channel.leaves()
         assert [leaf.store for leaf in leaves if leaf.name == "graph"] == [graph]
         for text in ASKED:
@@ -202,17 +176,19 @@ async def test_legal_takes_stores_of_ones_own(kb: KnowledgeBase, servers: Server
 
 
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])
-async def test_documents_and_nodes_are_the_hits(kb: KnowledgeBase, servers: Servers, framework: str) -> None:
+async def test_documents_and_nodes_are_the_hits(
+    kb: KnowledgeBase, servers: Servers, framework: str, wanted: dict[str, Found]
+) -> None:
     preset = legal(servers.graph, servers.redis.address)
-    wanted = [(one, text) for one, _, text in expected(kb)[NARROW][0]]
+    hits = [(one, text) for one, _, text in wanted[NARROW][0]]
     if framework == "langchain":
         retriever = langchain(preset, kb)
         for documents in (retriever.invoke(NARROW), await retriever.ainvoke(NARROW)):
-            assert [(one.id, one.page_content) for one in documents] == wanted
+            assert [(one.id, one.page_content) for one in documents] == hits
     else:
         retriever = llama_index(preset, kb)
         for nodes in (retriever.retrieve(NARROW), await retriever.aretrieve(NARROW)):
-            assert [(one.node_id, one.text) for one in nodes] == wanted
+            assert [(one.node_id, one.text) for one in nodes] == hits
     await closed(preset)
 
 
@@ -237,12 +213,12 @@ def test_the_bases_own_graph_is_not_made_where_a_server_has_it(
 
 @THROUGH
 async def test_servers_that_die_degrade_the_result_until_they_are_back(
-    kb: KnowledgeBase, own_servers: Servers, through: Searched
+    kb: KnowledgeBase, servers: Servers, through: Searched, wanted: dict[str, Found]
 ) -> None:
-    preset = legal(own_servers.graph, own_servers.redis.address)
-    searched, wanted = through(preset, kb), expected(kb)
+    preset = legal(servers.graph, servers.redis.address)
+    searched = through(preset, kb)
     assert found(searched.search(NARROW)) == found(await searched.asearch(NARROW)) == wanted[NARROW]
-    own_servers.kill()
+    servers.kill()
     for result in (searched.search(NARROW), await searched.asearch(NARROW)):
         assert result.degraded
         assert sorted(failure.stage for failure in result.errors) == ["graph", "graph_expansion", "parents"]
@@ -250,7 +226,7 @@ async def test_servers_that_die_degrade_the_result_until_they_are_back(
         assert {hit.text for hit in result.hits} <= {*TEXTS.values(), "The Water Act"}
     for result in (searched.search(ASKED[0]), await searched.asearch(ASKED[0])):
         assert (result.hits, result.kg_direct_answer, result.degraded) == ((), None, True)
-    own_servers.start()
+    servers.start()
     for result in (searched.search(NARROW), await searched.asearch(NARROW)):
         assert (found(result), result.errors) == (wanted[NARROW], ())
     await closed(preset)
@@ -258,10 +234,10 @@ async def test_servers_that_die_degrade_the_result_until_they_are_back(
 
 @THROUGH
 async def test_a_wrong_password_degrades_and_is_told_to_nobody(
-    kb: KnowledgeBase, own_servers: Servers, through: Searched
+    kb: KnowledgeBase, servers: Servers, through: Searched
 ) -> None:
-    graph = own_servers.graph.replace(":right@", ":secret@")
-    preset = legal(graph, own_servers.redis.address_for("secret"))
+    graph = servers.graph.replace(":right@", ":secret@")
+    preset = legal(graph, servers.redis.address_for("secret"))
     searched = through(preset, kb)
     for result in (searched.search(NARROW), await searched.asearch(NARROW)):
         assert sorted(failure.stage for failure in result.errors) == ["graph", "graph_expansion", "parents"]
@@ -326,34 +302,24 @@ async def test_nodes_in_memory_have_their_graph_and_parents_on_servers(servers: 
     await closed(preset)
 
 
-def casefile(server: ModelServer, parents: str | None = None) -> Preset:
-    data = preset_data("casefile")
-    data["stages"][0]["llm_rerank"] |= {"base_url": server.url, "timeout": None}
-    if parents is not None:
-        data["stages"][1]["parents"]["store"] = parents
-    return Preset.of(data)
-
-
 @THROUGH
-async def test_casefile_reads_its_parents_in_a_redis(
-    kb: KnowledgeBase, own_servers: Servers, through: Searched
-) -> None:
+async def test_casefile_reads_its_parents_in_a_redis(kb: KnowledgeBase, servers: Servers, through: Searched) -> None:
     asked = "Who fishes at night?"
-    with model_server(says(json.dumps({"passages": [2, 1]}))) as server, parents_in(own_servers.redis) as store:
+    with model_server(says(json.dumps({"passages": [2, 1]}))) as server, parents_in(servers.redis) as store:
         wanted = found(casefile(server).over(kb).search(asked))
         assert any("So it was enacted" in text for _, _, text in wanted[0])
-        named, given = casefile(server, own_servers.redis.address), casefile(server)
+        named, given = casefile(server, servers.redis.address), casefile(server)
         both = (through(named, kb), through(given, kb, parents=store))
         for searched in both:
             for result in (searched.search(asked), await searched.asearch(asked)):
                 assert (found(result), result.errors) == (wanted, ())
-        own_servers.redis.kill()
+        servers.redis.kill()
         for searched in both:
             for result in (searched.search(asked), await searched.asearch(asked)):
                 assert [hit.id for hit in result.hits] == [one for one, _, _ in wanted[0]]
                 assert [failure.stage for failure in result.errors] == ["parents"]
                 assert result.hits[0].text in TEXTS.values()
-        own_servers.redis.start()
-        own_servers.fill()
+        servers.redis.start()
+        servers.fill()
         assert found(both[0].search(asked)) == found(await both[1].asearch(asked)) == wanted
         await closed(named)

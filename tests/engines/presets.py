@@ -1,0 +1,58 @@
+"""The presets `legal` and `casefile` without their large models, and each way to search with a preset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.model_server import ModelServer
+from voicevault_retrievers import Chunk
+from voicevault_retrievers.presets import Preset, preset_data
+
+
+def legal(graph: str | None = None, parents: str | None = None) -> Preset:
+    """Without its cross-encoder, and with the neighbours of what it finds; its stores at these addresses."""
+    data = preset_data("legal")
+    data["stages"][0] = {"graph_expansion": {"timeout": 5}}
+    if graph is not None:
+        data["channels"]["graph"]["store"] = graph
+        data["stages"][0]["graph_expansion"]["store"] = graph
+    if parents is not None:
+        data["stages"][1]["parents"]["store"] = parents
+    return Preset.of(data)
+
+
+def casefile(model: ModelServer, parents: str | None = None) -> Preset:
+    """With this model, and its parents at this address."""
+    data = preset_data("casefile")
+    data["stages"][0]["llm_rerank"] |= {"base_url": model.url, "timeout": None}
+    if parents is not None:
+        data["stages"][1]["parents"]["store"] = parents
+    return Preset.of(data)
+
+
+def asked_of(chunk: Chunk) -> list[str]:
+    """The question that a section answers."""
+    return [f"What is said of {chunk.text.split('. ')[1]}?"]
+
+
+def core(preset: Preset, base: Any, **stores: Any) -> Any:
+    return preset.over(base, **stores)
+
+
+def langchain(preset: Preset, base: Any, **stores: Any) -> Any:
+    from voicevault_retrievers.langchain import HybridRetriever
+
+    return HybridRetriever(kb_names=[base], preset=preset, **stores)
+
+
+def llama_index(preset: Preset, base: Any, **stores: Any) -> Any:
+    from voicevault_retrievers.llama_index import HybridRetriever
+
+    return HybridRetriever(base, preset=preset, **stores)
+
+
+THROUGH = pytest.mark.parametrize(
+    "through", [pytest.param(one, id=one.__name__) for one in (core, langchain, llama_index)]
+)

@@ -22,12 +22,13 @@ def examples(share: float) -> settings:
 class HashEmbedder:
     """Rows of length 1 from hashed words: texts that share words are near. Stands in for a model in unit tests."""
 
-    def __init__(self, dimension: int = 16) -> None:
+    def __init__(self, dimension: int = 16, name: str = "hash") -> None:
         self.dimension = dimension
+        self.name = name
 
     @property
     def fingerprint(self) -> str:
-        return f"hash/{self.dimension}"
+        return f"{self.name}/{self.dimension}"
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         rows = np.array([self._row(text) for text in texts], dtype=np.float32).reshape(len(texts), self.dimension)

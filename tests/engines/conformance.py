@@ -10,8 +10,10 @@ import pytest
 from tests.engines import awkward
 from tests.engines.engines import SYSTEMS
 from voicevault_retrievers.testing import EngineConformance
-from voicevault_retrievers.testing.clients import Connect
-from voicevault_retrievers.testing.suite import Suite
+from voicevault_retrievers.testing.clients import Collections, Connect
+from voicevault_retrievers.testing.corpora import WordEmbedder
+from voicevault_retrievers.testing.suite import AUTO, Suite
+from voicevault_retrievers.types import Chunk
 
 
 class Started(Suite):
@@ -33,4 +35,25 @@ class Started(Suite):
 
 
 class Conformance(Started, EngineConformance):
-    """The whole suite."""
+    """The whole suite, and what engines of this package keep besides."""
+
+    def test_a_parent_that_is_given_stays_though_its_last_chunk_leaves_it(self, collections: Collections) -> None:
+        client = collections(embedder=WordEmbedder(), analyzer=AUTO)
+        client.upsert([Chunk("1", "pump", "P"), Chunk("2", "valve", "P")], parents=parents_of("PR"))
+        client.upsert([Chunk("1", "pump", "Q")], parents=parents_of("Q"))
+        assert sorted(client.parents(list("PQR"))) == ["P", "Q", "R"]
+        client.upsert([Chunk("2", "valve", "Q")])
+        assert sorted(client.parents(list("PQR"))) == ["Q", "R"]
+        client.upsert([Chunk("1", "pump"), Chunk("2", "valve")], parents=parents_of("Q"))
+        assert sorted(client.parents(list("PQR"))) == ["Q", "R"]
+        client.upsert([Chunk("3", "pump"), Chunk("4", "pump", "Q")])
+        client.upsert([Chunk("3", "pump", "Q"), Chunk("4", "pump")])  # named by another now
+        assert sorted(client.parents(list("PQR"))) == ["Q", "R"]
+        client.clear()
+        client.upsert([Chunk("1", "pump", "R")])
+        assert client.parents(list("PQR")) == {}
+
+
+def parents_of(ids: str) -> list[Chunk]:
+    """One of each letter."""
+    return [Chunk(one, f"whole {one}") for one in ids]

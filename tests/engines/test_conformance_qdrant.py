@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import pytest
+
 from tests.engines.conformance import Conformance, Started
+from voicevault_retrievers.engines.opening import connect as opened
+from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.keyword_search import Keywords
+from voicevault_retrievers.testing.together import Together
+from voicevault_retrievers.testing.writing import Writing
 
 
 class TestQdrant(Conformance):
@@ -18,6 +25,38 @@ class TestQdrant(Conformance):
         "tenant": "t",
         "indexes": {"page": "integer"},
     }
+
+
+class Elsewhere(Started):
+    """What may differ where a client is another: it searches as that of `TestQdrant` does."""
+
+    test_chunks_come_back_as_they_were_given = Writing.test_chunks_come_back_as_they_were_given
+    test_parents_are_kept_and_not_searched = Writing.test_parents_are_kept_and_not_searched
+    test_deleted_chunks_are_gone_everywhere = Writing.test_deleted_chunks_are_gone_everywhere
+    test_many_write_and_delete_at_once = Together.test_many_write_and_delete_at_once
+    agrees = Together.agrees
+
+
+class TestQdrantOverHTTP(Elsewhere):
+    """A server's interface, over local mode."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def connect(cls) -> Iterator[Connect]:
+        with pytest.importorskip("tests.engines.qdrant_server").fake_qdrant() as fake:
+            yield lambda name, **options: opened(f"qdrant://127.0.0.1:{fake.port}/{name}", **options)
+
+
+class TestQdrantOfAClient(Elsewhere):
+    """A client that the application has made, in memory."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def connect(cls) -> Iterator[Connect]:
+        client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+        engine = pytest.importorskip("voicevault_retrievers.engines.qdrant").QdrantEngine
+        yield lambda name, **options: engine(name, client=client, **options)
+        client.close()
 
 
 class TestQdrantThatWeighs(Started, Keywords, Filters):

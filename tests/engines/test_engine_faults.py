@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ class Proxy:
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
         self.sent = 0
-        self.hole = False
+        self._hole = False
         self.delay = 0.0
         self._flowing = threading.Event()
         self._flowing.set()
@@ -74,12 +75,16 @@ class Proxy:
         """Let nothing through until it is healed, which is longer than any client waits."""
         self._flowing.clear()
 
+    def swallow(self) -> None:
+        """Take all that is sent, and let nothing through."""
+        self._hole = True
+
     def heal(self) -> None:
         """Let all through again; what was open is broken off, with what was held back."""
         with self._mutex:
             self._left = None
         self._reset()
-        self._refusing, self.hole, self.delay = False, False, 0.0
+        self._refusing, self._hole, self.delay = False, False, 0.0
         self._flowing.set()
 
     def close(self) -> None:
@@ -120,7 +125,7 @@ class Proxy:
             while data := source.recv(1 << 16):
                 self._flowing.wait()
                 time.sleep(self.delay)
-                if self.hole:
+                if self._hole:
                     continue
                 allowed = self._allowed(len(data)) if outward else len(data)
                 sink.sendall(data[:allowed])
@@ -329,25 +334,13 @@ def test_deleting_cut_off_goes_on(faulty: Faulty, sent: int) -> None:
     held(whole(faulty, [CHUNKS]), CHUNKS[2 * BATCH :], faulty.sure.name)
 
 
-def break_off(proxy: Proxy) -> None:
-    proxy.cut()
-
-
-def swallow(proxy: Proxy) -> None:
-    proxy.hole = True
-
-
-def hold_back(proxy: Proxy) -> None:
-    proxy.hold_back()
-
-
 SLOW = (SearchTimeoutError, SearchNotAvailableError)
 """What a server that hangs may be called: it is slow where it was connected, and away where it was not."""
 
 FAULTS = [
-    pytest.param(break_off, (SearchNotAvailableError,), id="cut"),
-    pytest.param(swallow, SLOW, id="black-hole"),
-    pytest.param(hold_back, SLOW, id="delay"),
+    pytest.param(Proxy.cut, (SearchNotAvailableError,), id="cut"),
+    pytest.param(Proxy.swallow, SLOW, id="black-hole"),
+    pytest.param(Proxy.hold_back, SLOW, id="delay"),
 ]
 
 
@@ -396,29 +389,22 @@ def raised_by(client: Client) -> dict[str, BaseException]:
         "vectors": lambda: engine.vectors(["en-00001"]),
         "stored": lambda: list(engine.stored()),
     }
+    calls_of: dict[str, tuple[Any, str, tuple[Any, ...]]] = {
+        "get": (engine, "get", (["en-00001"],)),
+        "parents": (engine, "parents", (["p"],)),
+        "upsert": (engine, "upsert", ([Chunk("new", "pump")],)),
+        "delete": (engine, "delete", (["en-00001"],)),
+        "bm25": (engine.bm25(), "search", ("pump", 3)),
+        "dense": (engine.dense(), "search", ("pump", 3)),
+        "clear": (engine, "clear", ()),
+    }
     tasks: dict[str, Callable[[], Awaitable[object]]] = {}
     if client.loop is None:
-        functions |= {
-            "count": lambda: len(engine),
-            "get": lambda: engine.get(["en-00001"]),
-            "parents": lambda: engine.parents(["p"]),
-            "upsert": lambda: engine.upsert([Chunk("new", "pump")]),
-            "delete": lambda: engine.delete(["en-00001"]),
-            "bm25": lambda: engine.bm25().search("pump", 3),
-            "dense": lambda: engine.dense().search("pump", 3),
-            "clear": engine.clear,
-        }
+        functions["count"] = lambda: len(engine)
+        functions |= {name: partial(getattr(of, method), *given) for name, (of, method, given) in calls_of.items()}
     else:
-        tasks |= {
-            "count": engine.acount,
-            "get": lambda: engine.aget(["en-00001"]),
-            "parents": lambda: engine.aparents(["p"]),
-            "upsert": lambda: engine.aupsert([Chunk("new", "pump")]),
-            "delete": lambda: engine.adelete(["en-00001"]),
-            "bm25": lambda: engine.bm25().asearch("pump", 3),
-            "dense": lambda: engine.dense().asearch("pump", 3),
-            "clear": engine.aclear,
-        }
+        tasks["count"] = engine.acount
+        tasks |= {name: partial(getattr(of, f"a{method}"), *given) for name, (of, method, given) in calls_of.items()}
     with ThreadPoolExecutor(len(functions)) as pool:
         calls = {name: pool.submit(function) for name, function in functions.items()}
         raised = {} if client.loop is None else client.loop.run_until_complete(_raised(tasks))

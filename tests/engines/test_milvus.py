@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 from tests.engines import awkward
+from tests.engines.engines import Program, running
+from tests.engines.meanwhile import meanwhile
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.engines.keywords import Keywords, Population, score, weigh
 from voicevault_retrievers.engines.languages import said
@@ -44,7 +46,6 @@ manager = pytest.importorskip("milvus_lite.server_manager").server_manager_insta
 
 EMBEDDER = HashEmbedder(16)
 WORDS = ["pump", "valve", "turbine", "blade", "oil", "hall", "gate", "river"]
-PATIENCE = 60.0
 
 
 def chunks_of(count: int, *, longest: int = 40) -> list[Chunk]:
@@ -63,33 +64,23 @@ class AsServer(MilvusEngine):
         return False
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """That of a Milvus Lite in a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number = int(probe.getsockname()[1])
-    folder = tmp_path_factory.mktemp("served")
-    program = [sys.executable, "-c", "from milvus_lite.cmdline import main; main()", "server"]
-    options = ["--data-dir", str(folder / "data"), "--host", "127.0.0.1", "--port", str(number)]
-    with (folder / "log").open("wb") as log, subprocess.Popen([*program, *options], stdout=log, stderr=log) as process:
-        try:
-            _await(process, number)
-            yield number
-        finally:
-            process.kill()
-            process.wait()
+class MilvusProgram(Program):
+    """Milvus Lite in a process of its own."""
 
+    def command(self) -> Sequence[str]:
+        program = [sys.executable, "-c", "from milvus_lite.cmdline import main; main()", "server"]
+        return [*program, "--data-dir", str(self.folder / "data"), "--host", "127.0.0.1", "--port", str(self.port)]
 
-def _await(process: subprocess.Popen[bytes], port: int) -> None:
-    end = time.monotonic() + PATIENCE
-    while True:
-        assert process.poll() is None
+    def ready(self) -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        assert time.monotonic() < end
-        time.sleep(0.05)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """That of a Milvus Lite which is served."""
+    with running(MilvusProgram) as program:
+        yield program.port
 
 
 def served(port: int, name: str, **options: Any) -> AsServer:
@@ -126,6 +117,26 @@ def engine(tmp_path: Path) -> Iterator[MilvusEngine]:
     assert isinstance(found, MilvusEngine)
     yield found
     found.close()
+
+
+Opened = Callable[..., MilvusEngine]
+
+
+@pytest.fixture(params=["file", "server"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+    """Opens a collection in a file, or one that is searched as a server's."""
+    made: list[MilvusEngine] = []
+
+    def opening(name: str, **options: Any) -> MilvusEngine:
+        if request.param == "server":
+            made.append(served(request.getfixturevalue("port"), name, **options))
+        else:
+            made.append(MilvusEngine(name, place=Place(file=tmp_path / "a.db"), **options))
+        return made[-1]
+
+    yield opening
+    for engine in made:
+        engine.close()
 
 
 @pytest.mark.parametrize(
@@ -243,14 +254,8 @@ def test_the_best_are_exact_however_deep_that_is(
     held.close()
 
 
-@pytest.mark.parametrize("as_server", [False, True])
-def test_what_was_counted_is_counted_anew_after_another_client_has_written(
-    port: int, tmp_path: Path, as_server: bool
-) -> None:
-    def opened() -> MilvusEngine:
-        return served(port, "counted") if as_server else engines.at(f"milvus+file://{tmp_path}/a.db/counted")
-
-    one, other = opened(), opened()
+def test_what_was_counted_is_counted_anew_after_another_client_has_written(opened: Opened, tmp_path: Path) -> None:
+    one, other = opened("counted"), opened("counted")
     one.upsert([Chunk("a", "pump pump"), Chunk("b", "valve")])
     before = one.bm25().search("pump", 1).hits[0].score
     other.upsert([Chunk("c", "pump and a longer text")])
@@ -260,16 +265,12 @@ def test_what_was_counted_is_counted_anew_after_another_client_has_written(
         expected = base.bm25().search("pump", 1).hits[0].score
     assert before != expected
     assert one.bm25().search("pump", 1).hits[0].score == pytest.approx(expected, abs=1e-9)
-    one.close()
-    other.close()
 
 
-@pytest.mark.parametrize("as_server", [False, True])
-def test_milvus_fuses_by_ranks_from_1(port: int, tmp_path: Path, as_server: bool) -> None:
+def test_milvus_fuses_by_ranks_from_1(opened: Opened) -> None:
     texts = ["pump", "pump valve", "valve turbine blade", "turbine oil hall gate", "pump oil river hall gate blade"]
     chunks = [Chunk(f"c{at}", text, None, {"at": at}) for at, text in enumerate(texts)]
-    place = Place(f"http://127.0.0.1:{port}") if as_server else Place(file=tmp_path / "a.db")
-    held = (AsServer if as_server else MilvusEngine)("fused", place=place, embedder=EMBEDDER)
+    held = opened("fused", embedder=EMBEDDER)
     assert held.fused().search("pump", 3).ids == ()
     held.upsert(chunks)
     for where in (None, {"at": {"$gte": 1}}, {"at": {"$ne": 1}}):
@@ -285,7 +286,6 @@ def test_milvus_fuses_by_ranks_from_1(port: int, tmp_path: Path, as_server: bool
         assert all(hit.votes[0].stage == "milvus" for hit in found)
     with pytest.raises(SearchError, match="exactly"):
         held.fused().search(Query("pump", require={"at": {"$text": "1"}}), 3)
-    held.close()
 
 
 def held_async(held: MilvusEngine, query: Query, expected: tuple[str, ...]) -> tuple[str, ...]:
@@ -344,7 +344,7 @@ def test_a_file_is_of_one_process_and_closed_with_its_last_engine(tmp_path: Path
     assert done.stdout == "SearchNotAvailableError\n"
     second.close()
     assert str(path) not in manager._servers
-    with engines_closed(first):
+    with closing(first):
         assert first.get(["a"])["a"].text == "pump"
 
 
@@ -357,19 +357,6 @@ def test_a_file_that_the_application_has_opened_stays_open(tmp_path: Path) -> No
     assert sorted(client.list_collections()) == ["docs", "docs__side"]
     client.close()
     manager.release_server(str(path))
-
-
-class engines_closed:  # noqa: N801 - used as a function
-    """Closes an engine in the end."""
-
-    def __init__(self, engine: MilvusEngine) -> None:
-        self.engine = engine
-
-    def __enter__(self) -> None:
-        """Nothing yet."""
-
-    def __exit__(self, *_: object) -> None:
-        self.engine.close()
 
 
 def test_a_server_that_is_not_there_is_said_without_the_password() -> None:
@@ -439,26 +426,13 @@ def test_what_a_request_holds_is_bounded(engine: MilvusEngine, monkeypatch: pyte
     assert engine._now(ask("has_collection", collection_name="docs"))
 
 
-class OtherEmbedder(HashEmbedder):
-    """Of another fingerprint."""
-
-    @property
-    def fingerprint(self) -> str:
-        return f"other:{super().fingerprint}"
-
-
-@pytest.mark.parametrize("rights", [{"who": "a"}, {"who": {"$text": "a"}}], ids=str)
-@pytest.mark.parametrize("as_server", [False, True])
-def test_languages_of_chunks_without_rights_change_nothing_that_is_found(
-    port: int, tmp_path: Path, as_server: bool, rights: Mapping[str, Any]
-) -> None:
+def test_languages_of_chunks_without_rights_that_milvus_cannot_tell_change_nothing(opened: Opened) -> None:
     english = "The guideline of the ICH says when the pump stops and the water is gone for a long while."
     german = "Die Pumpe der Turbine hat ein Ventil und die Leitung ist aus Stahl gemacht worden."
-    place = Place(f"http://127.0.0.1:{port}") if as_server else Place(file=tmp_path / "a.db")
-    held = (AsServer if as_server else MilvusEngine)(f"tags_{len(str(rights))}", place=place)
+    held = opened("tags")
     chunks = [Chunk("en", english, metadata={"who": "a"}), Chunk("de", german, metadata={"who": "b"})]
     held.upsert(chunks[:1])
-    query = Query("ICH", require=rights)
+    query = Query("ICH", require={"who": {"$text": "a"}})
     alone = held.bm25().search(query, 3).hits
     held.upsert(chunks)
     found = held.bm25().search(query, 3).hits
@@ -466,7 +440,6 @@ def test_languages_of_chunks_without_rights_change_nothing_that_is_found(
     assert [hit.id for hit in found] == ["en"]
     assert held.bm25().search("ICH", 3).ids == ()
     assert held.bm25().search(Query("ICH", require={"who": {"$in": []}}), 3).ids == ()
-    held.close()
 
 
 ASKING: dict[str, Callable[[MilvusEngine], Any]] = {
@@ -479,7 +452,7 @@ ASKING: dict[str, Callable[[MilvusEngine], Any]] = {
     "vectors": lambda held: held.vectors(["a"]),
 }
 ANOTHER: dict[str, dict[str, Any]] = {
-    "embedder": {"embedder": OtherEmbedder(16)},
+    "embedder": {"embedder": HashEmbedder(16, "other")},
     "dimension": {"embedder": HashEmbedder(8)},
     "analyzer": {"embedder": EMBEDDER, "analyzer": Analyzer("de")},
 }
@@ -540,12 +513,8 @@ def test_nearest_that_a_server_would_have_to_give_too_many_for_are_refused(
     held.close()
 
 
-@pytest.mark.parametrize("as_server", [False, True])
-def test_rows_are_made_read_and_scored_outside_the_event_loop(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_server: bool
-) -> None:
-    place = Place(f"http://127.0.0.1:{port}") if as_server else Place(file=tmp_path / "a.db")
-    held = (AsServer if as_server else MilvusEngine)("threads", place=place, embedder=EMBEDDER)
+def test_rows_are_made_read_and_scored_outside_the_event_loop(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = opened("threads", embedder=EMBEDDER)
     called: dict[str, set[int]] = {}
 
     def watched(name: str) -> Callable[..., Any]:
@@ -557,7 +526,8 @@ def test_rows_are_made_read_and_scored_outside_the_event_loop(
 
         return noted
 
-    names = ("row", "pieces", "chunk_of", "counts_of", "bounds" if as_server else "matching", "estimates")
+    scored = "bounds" if isinstance(held, AsServer) else "matching"
+    names = ("row", "pieces", "chunk_of", "counts_of", scored, "estimates")
     for name in names:
         monkeypatch.setattr(rows, name, watched(name))
 
@@ -575,7 +545,6 @@ def test_rows_are_made_read_and_scored_outside_the_event_loop(
             await held.aclose()
 
     asyncio.run(asked())
-    held.close()
     assert set(called) == set(names)
     assert [name for name, threads in called.items() if threading.get_ident() in threads] == []
 
@@ -584,34 +553,16 @@ def _pump(analyzer: Any, tags: str) -> Keywords:
     return Keywords({term.forms: 1.0 for term in analyzer.query("pump", tags)})
 
 
-@pytest.mark.parametrize("engine_of", ["milvus", "base"])
-def test_a_parent_goes_when_no_chunk_names_it_any_more(engine: MilvusEngine, tmp_path: Path, engine_of: str) -> None:
-    with KnowledgeBase.create("base", root=tmp_path) as base:
-        held: Any = engine if engine_of == "milvus" else base
-        put = engine.upsert if engine_of == "milvus" else base.add
-        put([Chunk("1", "pump", "P"), Chunk("2", "valve", "P")], parents=[Chunk("P", "old"), Chunk("R", "kept")])
-        put([Chunk("1", "pump", "Q")], parents=[Chunk("Q", "new")])
-        assert sorted(held.parents(list("PQR"))) == ["P", "Q", "R"]
-        put([Chunk("2", "valve", "Q")])
-        assert sorted(held.parents(list("PQR"))) == ["Q", "R"]
-        put([Chunk("1", "pump"), Chunk("2", "valve")], parents=[Chunk("Q", "given again")])
-        assert sorted(held.parents(list("PQR"))) == ["Q", "R"]
-
-
-def test_a_parent_that_is_named_again_while_it_is_removed_is_put_back(
-    engine: MilvusEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parent_that_is_named_again_while_it_is_removed_is_put_back(engine: MilvusEngine) -> None:
     other = MilvusEngine("docs", place=engine.place, embedder=EMBEDDER)
     engine.upsert([Chunk("1", "pump", "P")], parents=[Chunk("P", "whole", None, {"at": 1})])
-    now = engine._connection.now
-
-    def meanwhile(asking: Any) -> Any:
-        if asking.method == "delete" and asking.options["collection_name"].endswith("__side"):
-            other.upsert([Chunk("2", "valve", "P")])
-        return now(asking)
-
-    monkeypatch.setattr(engine._connection, "now", meanwhile)
+    waiting = meanwhile(
+        engine,
+        lambda one: one.method == "delete" and one.options["collection_name"].endswith("__side"),
+        lambda: other.upsert([Chunk("2", "valve", "P")]),
+    )
     engine.delete(["1"])
+    assert not waiting
     assert engine.parents(["P"])["P"].metadata == {"at": 1}
     other.close()
 

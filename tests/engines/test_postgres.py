@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -11,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.engines.conformance import parents_of
 from tests.engines.postgres_servers import EMBEDDER, QUERIES, Hashed, check_statistics, grown
-from tests.engines.servers import postgres_server
 from voicevault_retrievers.errors import (
     ConfigError,
-    IncompatibleIndexError,
     SearchError,
 )
 from voicevault_retrievers.fusion import RRF, fuse
@@ -32,12 +30,6 @@ from voicevault_retrievers.engines.postgres import PostgresEngine, transactions 
 from voicevault_retrievers.engines.postgres.connections import Statement, Transaction  # noqa: E402
 
 NUMBER = count()
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with postgres_server() as found:
-        yield found.replace("+psycopg", "")
 
 
 @pytest.fixture
@@ -116,28 +108,21 @@ def test_statistics_follow_deletes_by_sql(make: Any, address: str) -> None:
     chunks = grown()
     engine.upsert(chunks)
     fresh.upsert(chunks[60:])
-    with psycopg.connect(address) as connection:
-        connection.execute(
-            psycopg.sql.SQL("DELETE FROM {} WHERE id < 'd060'").format(
-                psycopg.sql.Identifier("voicevault", f"{engine.name}_chunks")
-            )
-        )
+    table = psycopg.sql.Identifier("voicevault", f"{engine.name}_chunks")
+
+    def execute(statement: str) -> None:
+        with psycopg.connect(address) as connection:
+            connection.execute(psycopg.sql.SQL(statement).format(table))
+
+    execute("DELETE FROM {} WHERE id < 'd060'")
     for text in QUERIES:
         assert [(h.id, h.score) for h in engine.bm25().search(text, 200)] == [
             (h.id, h.score) for h in fresh.bm25().search(text, 200)
         ]
-    with psycopg.connect(address) as connection:
-        connection.execute(
-            psycopg.sql.SQL("UPDATE {} SET text = 'another' WHERE id = 'd100'").format(
-                psycopg.sql.Identifier("voicevault", f"{engine.name}_chunks")
-            )
-        )
+    execute("UPDATE {} SET text = 'another' WHERE id = 'd100'")
     assert engine.upsert(chunks[60:]).replaced == 1
     assert engine.get(["d100"])["d100"].text == chunks[100].text
-    with psycopg.connect(address) as connection:
-        connection.execute(
-            psycopg.sql.SQL("TRUNCATE {}").format(psycopg.sql.Identifier("voicevault", f"{engine.name}_chunks"))
-        )
+    execute("TRUNCATE {}")
     assert len(engine.bm25().search("pump", 10)) == 0
     engine.upsert(chunks[60:])
     assert [(h.id, h.score) for h in engine.bm25().search("pump", 200)] == [
@@ -218,18 +203,6 @@ def test_ties_go_by_id_at_the_boundary_too(make: Any) -> None:
         assert engine.dense().search("pump", k).ids == tuple(sorted(ids)[:k])
 
 
-def test_what_a_collection_was_made_with_stays(make: Any) -> None:
-    engine = make("kept", embedder=None, analyzer=Analyzer(language="de"))
-    engine.upsert([Chunk("a", "Die Pumpen")])
-    again = make("kept", embedder=None)
-    assert again.bm25().search("Pumpe", 1).ids == ("a",)
-    with pytest.raises(ConfigError, match="without an embedder"):
-        again.dense().search("Pumpe", 1)
-    with pytest.raises(IncompatibleIndexError):
-        make("kept", embedder=EMBEDDER).upsert([Chunk("b", "x")])
-    assert len(again.sibling("2")) == 0
-
-
 @pytest.mark.parametrize("half", [False, True])
 def test_vectors_come_back(make: Any, half: bool) -> None:
     engine = make(half=half)
@@ -273,15 +246,9 @@ def test_the_index_finds_what_exact_search_finds(make: Any) -> None:
 # Collections that others remove, or make anew
 
 
-class Another(Hashed):
-    @property
-    def fingerprint(self) -> str:
-        return f"another {super().fingerprint}"
-
-
 CHANGED: list[dict[str, Any]] = [
-    {"embedder": Another(16)}, {"analyzer": Analyzer(language="de")}, {"embedder": Hashed(32)}, {"embedder": None},
-    {"half": True},
+    {"embedder": Hashed(16, "another")}, {"analyzer": Analyzer(language="de")}, {"embedder": Hashed(32)},
+    {"embedder": None}, {"half": True},
 ]  # fmt: skip
 
 
@@ -345,19 +312,6 @@ async def test_a_collection_that_somebody_cleared_is_found_again(make: Any) -> N
 
 
 # Parents
-
-
-def test_a_parent_goes_when_its_last_chunk_gets_another(make: Any) -> None:
-    engine = make()
-    engine.upsert([Chunk("1", "pump", "P"), Chunk("2", "pump", "Q"), Chunk("3", "x", "R")], parents=parents_of("PQR"))
-    engine.upsert([Chunk("1", "pump", "Q"), Chunk("2", "valve", "S")], parents=parents_of("S"))
-    assert engine.parents(list("PQRS")).keys() == {"Q", "R", "S"}
-    engine.upsert([Chunk("1", "pump"), Chunk("3", "y")], parents=parents_of("R"))
-    assert engine.parents(list("PQRS")).keys() == {"R", "S"}  # what is given stays, as in a knowledge base
-
-
-def parents_of(ids: str) -> list[Chunk]:
-    return [Chunk(one, f"whole {one}") for one in ids]
 
 
 @pytest.mark.parametrize("taking", ["delete", "upsert"])
@@ -455,19 +409,3 @@ def test_eight_threads_lose_nothing(make: Any) -> None:
     assert not wrong
     assert len(engine) == 40 + 8 * 6 * 15
     check_statistics(engine)
-
-
-async def test_eight_tasks_lose_nothing(make: Any) -> None:
-    engine = make()
-
-    async def work(number: int) -> None:
-        for turn in range(4):
-            await engine.aupsert(
-                [Chunk(f"t{number}-{n}", f"pump {turn}") for n in range(10)] + [Chunk("shared", f"x {number}")]
-            )
-            assert (await engine.bm25().asearch("pump", 500)).errors == ()
-
-    await asyncio.gather(*map(work, range(8)))
-    assert await engine.acount() == 81
-    check_statistics(engine)
-    await engine.aclose()

@@ -6,7 +6,7 @@ import copy
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import date, datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 
 from tests.frameworks.langchain_parts import by_length, documents, hybrid, ids
-from tests.helpers import ListChannel
+from tests.helpers import Cosines, ListChannel
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.explanation import provenance
@@ -255,17 +255,9 @@ def test_weighted_signals_are_read_from_the_documents() -> None:
     assert [document.metadata["voicevault"] for document in found] == [provenance(hit) for hit in expected]
 
 
-class Cosines(ListChannel):
-    """Tells the cosine of any document by its id."""
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        known = {"flush": 0.25, "hose": 0.5}
-        return {chunk_id: known[chunk_id] for chunk_id in ids if chunk_id in known}
-
-
 async def test_a_dense_channel_is_asked_by_the_documents_own_ids() -> None:
     given_documents = [*documents(), documents()[2], Document("without an id")]
-    reranker = WeightedReranker(weights={"semantic": 1.0}, dense=Cosines([]), top_n=3)
+    reranker = WeightedReranker(weights={"semantic": 1.0}, dense=Cosines({"flush": 0.25, "hose": 0.5}), top_n=3)
     found = reranker.compress_documents(given_documents, QUESTION)
     assert list(zip(ids(found), scores(found), strict=True)) == [("hose", 0.5), ("hose", 0.5), ("flush", 0.25)]
     assert await reranker.acompress_documents(given_documents, QUESTION) == found

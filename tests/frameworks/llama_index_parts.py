@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread, current_thread
 from typing import Any
 
@@ -20,6 +21,11 @@ from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import (
     BaseNode,
+    Document,
+    ImageNode,
+    IndexNode,
+    MediaResource,
+    Node,
     NodeRelationship,
     NodeWithScore,
     QueryBundle,
@@ -35,6 +41,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers import llama_index
 from voicevault_retrievers.errors import RerankerError
 from voicevault_retrievers.llama_index import HybridRetriever, provenance
+from voicevault_retrievers.llama_index.convert import REF_DOC
 
 KINDS = (
     BaseNodePostprocessor,
@@ -131,6 +138,31 @@ def nodes() -> list[TextNode]:
 
 def scored(*pairs: tuple[str, float | None]) -> list[NodeWithScore]:
     return [NodeWithScore(node=TextNode(id_=name, text=TEXTS.get(name, name)), score=score) for name, score in pairs]
+
+
+KEPT: dict[str, BaseNode] = {
+    "whole": TextNode(
+        id_="n", text="filter", start_char_idx=3, end_char_idx=9, text_template="{content}!",
+        metadata={"b": 1, "a": [1, {"c": None}], "key": "x"}, excluded_llm_metadata_keys=["b"],
+        excluded_embed_metadata_keys=["a"], metadata_separator=" | ",
+        relationships={
+            NodeRelationship.SOURCE: RelatedNodeInfo(node_id="manual", metadata={"a": 1}, hash="h"),
+            NodeRelationship.PARENT: RelatedNodeInfo(node_id="section"),
+            NodeRelationship.NEXT: RelatedNodeInfo(node_id="m"),
+            NodeRelationship.CHILD: [RelatedNodeInfo(node_id="c")],
+        },
+    ),
+    "own keys": TextNode(id_="n", text="filter", metadata={"a": 1, "_node_content": "mine", "b": 2, REF_DOC: ["too"]}),
+    "own content": TextNode(id_="n", text="filter", metadata={"_node_content": '{"class_name": "TextNode"}'}),
+    "Document": Document(id_="n", text=f"filter {'x' * 70_000}", metadata={"a": 1}),
+    "Node": Node(id_="n", text_resource=MediaResource(text="filter", mimetype="text/plain"), text_template="{content}"),
+    "ImageNode": ImageNode(id_="n", text="a filter", image="aGVsbG8="),
+    "IndexNode": IndexNode(id_="n", text="the filter", index_id="table", obj=TextNode(id_="t", text="the table")),
+    "resources": Node(
+        id_="n", text_resource=MediaResource(text="filter"), image_resource=MediaResource(path=Path("a.png"))
+    ),
+}  # fmt: skip
+"""Nodes of each class that can be kept, with all that they may have."""
 
 
 def embedded(given: Sequence[BaseNode]) -> list[BaseNode]:

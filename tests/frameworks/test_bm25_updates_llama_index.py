@@ -16,7 +16,6 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import (
     BaseNode,
     Document,
-    ImageNode,
     IndexNode,
     NodeRelationship,
     NodeWithScore,
@@ -27,7 +26,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
-from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, ids, nodes, where
+from tests.frameworks.llama_index_parts import KEPT, TEXTS, HashEmbedding, ids, nodes, where
 from tests.helpers import ListChannel
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical import BM25, BM25Plus
@@ -165,16 +164,7 @@ async def test_a_reopened_retriever_gives_the_same_nodes(tmp_path: Path, languag
     assert again.delete_ref_doc("manual") == len(TEXTS)
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        Document(id_="n", text="whole filter", metadata={"a": 1}, excluded_llm_metadata_keys=["a"]),
-        ImageNode(id_="n", text="picture of a filter", image_url="http://a/b.png"),
-        IndexNode(id_="n", text="about the filter", index_id="table", obj=TextNode(id_="t", text="the table")),
-        TextNode(id_="n", text="filter", start_char_idx=3, end_char_idx=9, text_template="{content}!"),
-    ],
-    ids=lambda node: type(node).__name__,
-)
+@pytest.mark.parametrize("node", KEPT.values(), ids=KEPT)
 def test_nodes_of_every_class_are_kept_whole(tmp_path: Path, node: BaseNode) -> None:
     english([node]).persist(tmp_path / "kept")
     again = BM25Retriever.from_persist_dir(tmp_path / "kept")
@@ -274,6 +264,9 @@ def test_a_simple_store_has_the_nodes_of_its_indexs_docstore(caplog: pytest.LogC
         BM25Retriever.from_vector_store(index.vector_store)
     index.delete_nodes(["pump"])
     assert told(BM25Retriever.from_vector_store(index, language="en")) == told(english(list(nodes()[1:])))
+    index.docstore.delete_document("valve")
+    assert told(BM25Retriever.from_vector_store(index, language="en")) == told(english(list(nodes()[2:])))
+    assert "2 of 3 ids overlap" in caplog.text
 
 
 @pytest.mark.parametrize("made", [chroma, SimpleVectorStore])

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from llama_index.core import VectorStoreIndex
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores import VectorStoreQuery
 
-from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
+from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, embedded, nodes, scored
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
     CrossEncoderRerank,
@@ -73,11 +73,6 @@ def searched() -> HybridRetriever:
 
 def told(found: Sequence[NodeWithScore]) -> list[Any]:
     return [(node.node.to_dict(), node.score, provenance(node)) for node in found]
-
-
-def embedded(given: Sequence[BaseNode]) -> list[BaseNode]:
-    model = HashEmbedding()
-    return [node.model_copy(update={"embedding": model._embed(node.get_content())}) for node in given]
 
 
 async def test_the_watch_sees_a_blocking_call(watched: None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from typing import Any
-from uuid import UUID
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
@@ -14,7 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 
-from tests.frameworks.langchain_parts import hybrid, ids
+from tests.frameworks.langchain_parts import Starts, hybrid, ids
 from tests.helpers import Asked, no_model
 from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchTimeoutError
 from voicevault_retrievers.langchain.query import QueryExpander
@@ -25,21 +24,6 @@ QUESTION = "How do I reset the pump?"
 
 def written(*answers: str) -> FakeListChatModel:
     return FakeListChatModel(responses=list(answers))
-
-
-class Starts(BaseCallbackHandler):
-    """The parents' names of what was started, by its own."""
-
-    def __init__(self) -> None:
-        self.names: dict[UUID | None, str] = {None: ""}
-        self.below: list[tuple[str, str]] = []
-
-    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self.names[run_id] = kwargs["name"]
-        self.below.append((self.names[kwargs["parent_run_id"]], kwargs["name"]))
-
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self.below.append((self.names[kwargs["parent_run_id"]], "model"))
 
 
 # What it gives

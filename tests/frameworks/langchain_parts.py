@@ -60,6 +60,28 @@ class AsyncChild(Child):
         return self.found
 
 
+class Fails(BaseRetriever):
+    error: Exception
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        raise self.error
+
+
+class Starts(BaseCallbackHandler):
+    """The names of what was started, each behind its parent's."""
+
+    def __init__(self) -> None:
+        self.names: dict[UUID | None, str] = {None: ""}
+        self.below: list[tuple[str, str]] = []
+
+    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self.names[run_id] = kwargs["name"]
+        self.below.append((self.names.get(kwargs["parent_run_id"], ""), kwargs["name"]))
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self.below.append((self.names[kwargs["parent_run_id"]], "model"))
+
+
 class Runs(BaseCallbackHandler):
     """The runs that were started: name, own id, parent's id; and the events that were dispatched."""
 

@@ -246,7 +246,12 @@ def test_what_rankings_depend_on_is_kept_and_a_retrievers_own_options_are_not(tm
 def test_a_rank_bm25_retriever_is_kept_with_a_named_tokenizer(tmp_path: Path, ranker: Any) -> None:
     texts = list(TEXTS.values())
     named = CustomAnalyzer(str.split, name="spaces")
-    retriever = BM25Retriever.from_rank_bm25(ranker([t.split() for t in texts]), documents(), preprocess_func=named)
+    theirs = ranker([text.split() for text in texts])
+    retriever = BM25Retriever.from_rank_bm25(theirs, documents(), preprocess_func=named)
+    expected = dict(zip(TEXTS, theirs.get_scores(["pump", "seal"]), strict=True))
+    assert {document.id: document.metadata["relevance_score"] for document in retriever.invoke("pump seal")} == {
+        key: pytest.approx(expected[key]) for key in ("flush", "seal", "hose")
+    }
     retriever.persist(tmp_path / "kept")
     again = BM25Retriever.from_persist_dir(tmp_path / "kept", analyzer=named)
     assert told(again, ["pump seal"]) == told(retriever, ["pump seal"])

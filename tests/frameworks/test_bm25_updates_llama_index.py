@@ -16,7 +16,6 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import (
     BaseNode,
     Document,
-    ImageNode,
     IndexNode,
     NodeRelationship,
     NodeWithScore,
@@ -24,10 +23,10 @@ from llama_index.core.schema import (
     TextNode,
 )
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.core.vector_stores import FilterOperator, MetadataFilter, MetadataFilters, SimpleVectorStore
+from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
-from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, nodes
+from tests.frameworks.llama_index_parts import KEPT, TEXTS, HashEmbedding, ids, nodes, where
 from tests.helpers import ListChannel
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical import BM25, BM25Plus
@@ -52,14 +51,6 @@ def english(given: list[BaseNode] | None = None, **options: Any) -> BM25Retrieve
 
 def told(retriever: BM25Retriever) -> list[list[NodeWithScore]]:
     return [retriever.with_options(k=20).retrieve(query) for query in QUERIES]
-
-
-def ids(found: list[NodeWithScore]) -> list[str]:
-    return [node.node_id for node in found]
-
-
-def eq(key: str, value: Any) -> MetadataFilters:
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value)])
 
 
 # Adding and deleting
@@ -136,19 +127,18 @@ def test_copies_share_the_index_and_pickles_do_not() -> None:
 
 
 async def test_what_is_added_is_filtered_like_the_rest() -> None:
-    at_least_two = MetadataFilters(filters=[MetadataFilter(key="key", value=2, operator=FilterOperator.GTE)])
-    retriever = english(where=at_least_two)
+    retriever = english(where=where("key", 2, ">="))
     retriever.add([NEW, TextNode(id_="shop", text="A filter of the shop", metadata={"key": 0})])
     assert set(ids(retriever.retrieve("filter"))) == {"filter", "spare"}
-    assert ids(retriever.with_options(where=eq("owner", "ann")).retrieve("filter")) == ["spare"]
+    assert ids(retriever.with_options(where=where("owner", "ann")).retrieve("filter")) == ["spare"]
     assert ids(await retriever.with_options(where={"owner": "ann"}).aretrieve("filter")) == ["spare"]
-    assert retriever.search("filter", where=eq("owner", "bob")).hits == ()
+    assert retriever.search("filter", where=where("owner", "bob")).hits == ()
     retriever.delete(["spare"])
-    assert retriever.with_options(where=eq("owner", "ann")).retrieve("filter") == []
+    assert retriever.with_options(where=where("owner", "ann")).retrieve("filter") == []
 
 
 def test_access_counts_only_over_what_is_permitted_after_changes() -> None:
-    retriever = english(require=eq("page_label", "1"))
+    retriever = english(require=where("page_label", "1"))
     permitted: list[BaseNode] = [node for node in nodes() if node.metadata["page_label"] == "1"]
     retriever.add([TextNode(id_="secret", text="pump pump pump secret", metadata={"page_label": "3"})])
     assert told(retriever) == told(english(permitted))
@@ -170,20 +160,11 @@ async def test_a_reopened_retriever_gives_the_same_nodes(tmp_path: Path, languag
     assert [provenance(node) for node in again.retrieve("pump")] == [provenance(n) for n in retriever.retrieve("pump")]
     first = again.retrieve("alarm")[0].node
     assert (first, first.hash) == (nodes()[3], nodes()[3].hash)
-    assert ids(again.with_options(where=eq("owner", "ann")).retrieve("pump")) == ["spare"]
+    assert ids(again.with_options(where=where("owner", "ann")).retrieve("pump")) == ["spare"]
     assert again.delete_ref_doc("manual") == len(TEXTS)
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        Document(id_="n", text="whole filter", metadata={"a": 1}, excluded_llm_metadata_keys=["a"]),
-        ImageNode(id_="n", text="picture of a filter", image_url="http://a/b.png"),
-        IndexNode(id_="n", text="about the filter", index_id="table", obj=TextNode(id_="t", text="the table")),
-        TextNode(id_="n", text="filter", start_char_idx=3, end_char_idx=9, text_template="{content}!"),
-    ],
-    ids=lambda node: type(node).__name__,
-)
+@pytest.mark.parametrize("node", KEPT.values(), ids=KEPT)
 def test_nodes_of_every_class_are_kept_whole(tmp_path: Path, node: BaseNode) -> None:
     english([node]).persist(tmp_path / "kept")
     again = BM25Retriever.from_persist_dir(tmp_path / "kept")
@@ -283,6 +264,9 @@ def test_a_simple_store_has_the_nodes_of_its_indexs_docstore(caplog: pytest.LogC
         BM25Retriever.from_vector_store(index.vector_store)
     index.delete_nodes(["pump"])
     assert told(BM25Retriever.from_vector_store(index, language="en")) == told(english(list(nodes()[1:])))
+    index.docstore.delete_document("valve")
+    assert told(BM25Retriever.from_vector_store(index, language="en")) == told(english(list(nodes()[2:])))
+    assert "2 of 3 ids overlap" in caplog.text
 
 
 @pytest.mark.parametrize("made", [chroma, SimpleVectorStore])
@@ -344,6 +328,8 @@ def test_the_language_is_found_out_unless_it_is_given() -> None:
     german: list[BaseNode] = [TextNode(id_="de", text=text)]
     assert ids(BM25Retriever.from_nodes(german).retrieve("Haus")) == ["de"]
     assert BM25Retriever.from_nodes(german, language=None).retrieve("Haus") == []
+    in_atire = BM25Retriever.from_nodes(german, language="de", formula="atire")
+    assert (ids(in_atire.retrieve("Haus")), "ATIRE" in repr(in_atire)) == (["de"], True)
     for option, expected in (({}, "auto"), ({"language": "de"}, "de"), ({"analyzer": Analyzer("fr")}, "fr")):
         made = (
             BM25Retriever.from_defaults(german, **option),

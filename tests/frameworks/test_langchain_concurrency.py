@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import AsyncChild, Child, documents, ids
+from tests.frameworks.loops import SLOW, Meeting, given_up, printed, slowly
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.langchain import (
     BM25Index,
@@ -26,27 +24,9 @@ from voicevault_retrievers.langchain import (
     VectorRetriever,
     chunk_of,
 )
-from voicevault_retrievers.rerank import CallableScorer
 from voicevault_retrievers.store import KnowledgeBase
 
-blockbuster = pytest.importorskip("blockbuster", reason="blockbuster is not installed")
-
 QUERIES = [f"{word} {at}" for at in range(10) for word in ("pump", "seal", "hose", "lamp", "door")]
-
-
-def slowly(query: str, passages: Sequence[str]) -> list[float]:
-    """A model at work: it blocks the thread that it is called in."""
-    import time
-
-    time.sleep(0.001)
-    return [float(len(passage)) for passage in passages]
-
-
-@pytest.fixture
-def watched() -> Iterator[None]:
-    """Blocking calls on an event loop raise BlockingError, whoever makes them."""
-    with blockbuster.blockbuster_ctx():
-        yield
 
 
 def three_channels(**options: Any) -> HybridRetriever:
@@ -58,18 +38,18 @@ def three_channels(**options: Any) -> HybridRetriever:
             "dense": VectorRetriever.from_documents(documents(), HashEmbedder()),
             "store": store,
         },
-        rerank=CallableScorer(slowly, name="slow"),
+        rerank=SLOW,
         stages=[PageDiversityFilter()],
         **options,
     )
 
 
-async def test_the_watch_sees_a_blocking_call(watched: None) -> None:
-    with pytest.raises(blockbuster.BlockingError):
+async def test_the_watch_sees_a_blocking_call(watched: Any) -> None:
+    with pytest.raises(watched.BlockingError):
         slowly("pump", [])
 
 
-async def test_fifty_searches_at_once_do_not_block_the_loop(watched: None) -> None:
+async def test_fifty_searches_at_once_do_not_block_the_loop(watched: Any) -> None:
     retriever = three_channels()
     found = await asyncio.gather(*(retriever.ainvoke(query) for query in QUERIES))
     expected = await asyncio.to_thread(retriever.batch, QUERIES)
@@ -77,7 +57,7 @@ async def test_fifty_searches_at_once_do_not_block_the_loop(watched: None) -> No
     assert all("degraded" not in document.metadata["voicevault"] for each in found for document in each)
 
 
-async def test_a_knowledge_base_is_opened_and_searched_without_blocking(watched: None, tmp_path: Path) -> None:
+async def test_a_knowledge_base_is_opened_and_searched_without_blocking(watched: Any, tmp_path: Path) -> None:
     def made() -> None:
         with KnowledgeBase.create("manual", root=tmp_path, embedder=HashEmbedder()) as base:
             base.add([chunk_of(document) for document in documents()])
@@ -88,7 +68,7 @@ async def test_a_knowledge_base_is_opened_and_searched_without_blocking(watched:
     assert ids(found[0])[:1] == ids(await retriever.ainvoke(QUERIES[0], k=1))
 
 
-async def test_indexes_are_changed_and_searched_without_blocking(watched: None, tmp_path: Path) -> None:
+async def test_indexes_are_changed_and_searched_without_blocking(watched: Any, tmp_path: Path) -> None:
     hybrid = await asyncio.to_thread(HybridIndex.open, tmp_path / "base", embeddings=HashEmbedder())
     for index in (BM25Index(), hybrid):
 
@@ -105,20 +85,16 @@ async def test_indexes_are_changed_and_searched_without_blocking(watched: None, 
 
 
 async def test_children_that_wait_are_waited_for_together() -> None:
-    """All channels of all searches are inside their children at once; one after another they would never meet."""
-    here, met = 0, asyncio.Event()
+    """All channels of all searches are inside their children at once."""
+    meeting = Meeting(3 * 50)
 
-    class Meeting(AsyncChild):
+    class Joining(AsyncChild):
         async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-            nonlocal here
-            here += 1
-            if here == 3 * 50:
-                met.set()
-            await asyncio.wait_for(met.wait(), 30)
+            await meeting.join()
             return self.found
 
-    channels = {name: Meeting(found=documents(), seen=[]) for name in ("one", "two", "three")}
-    retriever = HybridRetriever(channels=channels, rerank=CallableScorer(slowly, name="slow"))
+    channels = {name: Joining(found=documents(), seen=[]) for name in ("one", "two", "three")}
+    retriever = HybridRetriever(channels=channels, rerank=SLOW)
     found = await asyncio.gather(*(retriever.ainvoke("pump") for _ in range(50)))
     assert [len(each) for each in found] == [5] * 50
 
@@ -132,15 +108,7 @@ async def test_searches_that_were_given_up_do_not_keep_others_from_their_places(
             return self.found
 
     hung = HybridRetriever(channels={"hung": Hung(found=documents(), seen=[])})
-    try:
-        searches = [asyncio.create_task(hung.ainvoke("pump")) for _ in range(80)]
-        await asyncio.sleep(0.2)
-        for search in searches:
-            search.cancel()
-        await asyncio.gather(*searches, return_exceptions=True)
-        assert await asyncio.wait_for(BM25Retriever.from_documents(documents()).ainvoke("pump"), 20)
-    finally:
-        gate.set()
+    assert await given_up(lambda: hung.ainvoke("pump"), gate, BM25Retriever.from_documents(documents()).ainvoke("pump"))
 
 
 @pytest.mark.program
@@ -156,5 +124,4 @@ def hang(query):
 retriever = HybridRetriever(channels={"bm25": BM25Retriever.from_texts(["pump"]), "hung": hang}, timeout=0.5)
 print(len(asyncio.run(retriever.ainvoke("pump"))))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "1\n"
+    assert printed(program) == "1\n"

@@ -337,18 +337,6 @@ def test_a_retriever_over_an_index_follows_it(tmp_path: Path) -> None:
         HybridRetriever(channels={"manual": HybridIndex(kb=made.kb, timeout=3)})
 
 
-async def test_concurrent_upserts_and_searches_lose_nothing(tmp_path: Path) -> None:
-    made = opened(tmp_path, *documents())
-
-    async def kept(at: int) -> None:
-        await made.aupsert([Document(f"part number {at}", id=f"part{at}")])
-        assert f"part{at}" in ids(await made.ainvoke(f"part number {at}", k=40))
-
-    await asyncio.gather(*(kept(at) for at in range(30)))
-    assert len(made.kb) == len(TEXTS) + 30
-    assert len(await made.aget([f"part{at}" for at in range(30)])) == 30
-
-
 def test_a_commit_while_a_search_is_opened_is_seen_by_the_next(tmp_path: Path) -> None:
     class Busy(HybridIndex):
         def _build(self) -> Pipeline:

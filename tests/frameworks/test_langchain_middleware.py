@@ -13,12 +13,11 @@ from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from pydantic import BaseModel, Field
 
-from tests.frameworks.langchain_parts import TEXTS, Child, hybrid
+from tests.frameworks.langchain_parts import TEXTS, Child, Fails, hybrid
 from tests.helpers import FailingChannel, ListChannel
 from voicevault_retrievers.errors import ConfigError, MissingExtraError
 from voicevault_retrievers.langchain import HybridRetriever
@@ -56,13 +55,6 @@ class Says(BaseChatModel):
 class Answer(BaseModel):
     text: str
     numbers: list[int]
-
-
-class Fails(BaseRetriever):
-    error: Exception
-
-    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-        raise self.error
 
 
 class Searches(BaseCallbackHandler):

@@ -14,7 +14,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.stores import BaseStore, InMemoryByteStore, InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from tests.frameworks.langchain_parts import Runs, ids
+from tests.frameworks.langchain_parts import ids
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, VectorRetriever
@@ -192,12 +192,6 @@ def test_the_budget_and_the_models_tokenizer() -> None:
     assert [document.page_content for document in found] == [PUMP, CHILDREN[2].page_content]
     counted = ParentExpander(store=PARENTS, max_tokens=9, count_tokens=lambda text: len(text.split()))
     assert texts(counted.compress_documents([CHILDREN[0]], "pump")) == {"c1": CHILDREN[0].page_content}
-
-
-async def test_it_shows_in_traces() -> None:
-    runs = Runs()
-    await ParentExpander(store=PARENTS).acompress_documents(CHILDREN, "pump", callbacks=[runs])
-    assert "ParentExpander" in runs.started
 
 
 @pytest.mark.parametrize(

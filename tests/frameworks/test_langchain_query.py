@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from typing import Any
-from uuid import UUID
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
@@ -14,7 +13,8 @@ from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 
-from tests.frameworks.langchain_parts import hybrid, ids
+from tests.frameworks.langchain_parts import Starts, hybrid, ids
+from tests.helpers import Asked, no_model
 from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchTimeoutError
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.query import RuleExpansion
@@ -24,39 +24,6 @@ QUESTION = "How do I reset the pump?"
 
 def written(*answers: str) -> FakeListChatModel:
     return FakeListChatModel(responses=list(answers))
-
-
-class Asked:
-    """Answers in turn, as a function does, and notes what it was asked and in which thread."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = answers
-        self.prompts: list[str] = []
-        self.threads: list[str] = []
-
-    def __call__(self, prompt: str) -> str:
-        self.prompts.append(prompt)
-        self.threads.append(threading.current_thread().name)
-        return self.answers[(len(self.prompts) - 1) % len(self.answers)]
-
-
-def failing(prompt: str) -> str:
-    raise RuntimeError("no model")
-
-
-class Starts(BaseCallbackHandler):
-    """The parents' names of what was started, by its own."""
-
-    def __init__(self) -> None:
-        self.names: dict[UUID | None, str] = {None: ""}
-        self.below: list[tuple[str, str]] = []
-
-    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self.names[run_id] = kwargs["name"]
-        self.below.append((self.names[kwargs["parent_run_id"]], kwargs["name"]))
-
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self.below.append((self.names[kwargs["parent_run_id"]], "model"))
 
 
 # What it gives
@@ -125,12 +92,12 @@ def test_prompts(prompt: Any) -> None:
 
 
 async def test_a_failing_model_leaves_the_question_or_raises(caplog: pytest.LogCaptureFixture) -> None:
-    for llm in (failing, lambda prompt: ""):
+    for llm in (no_model, lambda prompt: ""):
         caplog.clear()
         expander = QueryExpander(llm=llm, hyde=True)
         assert expander.invoke(QUESTION) == await expander.ainvoke(QUESTION) == [QUESTION]
         assert [record.levelno for record in caplog.records] == [logging.WARNING] * 4
-    raising = QueryExpander(llm=failing, on_error="raise")
+    raising = QueryExpander(llm=no_model, on_error="raise")
     with pytest.raises(RuntimeError, match="no model"):
         raising.invoke(QUESTION)
     with pytest.raises(RuntimeError, match="no model"):
@@ -141,7 +108,7 @@ async def test_a_failing_model_leaves_the_question_or_raises(caplog: pytest.LogC
 
 def test_what_one_call_of_a_model_gave_stays_where_the_other_fails(caplog: pytest.LogCaptureFixture) -> None:
     def llm(prompt: str) -> str:
-        return failing(prompt) if "passage" in prompt else "restart"
+        return no_model(prompt) if "passage" in prompt else "restart"
 
     assert QueryExpander(llm=llm, hyde=True).invoke(QUESTION) == [QUESTION, "restart"]
     assert "hyde: RuntimeError: no model" in caplog.text
@@ -172,13 +139,13 @@ async def test_a_model_is_not_waited_for_longer_than_the_timeout() -> None:
         {"llm": 3},
         {"hyde": True},
         {"prompt": "{query}"},
-        {"llm": failing, "prompt": "no place for the question"},
-        {"llm": failing, "hyde": ""},
-        {"llm": failing, "hyde": 3},
-        {"llm": failing, "timeout": 0},
-        {"llm": failing, "on_error": "ignore"},
-        {"llm": failing, "prompt": PromptTemplate.from_template("{query} {history}")},
-        {"llm": failing, "prompt": ChatPromptTemplate.from_template("{query}")},
+        {"llm": no_model, "prompt": "no place for the question"},
+        {"llm": no_model, "hyde": ""},
+        {"llm": no_model, "hyde": 3},
+        {"llm": no_model, "timeout": 0},
+        {"llm": no_model, "on_error": "ignore"},
+        {"llm": no_model, "prompt": PromptTemplate.from_template("{query} {history}")},
+        {"llm": no_model, "prompt": ChatPromptTemplate.from_template("{query}")},
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
@@ -231,7 +198,7 @@ async def test_its_rewriter_expands_in_a_retriever() -> None:
     assert found[0].metadata["voicevault"]["found_by"] == "hybrid"
     assert "seal" in ids(found)
     assert len(asked.prompts) == 1  # the answer is kept
-    degraded = hybrid(expansion=QueryExpander(llm=failing).rewriter).invoke("lamp")
+    degraded = hybrid(expansion=QueryExpander(llm=no_model).rewriter).invoke("lamp")
     assert degraded[0].metadata["voicevault"]["degraded"] == ["expansion: RuntimeError: no model"]
     assert repr(QueryExpander().rewriter) == f"Together([{RuleExpansion(3)!r}])"
 

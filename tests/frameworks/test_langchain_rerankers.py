@@ -6,24 +6,24 @@ import copy
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import date, datetime, timezone
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseCallbackHandler, CallbackManagerForLLMRun
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 
-from tests.frameworks.langchain_parts import by_length, documents, hybrid, ids
-from tests.helpers import ListChannel
+from tests.frameworks.langchain_parts import Starts, by_length, documents, hybrid, ids
+from tests.helpers import Cosines, ListChannel, no_model
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.explanation import provenance
@@ -72,26 +72,9 @@ class Chat(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage(self.answer))])
 
 
-class Tree(BaseCallbackHandler):
-    """Each run's parent, by name."""
-
-    def __init__(self) -> None:
-        self.names: dict[UUID, str] = {}
-        self.parents: dict[str, str | None] = {}
-
-    def _started(self, name: str, run_id: UUID, parent_run_id: UUID | None) -> None:
-        self.names[run_id] = name
-        self.parents[name] = self.names[parent_run_id] if parent_run_id else None
-
-    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._started(kwargs["name"], run_id, kwargs["parent_run_id"])
-
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._started("chat", run_id, kwargs["parent_run_id"])
-
-
 def rerankers() -> list[Any]:
     return [
+        CrossEncoderReranker(scorer=CallableScorer(by_length, name="length"), blend=1.0),
         LLMReranker(llm=Chat(answer="[3, 1]")),
         WeightedReranker(top_n=3),
         RecencyReranker(reference_date="2024-07-01"),
@@ -165,20 +148,34 @@ async def test_documents_of_another_reranker_have_no_score_left_after_a_model_ha
     assert scores(found) == [None, None]
 
 
-async def test_where_the_model_fails_the_first_stay_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    def failing(prompt: str) -> str:
-        raise RuntimeError("out of memory")
+SHORT = CallableScorer(lambda query, passages: [1.0], name="short")
 
+
+@pytest.mark.parametrize(
+    ("made", "said", "error"),
+    [
+        (partial(LLMReranker, llm=no_model), "llm_rerank: RuntimeError: no model", RuntimeError),
+        (partial(LLMReranker, llm=lambda prompt: "none"), "llm_rerank: RerankerError", RerankerError),
+        (partial(CrossEncoderReranker, scorer=SHORT), "rerank: RerankerError", RerankerError),
+    ],
+    ids=["no model", "no order", "too few scores"],
+)
+async def test_where_the_model_fails_the_first_stay_and_say_so(
+    made: Any, said: str, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
     given_documents = hybrid().invoke(QUESTION)
-    reranker = LLMReranker(llm=failing, top_n=2)
-    found = reranker.compress_documents(given_documents, QUESTION)
-    assert ids(found) == ids(given_documents)[:2]
-    assert scores(found) == scores(given_documents)[:2]
-    assert [d.metadata["voicevault"]["degraded"] for d in found] == [["llm_rerank: RuntimeError: out of memory"]] * 2
-    assert await reranker.acompress_documents(given_documents, QUESTION) == found
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    with pytest.raises(RerankerError):
-        LLMReranker(llm=lambda prompt: "none", on_error="raise").compress_documents(given_documents, QUESTION)
+    for count in (2, len(given_documents)):
+        caplog.clear()
+        found = made(top_n=count).compress_documents(given_documents, QUESTION)
+        assert ids(found) == ids(given_documents)[:count]
+        assert scores(found) == scores(given_documents)[:count]
+        for document in found:
+            (failure,) = document.metadata["voicevault"]["degraded"]
+            assert failure.startswith(said)
+        assert await made(top_n=count).acompress_documents(given_documents, QUESTION) == found
+        assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    with pytest.raises(error):
+        made(on_error="raise").compress_documents(given_documents, QUESTION)
 
 
 async def test_a_model_that_hangs_is_given_up() -> None:
@@ -195,27 +192,27 @@ async def test_a_model_that_hangs_is_given_up() -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_the_models_run_is_below_the_compressors(is_async: bool) -> None:
-    tree = Tree()
+    runs = Starts()
     reranker = LLMReranker(llm=Chat(answer="[1]"))
     if is_async:
-        await reranker.acompress_documents(documents(), QUESTION, callbacks=[tree])
+        await reranker.acompress_documents(documents(), QUESTION, callbacks=[runs])
     else:
-        reranker.compress_documents(documents(), QUESTION, callbacks=[tree])
-    assert tree.parents == {"LLMReranker": None, "chat": "LLMReranker"}
+        reranker.compress_documents(documents(), QUESTION, callbacks=[runs])
+    assert runs.below == [("", "LLMReranker"), ("LLMReranker", "model")]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_the_models_run_is_below_the_compressors_in_langchains_own_retriever(is_async: bool) -> None:
     retrievers = pytest.importorskip("langchain_classic.retrievers")
-    tree = Tree()
+    runs = Starts()
     reranker = LLMReranker(llm=Chat(answer="[1]"))
     compressing = retrievers.ContextualCompressionRetriever(base_retriever=hybrid(), base_compressor=reranker)
     chain = RunnableLambda(lambda query: query, name="ask") | compressing
     if is_async:
-        await chain.ainvoke(QUESTION, {"callbacks": [tree]})
+        await chain.ainvoke(QUESTION, {"callbacks": [runs]})
     else:
-        chain.invoke(QUESTION, {"callbacks": [tree]})
-    assert tree.parents["chat"] == "LLMReranker"
+        chain.invoke(QUESTION, {"callbacks": [runs]})
+    assert ("LLMReranker", "model") in runs.below
 
 
 async def test_a_models_name_is_looked_up_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,17 +252,9 @@ def test_weighted_signals_are_read_from_the_documents() -> None:
     assert [document.metadata["voicevault"] for document in found] == [provenance(hit) for hit in expected]
 
 
-class Cosines(ListChannel):
-    """Tells the cosine of any document by its id."""
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        known = {"flush": 0.25, "hose": 0.5}
-        return {chunk_id: known[chunk_id] for chunk_id in ids if chunk_id in known}
-
-
 async def test_a_dense_channel_is_asked_by_the_documents_own_ids() -> None:
     given_documents = [*documents(), documents()[2], Document("without an id")]
-    reranker = WeightedReranker(weights={"semantic": 1.0}, dense=Cosines([]), top_n=3)
+    reranker = WeightedReranker(weights={"semantic": 1.0}, dense=Cosines({"flush": 0.25, "hose": 0.5}), top_n=3)
     found = reranker.compress_documents(given_documents, QUESTION)
     assert list(zip(ids(found), scores(found), strict=True)) == [("hose", 0.5), ("hose", 0.5), ("flush", 0.25)]
     assert await reranker.acompress_documents(given_documents, QUESTION) == found
@@ -398,17 +387,14 @@ MALFORMED = [
 
 @pytest.mark.parametrize("malformed", MALFORMED, ids=str)
 def test_what_somebody_else_wrote_does_no_harm(malformed: Any) -> None:
-    def failing(prompt: str) -> str:
-        raise RuntimeError("down")
-
     document = Document("own text", id="x", metadata={"voicevault": copy.deepcopy(malformed)})
     hit = hit_of(document)
     assert all(vote.score is None and vote.kind is None for vote in hit.votes)
     assert hit.text == "own text"
-    for reranker in (WeightedReranker(), LLMReranker(llm=failing)):
+    for reranker in (WeightedReranker(), LLMReranker(llm=no_model)):
         (found,) = reranker.compress_documents([document], QUESTION)
         assert found.page_content == "own text"
-    assert found.metadata["voicevault"]["degraded"] == ["llm_rerank: RuntimeError: down"]
+    assert found.metadata["voicevault"]["degraded"] == ["llm_rerank: RuntimeError: no model"]
     assert document.metadata == {"voicevault": malformed}
     (kept,) = Nothing().compress_documents([document], QUESTION)
     assert kept == document

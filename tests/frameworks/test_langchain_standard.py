@@ -36,15 +36,19 @@ CHUNKS = [chunk_of(Document(f"pump {word}", id=word)) for word in ("valve", "mot
 
 
 class Standard(RetrieversIntegrationTests):
+    kind: type[BaseRetriever]
+
+    @property
+    def retriever_constructor(self) -> type[BaseRetriever]:
+        return self.kind
+
     @property
     def retriever_query_example(self) -> str:
         return "pump"
 
 
 class TestBM25Retriever(Standard):
-    @property
-    def retriever_constructor(self) -> type[BaseRetriever]:
-        return BM25Retriever
+    kind = BM25Retriever
 
     @property
     def retriever_constructor_params(self) -> dict[str, Any]:
@@ -52,9 +56,7 @@ class TestBM25Retriever(Standard):
 
 
 class TestVectorRetriever(Standard):
-    @property
-    def retriever_constructor(self) -> type[BaseRetriever]:
-        return VectorRetriever
+    kind = VectorRetriever
 
     @property
     def retriever_constructor_params(self) -> dict[str, Any]:
@@ -62,9 +64,7 @@ class TestVectorRetriever(Standard):
 
 
 class TestHybridRetriever(Standard):
-    @property
-    def retriever_constructor(self) -> type[BaseRetriever]:
-        return HybridRetriever
+    kind = HybridRetriever
 
     @property
     def retriever_constructor_params(self) -> dict[str, Any]:
@@ -73,9 +73,7 @@ class TestHybridRetriever(Standard):
 
 
 class TestBM25IndexRetriever(Standard):
-    @property
-    def retriever_constructor(self) -> type[BaseRetriever]:
-        return BM25Index
+    kind = BM25Index
 
     @property
     def retriever_constructor_params(self) -> dict[str, Any]:
@@ -83,9 +81,7 @@ class TestBM25IndexRetriever(Standard):
 
 
 class TestStagedRetriever(Standard):
-    @property
-    def retriever_constructor(self) -> type[BaseRetriever]:
-        return StagedRetriever
+    kind = StagedRetriever
 
     @property
     def retriever_constructor_params(self) -> dict[str, Any]:
@@ -119,7 +115,7 @@ class TestBM25IndexAsync(AsyncDocumentIndexTestSuite):
 
 
 def test_every_retriever_class_has_the_suite() -> None:
-    tested = {value.retriever_constructor.fget(None) for value in _suites()}
+    tested = {value.kind for value in _suites()}
     offered = {
         value
         for name in langchain.__all__

@@ -10,13 +10,12 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import BaseTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_tests.integration_tests import ToolsIntegrationTests
 from langchain_tests.unit_tests import ToolsUnitTests
 
-from tests.frameworks.langchain_parts import Child, hybrid, ids
+from tests.frameworks.langchain_parts import Child, Fails, hybrid, ids
 from tests.helpers import FailingChannel, ListChannel
 from voicevault_retrievers.context import resolve_citations
 from voicevault_retrievers.errors import ConfigError, MissingExtraError
@@ -36,13 +35,6 @@ def numbers(message: ToolMessage) -> list[int]:
 def below(messages: list[Any], key: str) -> ToolCall:
     """A call as LangGraph makes it, which gives its state to the argument `runtime`."""
     return call(key=key, runtime=SimpleNamespace(state={"messages": messages}, tool_call_id=key))
-
-
-class Fails(BaseRetriever):
-    error: Exception
-
-    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-        raise self.error
 
 
 class Parents(BaseCallbackHandler):

@@ -19,7 +19,7 @@ from langchain_core.tracers.schemas import Run
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import AsyncChild, Child, Runs, by_length, documents
-from tests.helpers import FailingChannel, HashEmbedder
+from tests.helpers import Careless, FailingChannel, HashEmbedder
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, PageDiversityFilter, VectorRetriever
 from voicevault_retrievers.leaf import Leaf, Match
@@ -265,14 +265,6 @@ def test_a_degraded_search_says_so_in_its_span(exported: Any) -> None:
 
 
 # Access rights
-
-
-class Careless(Leaf):
-    """Forgets the rights of a search."""
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        ours, theirs = Chunk("ours", "pump a", metadata={"of": "a"}), Chunk("secret", "pump b", metadata={"of": "b"})
-        return [[Match(theirs, 2.0), Match(ours, 1.0)]]
 
 
 class Unknown(InMemoryVectorStore):

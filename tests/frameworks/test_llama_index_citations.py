@@ -20,7 +20,7 @@ from llama_index.core.base.response.schema import (
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.chat_engine import CondenseQuestionChatEngine
 from llama_index.core.chat_engine.types import StreamingAgentChatResponse
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata, MockLLM
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.memory import ChatMemoryBuffer
@@ -31,10 +31,9 @@ from llama_index.core.response_synthesizers import BaseSynthesizer, get_response
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.types import PydanticProgramMode
-from llama_index_instrumentation import get_dispatcher
 from pydantic import BaseModel, Field
 
-from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, ListRetriever, nodes
+from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, ListRetriever, nodes, recorded
 from tests.helpers import FailingChannel
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.errors import ConfigError, SearchError
@@ -102,15 +101,6 @@ class Answer(BaseModel):
     """A structured answer."""
 
     text: str
-
-
-class Events(BaseEventHandler):
-    """Keeps all events."""
-
-    seen: list[Any] = Field(default_factory=list)
-
-    def handle(self, event: Any, **kwargs: Any) -> None:
-        self.seen.append(event)
 
 
 def found(score: float | None = 0.5) -> list[NodeWithScore]:
@@ -533,22 +523,15 @@ async def test_prompts_are_shown_and_updated() -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_events_are_those_of_a_query_engine(streaming: bool) -> None:
-    def names(handler: Events) -> list[str]:
-        return [event.class_name() for event in handler.seen]
-
     seen: list[list[str]] = []
     for made in (RetrieverQueryEngine.from_args, CitedQueryEngine.from_args):
-        events, debug = Events(), LlamaDebugHandler(print_trace_on_end=False)
+        debug = LlamaDebugHandler(print_trace_on_end=False)
         asked = made(ListRetriever(found()), Awaited(), callback_manager=CallbackManager([debug]), streaming=streaming)
-        root = get_dispatcher()
-        root.add_event_handler(events)
-        try:
+        with recorded(BaseEvent) as events:
             response = asked.query(QUESTION)
             late = await asked.aquery(QUESTION)
-        finally:
-            root.event_handlers.remove(events)
-        seen.append(names(events))
-        ends = [event for event in events.seen if event.class_name() == "QueryEndEvent"]
+        seen.append([event.class_name() for event in events])
+        ends = [event for event in events if event.class_name() == "QueryEndEvent"]
         assert [event.response for event in ends] == [response, late]
         assert ends[0].response is response
         assert len(debug.get_event_pairs(CBEventType.QUERY)) == 2

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from llama_index.core import VectorStoreIndex
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores import VectorStoreQuery
 
-from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
+from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, embedded, nodes, scored
+from tests.frameworks.loops import SLOW, Meeting, given_up, printed
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
     CrossEncoderRerank,
@@ -24,29 +23,8 @@ from voicevault_retrievers.llama_index import (
     VectorRetriever,
     provenance,
 )
-from voicevault_retrievers.rerank import CallableScorer
-
-blockbuster = pytest.importorskip("blockbuster", reason="blockbuster is not installed")
 
 QUERIES = [f"{word} {at}" for at in range(10) for word in ("pump", "valve", "filter", "alarm", "winter")]
-
-
-def slowly(query: str, passages: Sequence[str]) -> list[float]:
-    """A model at work: it blocks the thread that it is called in."""
-    import time
-
-    time.sleep(0.001)
-    return [float(len(passage)) for passage in passages]
-
-
-SLOW = CallableScorer(slowly, name="slow")
-
-
-@pytest.fixture
-def watched() -> Iterator[None]:
-    """Blocking calls on an event loop raise BlockingError, whoever makes them."""
-    with blockbuster.blockbuster_ctx():
-        yield
 
 
 class Awaiting(ListRetriever):
@@ -75,17 +53,7 @@ def told(found: Sequence[NodeWithScore]) -> list[Any]:
     return [(node.node.to_dict(), node.score, provenance(node)) for node in found]
 
 
-def embedded(given: Sequence[BaseNode]) -> list[BaseNode]:
-    model = HashEmbedding()
-    return [node.model_copy(update={"embedding": model._embed(node.get_content())}) for node in given]
-
-
-async def test_the_watch_sees_a_blocking_call(watched: None) -> None:
-    with pytest.raises(blockbuster.BlockingError):
-        slowly("pump", [])
-
-
-async def test_fifty_searches_at_once_do_not_block_the_loop(watched: None) -> None:
+async def test_fifty_searches_at_once_do_not_block_the_loop(watched: Any) -> None:
     retriever = await asyncio.to_thread(searched)
     found = await asyncio.gather(*(retriever.aretrieve(query) for query in QUERIES))
     expected = await asyncio.to_thread(lambda: [retriever.retrieve(query) for query in QUERIES])
@@ -94,14 +62,14 @@ async def test_fifty_searches_at_once_do_not_block_the_loop(watched: None) -> No
     assert len({tuple(node.node_id for node in each) for each in found}) > 1
 
 
-async def test_fifty_rerankings_at_once_do_not_block_the_loop(watched: None) -> None:
+async def test_fifty_rerankings_at_once_do_not_block_the_loop(watched: Any) -> None:
     rerank, given = CrossEncoderRerank(SLOW, on_error="raise"), scored(("valve", 0.9), ("pump", 0.5))
     found = await asyncio.gather(*(rerank.apostprocess_nodes(given, query_str=query) for query in QUERIES))
     expected = await asyncio.to_thread(rerank.postprocess_nodes, given, query_str="pump")
     assert [told(each) for each in found] == [told(expected)] * 50
 
 
-async def test_a_knowledge_base_is_opened_and_searched_without_blocking(watched: None, tmp_path: Path) -> None:
+async def test_a_knowledge_base_is_opened_and_searched_without_blocking(watched: Any, tmp_path: Path) -> None:
     def made() -> None:
         store = HybridVectorStore.open("manual", root=tmp_path, embed_model=HashEmbedding(), language="en")
         store.add(embedded(nodes()))
@@ -116,7 +84,7 @@ async def test_a_knowledge_base_is_opened_and_searched_without_blocking(watched:
     assert [told(each) for each in found] == [told(each) for each in expected]
 
 
-async def test_a_vector_store_is_changed_and_searched_without_blocking(watched: None, tmp_path: Path) -> None:
+async def test_a_vector_store_is_changed_and_searched_without_blocking(watched: Any, tmp_path: Path) -> None:
     store = await asyncio.to_thread(HybridVectorStore.open, tmp_path / "kb", embed_model=HashEmbedding(), language="en")
     index = await asyncio.to_thread(VectorStoreIndex.from_vector_store, store, HashEmbedding())
     retriever = index.as_retriever(vector_store_query_mode="hybrid")
@@ -136,7 +104,7 @@ async def test_a_vector_store_is_changed_and_searched_without_blocking(watched: 
     await asyncio.to_thread(store.close)
 
 
-async def test_keywords_are_changed_and_searched_without_blocking(watched: None, tmp_path: Path) -> None:
+async def test_keywords_are_changed_and_searched_without_blocking(watched: Any, tmp_path: Path) -> None:
     bm25 = BM25Retriever.from_nodes([], language="en", k=50)
 
     async def change(at: int) -> None:
@@ -153,19 +121,18 @@ async def test_keywords_are_changed_and_searched_without_blocking(watched: None,
 
 
 async def test_children_that_wait_are_waited_for_together() -> None:
-    """All channels of all searches are inside their children at once; one after another they would never meet."""
-    here, met = 0, asyncio.Event()
+    """All channels of all searches are inside their children at once."""
+    meeting = Meeting(3 * 50)
 
-    class Meeting(ListRetriever):
+    class Joining(ListRetriever):
+        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+            raise AssertionError("the sync search was called")
+
         async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            nonlocal here
-            here += 1
-            if here == 3 * 50:
-                met.set()
-            await asyncio.wait_for(met.wait(), 30)
+            await meeting.join()
             return self.found
 
-    channels = {name: Meeting(scored(("valve", 0.9))) for name in ("one", "two", "three")}
+    channels = {name: Joining(scored(("valve", 0.9))) for name in ("one", "two", "three")}
     retriever = HybridRetriever(channels=channels, rerank=SLOW)
     found = await asyncio.gather(*(retriever.aretrieve("pump") for _ in range(50)))
     assert [len(each) for each in found] == [1] * 50
@@ -180,15 +147,7 @@ async def test_searches_that_were_given_up_do_not_keep_others_from_their_places(
             return self.found
 
     hung = HybridRetriever(channels={"hung": Hung([])})
-    try:
-        searches = [asyncio.create_task(hung.aretrieve("pump")) for _ in range(80)]
-        await asyncio.sleep(0.2)
-        for search in searches:
-            search.cancel()
-        await asyncio.gather(*searches, return_exceptions=True)
-        assert await asyncio.wait_for(BM25Retriever.from_nodes(nodes()).aretrieve("pump"), 20)
-    finally:
-        gate.set()
+    assert await given_up(lambda: hung.aretrieve("pump"), gate, BM25Retriever.from_nodes(nodes()).aretrieve("pump"))
 
 
 @pytest.mark.program
@@ -207,5 +166,4 @@ bm25 = BM25Retriever.from_nodes([TextNode(text="pump")])
 retriever = HybridRetriever(channels={"bm25": bm25, "hung": Hung()}, timeout=0.5)
 print(len(asyncio.run(retriever.aretrieve("pump"))))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "1\n", done.stderr
+    assert printed(program) == "1\n"

@@ -18,7 +18,7 @@ from llama_index.core.indices.query.query_transform.base import BaseQueryTransfo
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer, get_response_synthesizer
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
 from llama_index.core.tools import BaseTool
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 
@@ -27,6 +27,7 @@ from tests.frameworks.llama_index_parts import (
     HashEmbedding,
     Lengths,
     ListRetriever,
+    embedded,
     nodes,
     public_classes,
     scored,
@@ -37,11 +38,6 @@ from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.pipeline import Pipeline
 
 QUESTION = "drain the pump before winter"
-
-
-def embedded() -> list[TextNode]:
-    model = HashEmbedding()
-    return [node.model_copy(update={"embedding": model.get_text_embedding(node.text)}) for node in nodes()]
 
 
 def retrieved() -> list[NodeWithScore]:
@@ -57,7 +53,7 @@ def asked() -> QueryBundle:
 class Given:
     """What the parts are made of and asked with; they are to leave it as it is."""
 
-    nodes: list[TextNode] = field(default_factory=embedded)
+    nodes: list[BaseNode] = field(default_factory=lambda: embedded(nodes()))
     found: list[NodeWithScore] = field(default_factory=retrieved)
     bundle: QueryBundle = field(default_factory=asked)
     where: dict[str, Any] = field(default_factory=lambda: {"$or": [{"key": {"$lt": 9}}]})

@@ -15,7 +15,7 @@ from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import Response
 from llama_index.core.bridge.pydantic import Field
-from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata, MockLLM
+from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor import LLMRerank as TheirLLMRerank
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -23,7 +23,16 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores import MetadataFilter, MetadataFilters
 
-from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
+from tests.frameworks.llama_index_parts import (
+    Answering,
+    HashEmbedding,
+    ListRetriever,
+    hybrid,
+    ids,
+    nodes,
+    scored,
+    told,
+)
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RetrievalError
@@ -40,7 +49,6 @@ from voicevault_retrievers.llama_index import (
     LLMRerank,
     PageDiversityPostprocessor,
     VectorRetriever,
-    provenance,
 )
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.llama_index.query import QueryExpander
@@ -51,20 +59,6 @@ from voicevault_retrievers.store import KnowledgeBase
 QUESTION = "drain the pump before winter"
 SHORT_FIRST = CallableScorer(lambda query, passages: [-float(len(p)) for p in passages], name="short first")
 LONG_FIRST = CallableScorer(lambda query, passages: [float(len(p)) for p in passages], name="long first")
-
-
-def hybrid(**options: Any) -> HybridRetriever:
-    return HybridRetriever.from_nodes(nodes(), HashEmbedding(), **options)
-
-
-def told(found: NodeWithScore) -> dict[str, Any]:
-    known = provenance(found)
-    assert known is not None
-    return known
-
-
-def ids(found: Sequence[NodeWithScore]) -> list[str]:
-    return [node.node_id for node in found]
 
 
 def lengths(found: Sequence[NodeWithScore]) -> list[int]:
@@ -169,6 +163,7 @@ async def test_two_models_of_different_size_in_one_retriever() -> None:
         ({"kb_names": "manual", "node_postprocessors": [3]}, "a stage is"),
         ({"kb_names": "manual", "on_error": "ignore"}, "on_error"),
         ({"kb_names": "manual", "timeout": -1}, "timeout"),
+        ({"channels": {"inner": hybrid(timeout=5.0)}}, "has no timeout"),
     ],
 )
 def test_what_does_not_go_together_is_said_at_once(options: dict[str, Any], said: str) -> None:
@@ -275,26 +270,6 @@ def test_a_model_that_reranks_is_loaded_once_for_all_calls(monkeypatch: pytest.M
 
 
 # Expansion
-
-
-class Answering(CustomLLM):
-    """Gives the same answer whatever is asked, and keeps the prompts."""
-
-    answer: str
-    prompts: list[str] = Field(default_factory=list)
-
-    @property
-    def metadata(self) -> LLMMetadata:
-        return LLMMetadata()
-
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        self.prompts.append(prompt)
-        if not self.answer:
-            raise OSError("no route to the model")
-        return CompletionResponse(text=self.answer)
-
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize("given", ["model", "expander", "rewriter", "list"])

@@ -10,8 +10,6 @@ import pytest
 from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.schema import (
     BaseNode,
-    Document,
-    ImageNode,
     IndexNode,
     NodeRelationship,
     NodeWithScore,
@@ -27,7 +25,7 @@ from llama_index.core.vector_stores import (
     SimpleVectorStore,
 )
 
-from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
+from tests.frameworks.llama_index_parts import KEPT, HashEmbedding, ListRetriever, nodes, scored
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, InvalidScoreError
@@ -42,7 +40,6 @@ from voicevault_retrievers.llama_index import (
 )
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of, query_of
 from voicevault_retrievers.llama_index.filters import filter_of
-from voicevault_retrievers.llama_index.listing import nodes_of
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant
 
@@ -105,16 +102,7 @@ def _filter(key: str, value: Any, operator: FilterOperator = O.EQ) -> MetadataFi
     return MetadataFilter(key=key, value=value, operator=operator)
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        nodes()[0],
-        ImageNode(id_="image", text="a pump", image_url="https://example.org/pump.png"),
-        Document(id_="document", text="a pump", metadata={"a": 1}),
-        IndexNode(id_="index", text="a pump", index_id="other"),
-    ],
-    ids=lambda node: type(node).__name__,
-)
+@pytest.mark.parametrize("node", [nodes()[0], *KEPT.values()], ids=["nested", *KEPT])
 def test_nodes_survive_the_round_trip(node: BaseNode) -> None:
     chunk = chunk_of(node)
     again = node_of(chunk)
@@ -223,10 +211,10 @@ def test_children_keep_their_scores_and_get_a_bundle_of_their_own() -> None:
 
 def test_a_filter_that_a_child_cannot_apply_skips_it() -> None:
     child = ListRetriever(scored(("secret", 0.9)))
-    retriever = HybridRetriever(channels={"child": child, "own": BM25Retriever.from_nodes(nodes())})
+    channels: dict[str, Any] = {"child": child, "own": BM25Retriever.from_nodes(nodes())}
     for narrowed in (
-        retriever.with_options(where={"key": 0}),
-        HybridRetriever(channels=_two(child), require={"key": 0}),
+        HybridRetriever(channels=channels).with_options(where={"key": 0}),
+        HybridRetriever(channels=channels, require={"key": 0}),
     ):
         (found,) = narrowed.retrieve("pump")
         assert found.node_id == "pump"
@@ -234,10 +222,6 @@ def test_a_filter_that_a_child_cannot_apply_skips_it() -> None:
     assert child.asked == []
     with pytest.raises(FilterNotSupportedError, match="set the filter on that retriever"):
         HybridRetriever(channels={"child": child}, where={"key": 0}).retrieve("pump")
-
-
-def _two(child: ListRetriever) -> dict[str, Any]:
-    return {"child": child, "own": BM25Retriever.from_nodes(nodes())}
 
 
 def test_an_index_gives_as_many_as_are_wanted() -> None:
@@ -271,11 +255,3 @@ def test_what_can_be_a_channel() -> None:
         as_channel(SimpleVectorStore())
     with pytest.raises(ConfigError, match="not a str"):
         as_channel("a")  # type: ignore[arg-type]
-
-
-def test_the_nodes_of_an_index(caplog: pytest.LogCaptureFixture) -> None:
-    index = VectorStoreIndex(nodes(), embed_model=HashEmbedding())
-    assert sorted(node.node_id for node in nodes_of(index)) == ["alarm", "filter", "pump", "valve"]
-    index.docstore.delete_document("pump")
-    assert sorted(node.node_id for node in nodes_of(index)) == ["alarm", "filter", "valve"]
-    assert "3 of 4 ids overlap" in caplog.text

@@ -43,13 +43,12 @@ from llama_index.core.retrievers import (
     RouterRetriever,
     TransformRetriever,
 )
-from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 
-from tests.frameworks.llama_index_parts import HashEmbedding
-from tests.oracles.llama_index_peers import Answering
+from tests.frameworks.llama_index_parts import Answering, HashEmbedding
 from voicevault_retrievers.llama_index import (
     CitationPostprocessor,
     CitedQueryEngine,
@@ -228,16 +227,3 @@ def test_a_part_does_to_the_provenance_what_the_page_says(part: str, tmp_path: P
 
 def test_the_page_names_every_part_that_is_tested_and_no_other() -> None:
     assert written().keys() == PARTS.keys()
-
-
-def test_a_nodes_hash_and_what_a_model_sees_are_those_of_the_node_that_was_given() -> None:
-    given = {node.node_id: node for node in found_nodes()}
-    for node in found():
-        assert provenance(node)
-        assert (node.node.hash, node.node.to_dict()) == (given[node.node_id].hash, given[node.node_id].to_dict())
-
-
-def test_a_question_stays_what_it_was() -> None:
-    asked = QueryBundle(QUESTION)
-    searched().retrieve(asked)
-    assert asked == QueryBundle(QUESTION)

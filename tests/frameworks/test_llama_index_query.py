@@ -11,41 +11,24 @@ import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
-from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata, MockLLM
-from llama_index.core.llms.callbacks import llm_completion_callback
+from llama_index.core.llms import CompletionResponse, MockLLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate, RichPromptTemplate
 from llama_index.core.prompts.default_prompts import DEFAULT_HYDE_PROMPT
 from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
+from tests.frameworks.llama_index_parts import Answering, HashEmbedding, ListRetriever, nodes, scored, told
+from tests.helpers import Asked, no_model
 from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchTimeoutError
-from voicevault_retrievers.llama_index import HybridRetriever, provenance
+from voicevault_retrievers.llama_index import HybridRetriever
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.query import RuleExpansion
 
 QUESTION = "How do I reset the pump?"
 
 
-class Writing(CustomLLM):
-    """Gives one answer to whatever it is asked."""
-
-    answer: str
-
-    @property
-    def metadata(self) -> LLMMetadata:
-        return LLMMetadata()
-
-    @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return CompletionResponse(text=self.answer)
-
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-
-class Awaited(Writing):
+class Awaited(Answering):
     """One that has an async call of its own, and no other."""
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
@@ -53,24 +36,6 @@ class Awaited(Writing):
 
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         return CompletionResponse(text=self.answer)
-
-
-class Asked:
-    """Answers in turn, as a function does, and notes what it was asked and in which thread."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = answers
-        self.prompts: list[str] = []
-        self.threads: list[str] = []
-
-    def __call__(self, prompt: str) -> str:
-        self.prompts.append(prompt)
-        self.threads.append(threading.current_thread().name)
-        return self.answers[(len(self.prompts) - 1) % len(self.answers)]
-
-
-def failing(prompt: str) -> str:
-    raise RuntimeError("no model")
 
 
 # What it gives
@@ -96,7 +61,7 @@ async def test_by_rules() -> None:
 )
 async def test_by_a_model_however_it_writes(answer: str) -> None:
     expected = [QUESTION, "restart the pump", "pump reset"]
-    for llm in (Writing(answer=answer), Asked(answer)):
+    for llm in (Answering(answer=answer), Asked(answer)):
         expander = QueryExpander(llm)
         assert expander.wordings(QUESTION) == await expander.awordings(QUESTION) == expected
     assert await QueryExpander(Awaited(answer=answer)).awordings(QUESTION) == expected
@@ -168,11 +133,9 @@ async def test_its_rewriter_expands_in_a_retriever() -> None:
     assert found == await retriever.aretrieve("siren")
     assert len(asked.prompts) == 1  # the answer is kept
     alarm = next(node for node in found if node.node_id == "alarm")
-    told = provenance(alarm)
-    assert told is not None
-    assert told["channels"]["bm25"]["query"] in ("alarm", "water level")
-    degraded = HybridRetriever.from_nodes(nodes(), HashEmbedding(), expansion=QueryExpander(failing).rewriter)
-    assert provenance(degraded.retrieve("pump")[0])["degraded"] == ["expansion: RuntimeError: no model"]  # type: ignore[index]
+    assert told(alarm)["channels"]["bm25"]["query"] in ("alarm", "water level")
+    degraded = HybridRetriever.from_nodes(nodes(), HashEmbedding(), expansion=QueryExpander(no_model).rewriter)
+    assert told(degraded.retrieve("pump")[0])["degraded"] == ["expansion: RuntimeError: no model"]
     assert repr(QueryExpander()) == f"QueryExpander(Together([{RuleExpansion(3)!r}]), on_error='skip')"
 
 
@@ -222,13 +185,13 @@ def test_prompts_are_shown_and_updated_also_for_a_retriever_that_expands() -> No
 
 
 async def test_a_failing_model_leaves_the_question_or_raises(caplog: pytest.LogCaptureFixture) -> None:
-    for llm in (failing, lambda prompt: "", Writing(answer=" ")):
+    for llm in (no_model, lambda prompt: "", Answering(answer=" ")):
         caplog.clear()
         expander = QueryExpander(llm, hyde=True)
         bundle = QueryBundle(QUESTION, custom_embedding_strs=[QUESTION])
         assert expander.run(QUESTION) == await expander.arun(QUESTION) == bundle
         assert [record.levelno for record in caplog.records] == [logging.WARNING] * 4
-    raising = QueryExpander(failing, on_error="raise")
+    raising = QueryExpander(no_model, on_error="raise")
     with pytest.raises(RuntimeError, match="no model"):
         raising.run(QUESTION)
     with pytest.raises(RuntimeError, match="no model"):
@@ -239,7 +202,7 @@ async def test_a_failing_model_leaves_the_question_or_raises(caplog: pytest.LogC
 
 def test_what_one_call_of_a_model_gave_stays_where_the_other_fails(caplog: pytest.LogCaptureFixture) -> None:
     def llm(prompt: str) -> str:
-        return failing(prompt) if "passage" in prompt else "restart"
+        return no_model(prompt) if "passage" in prompt else "restart"
 
     assert QueryExpander(llm, hyde=True).wordings(QUESTION) == [QUESTION, "restart"]
     assert "QueryExpander goes on without hyde: RuntimeError: no model" in caplog.text
@@ -269,16 +232,16 @@ async def test_a_model_is_not_waited_for_longer_than_the_timeout() -> None:
         {"llm": 3},
         {"hyde": True},
         {"prompt": "{query}"},
-        {"llm": failing, "prompt": "no place for the question"},
-        {"llm": failing, "prompt": 3},
-        {"llm": failing, "hyde": ""},
-        {"llm": failing, "hyde": 3},
-        {"llm": failing, "timeout": 0},
-        {"llm": failing, "on_error": "ignore"},
-        {"llm": failing, "prompt": PromptTemplate("{query_str} {history}")},
-        {"llm": failing, "prompt": RichPromptTemplate("{{ query_str }} {{ history }}")},
-        {"llm": failing, "prompt": ChatPromptTemplate.from_messages([("user", "{query_str}")])},
-        {"llm": failing, "prompt": RichPromptTemplate("{% chat role='user' %}{{ query_str }}{% endchat %}")},
+        {"llm": no_model, "prompt": "no place for the question"},
+        {"llm": no_model, "prompt": 3},
+        {"llm": no_model, "hyde": ""},
+        {"llm": no_model, "hyde": 3},
+        {"llm": no_model, "timeout": 0},
+        {"llm": no_model, "on_error": "ignore"},
+        {"llm": no_model, "prompt": PromptTemplate("{query_str} {history}")},
+        {"llm": no_model, "prompt": RichPromptTemplate("{{ query_str }} {{ history }}")},
+        {"llm": no_model, "prompt": ChatPromptTemplate.from_messages([("user", "{query_str}")])},
+        {"llm": no_model, "prompt": RichPromptTemplate("{% chat role='user' %}{{ query_str }}{% endchat %}")},
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,17 @@ from typing import Any
 import pytest
 from llama_index.core import Settings, SimpleDirectoryReader
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
-from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata, MockLLM
+from llama_index.core.llms import CompletionResponse, MockLLM
 from llama_index.core.postprocessor import LLMRerank as TheirLLMRerank
 from llama_index.core.prompts import ChatMessage, ChatPromptTemplate, PromptTemplate, RichPromptTemplate
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from tests.frameworks.llama_index_parts import nodes, recorded, scored
-from tests.helpers import HashEmbedder, ListChannel
+from tests.frameworks.llama_index_parts import Answering, hybrid, ids, nodes, recorded, scored
+from tests.helpers import Cosines
 from voicevault_retrievers.channel import Then
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.explanation import provenance as provenance_of
-from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, provenance
+from voicevault_retrievers.llama_index import BM25Retriever, provenance
 from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
 from voicevault_retrievers.llama_index.reranking_events import announced
 from voicevault_retrievers.llama_index.staged import stage_of
@@ -34,24 +33,8 @@ QUESTION = "pump"
 GIVEN = ("pump", 0.5), ("valve", 0.4), ("filter", 0.3)
 
 
-class Answers(CustomLLM):
-    """Gives one answer, and keeps the prompts and the threads it was asked in."""
-
+class Answers(Answering):
     answer: str = "[3, 1]"
-    prompts: list[str] = []  # noqa: RUF012 - pydantic copies it
-    threads: list[Any] = []  # noqa: RUF012
-
-    @property
-    def metadata(self) -> LLMMetadata:
-        return LLMMetadata()
-
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        self.prompts.append(prompt)
-        self.threads.append(threading.current_thread())
-        return CompletionResponse(text=self.answer)
-
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        raise NotImplementedError
 
 
 class Awaited(Answers):
@@ -60,14 +43,6 @@ class Awaited(Answers):
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         await asyncio.sleep(0)
         return self.complete(prompt)
-
-
-def ids(found: Iterable[NodeWithScore]) -> list[str]:
-    return [node.node_id for node in found]
-
-
-def hybrid(**options: Any) -> HybridRetriever:
-    return HybridRetriever.from_nodes(nodes(), HashEmbedder(16), **options)
 
 
 # A language model
@@ -174,17 +149,9 @@ def test_weighted_signals_are_read_from_the_nodes() -> None:
     assert [provenance(node) for node in found] == told
 
 
-class Cosines(ListChannel):
-    """Tells the cosine of any node by its id."""
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        known = {"valve": 0.25, "filter": 0.5}
-        return {chunk_id: known[chunk_id] for chunk_id in ids if chunk_id in known}
-
-
 async def test_a_dense_channel_is_asked_by_the_nodes_own_ids() -> None:
     given = scored(*GIVEN, ("filter", 0.1))
-    rerank = WeightedRerank(weights={"semantic": 1.0}, dense=Cosines([]), top_n=3)
+    rerank = WeightedRerank(weights={"semantic": 1.0}, dense=Cosines({"valve": 0.25, "filter": 0.5}), top_n=3)
     found = rerank.postprocess_nodes(given, query_str=QUESTION)
     assert [(node.node_id, node.score) for node in found] == [("filter", 0.5), ("filter", 0.5), ("valve", 0.25)]
     assert await rerank.apostprocess_nodes(given, query_str=QUESTION) == found

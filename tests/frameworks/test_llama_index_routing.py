@@ -6,17 +6,12 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from tests.frameworks.llama_index_parts import HashEmbedding, nodes
+from tests.frameworks.llama_index_parts import hybrid
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index import HybridRetriever
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.query import FollowUp
 from voicevault_retrievers.turns import Turn
 from voicevault_retrievers.types import Query, Route
-
-
-def hybrid(**options: object) -> HybridRetriever:
-    return HybridRetriever.from_nodes(nodes(), HashEmbedding(), **options)  # type: ignore[arg-type]
 
 
 async def test_a_route_chooses_channels() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec  # type: ignore[import-untyped]  # it has no types
 import numpy as np
 import pytest
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
@@ -18,30 +16,25 @@ from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import (
     BaseNode,
-    ImageNode,
-    IndexNode,
     MediaResource,
     Node,
-    NodeRelationship,
     NodeWithScore,
-    RelatedNodeInfo,
     TextNode,
 )
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import (
     FilterCondition,
     FilterOperator,
-    MetadataFilter,
     MetadataFilters,
     VectorStoreQuery,
 )
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 
-from tests.frameworks.llama_index_parts import HashEmbedding, nodes
+from tests.frameworks.llama_index_parts import KEPT, HashEmbedding, embedded, nodes, where
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, HybridVectorStore, provenance
-from voicevault_retrievers.llama_index.convert import REF_DOC, chunk_of, node_of
+from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.store import KnowledgeBase, log
 
 QUESTION = "drain the pump before winter"
@@ -62,11 +55,6 @@ class Counting(HashEmbedding):
 
     async def _aget_text_embedding(self, text: str) -> list[float]:
         return self._embed(text)
-
-
-def embedded(given: Sequence[BaseNode]) -> list[BaseNode]:
-    model = HashEmbedding()
-    return [node.model_copy(update={"embedding": model._embed(node.get_content())}) for node in given]
 
 
 def opened(folder: Path, given: list[BaseNode] | None = None, **options: Any) -> HybridVectorStore:
@@ -90,10 +78,6 @@ def found(store: HybridVectorStore, query: VectorStoreQuery) -> dict[str, float]
     return dict(zip(result.ids or (), result.similarities or (), strict=True))
 
 
-def where(key: str, value: Any, operator: str = "==") -> MetadataFilters:
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=FilterOperator(operator))])
-
-
 def vectored(vectors: dict[str, list[float]], texts: dict[str, str]) -> list[BaseNode]:
     return [
         TextNode(id_=name, text=texts.get(name, "nothing"), embedding=vector + [0.0] * 14)
@@ -104,30 +88,7 @@ def vectored(vectors: dict[str, list[float]], texts: dict[str, str]) -> list[Bas
 # What is kept
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        TextNode(
-            id_="n", text="filter", start_char_idx=3, end_char_idx=9, text_template="{content}!",
-            metadata={"b": 1, "a": [1, {"c": None}], "key": "x"}, excluded_llm_metadata_keys=["b"],
-            excluded_embed_metadata_keys=["a"], metadata_separator=" | ",
-            relationships={
-                NodeRelationship.SOURCE: RelatedNodeInfo(node_id="manual", metadata={"a": 1}, hash="h"),
-                NodeRelationship.PARENT: RelatedNodeInfo(node_id="section"),
-                NodeRelationship.NEXT: RelatedNodeInfo(node_id="m"),
-                NodeRelationship.CHILD: [RelatedNodeInfo(node_id="c")],
-            },
-        ),
-        TextNode(id_="n", text="filter", metadata={"a": 1, "_node_content": "mine", "b": 2, REF_DOC: ["too"]}),
-        TextNode(id_="n", text="filter", metadata={"_node_content": '{"class_name": "TextNode"}'}),
-        Document(id_="n", text=f"filter {'x' * 70_000}", metadata={"a": 1}),
-        Node(id_="n", text_resource=MediaResource(text="filter", mimetype="text/plain"), text_template="{content}"),
-        ImageNode(id_="n", text="a filter", image="aGVsbG8="),
-        IndexNode(id_="n", text="the filter", index_id="table", obj=TextNode(id_="t", text="the table")),
-        Node(id_="n", text_resource=MediaResource(text="filter"), image_resource=MediaResource(path=Path("a.png"))),
-    ],
-    ids=["whole", "own keys", "own content", "Document", "Node", "ImageNode", "IndexNode", "resources"],
-)  # fmt: skip
+@pytest.mark.parametrize("node", KEPT.values(), ids=KEPT)
 def test_a_node_comes_back_as_it_was(tmp_path: Path, node: BaseNode) -> None:
     before = node.to_dict()
     opened(tmp_path, embedded([node])).close()
@@ -463,13 +424,6 @@ async def test_the_async_twins_leave_the_event_loop(tmp_path: Path, monkeypatch:
         await store.adelete("manual", k=1)
 
 
-async def test_searches_and_changes_at_the_same_time(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    more = embedded([TextNode(id_=f"n{at}", text=f"pump number {at}") for at in range(20)])
-    await asyncio.gather(*(store.async_add([node]) for node in more), *(store.aquery(asked("hybrid")) for _ in more))
-    assert len(store.query(asked("sparse", "pump", k=99)).ids or ()) == 22
-
-
 def test_the_commits_of_others_are_seen_after_a_reload(tmp_path: Path) -> None:
     store = opened(tmp_path)
     reader = HybridVectorStore.open(tmp_path / "kb")
@@ -587,33 +541,6 @@ def test_the_store_feeds_the_other_classes(tmp_path: Path) -> None:
 
 
 # Elsewhere
-
-
-@pytest.mark.parametrize("place", ["disk", "memory", "url"])
-def test_a_copy_holds_what_was_committed(tmp_path: Path, place: str) -> None:
-    store = opened(tmp_path)
-    fs = fsspec.filesystem("memory") if place == "memory" else None
-    target = {"disk": str(tmp_path / "copies" / "one"), "memory": "/one", "url": "memory://two/deep"}[place]
-    store.persist(target, fs)
-    store.add(embedded([TextNode(id_="new", text="a zebra")]))
-    assert [node.node_id for node in HybridVectorStore.from_persist_path(target, fs).get_nodes()] == [
-        "alarm", "filter", "pump", "valve",
-    ]  # fmt: skip
-    store.persist(target, fs=fs)
-    copy = HybridVectorStore.from_persist_path(target, fs, embed_model=HashEmbedding())
-    assert copy.get_nodes() == store.get_nodes()
-    for mode in MODES:
-        assert found(copy, asked(mode)) == found(store, asked(mode))
-    copy.delete_nodes(["new"])
-    copy.persist(target, fs)
-    assert len(HybridVectorStore.from_persist_path(target, fs).client) == 4
-    assert len(store.client) == 5
-    assert [path.name for path in (tmp_path / "copies").glob("*")] == ["one"] * (place == "disk")
-    last = HybridVectorStore.from_persist_path(target, fs)
-    folder = last.client.path
-    del last
-    gc.collect()
-    assert folder.exists() == (place == "disk")
 
 
 def test_a_storage_context_persists_the_store(tmp_path: Path) -> None:

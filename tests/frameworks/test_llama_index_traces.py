@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
@@ -20,12 +19,11 @@ from llama_index_instrumentation.event_handlers import BaseEventHandler
 from llama_index_instrumentation.span import SimpleSpan
 from llama_index_instrumentation.span_handlers import SimpleSpanHandler
 
-from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
-from tests.helpers import FailingChannel
+from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, recorded, scored
+from tests.helpers import Careless, FailingChannel
 from voicevault_retrievers.calls import Span
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import SearchNotAvailableError
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
     CrossEncoderRerank,
@@ -37,31 +35,20 @@ from voicevault_retrievers.llama_index import (
 from voicevault_retrievers.llama_index import events as told
 from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
 from voicevault_retrievers.rerank import CallableScorer
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
+from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 QUESTION = "where is the pump valve"
 SCORER = CallableScorer(lambda query, passages: [float(len(p)) for p in passages], name="by length")
 
 
-class Events(BaseEventHandler):
-    """Keeps all events."""
-
-    _kept: list[BaseEvent] = PrivateAttr(default_factory=list)
-
-    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        self._kept.append(event)
-
-    def of(self, *kinds: type[BaseEvent]) -> list[Any]:
-        return [event for event in self._kept if isinstance(event, kinds)]
+Events = Callable[..., list[Any]]
 
 
 @pytest.fixture
 def events() -> Iterator[Events]:
-    root, handler = get_dispatcher(), Events()
-    before = list(root.event_handlers)
-    root.add_event_handler(handler)
-    yield handler
-    root.event_handlers[:] = before
+    """Gives the events of some kinds."""
+    with recorded(BaseEvent) as kept:
+        yield lambda *kinds: [event for event in kept if isinstance(event, kinds)]
 
 
 @pytest.fixture
@@ -106,7 +93,7 @@ both = pytest.mark.parametrize("is_async", [False, True])
 @both
 async def test_the_events_say_what_each_part_did(events: Events, is_async: bool) -> None:
     found = await run(searched(), is_async)
-    steps = events.of(SearchStepEvent)
+    steps = events(SearchStepEvent)
     assert Counter((step.kind, step.name) for step in steps) == {
         ("rewriter", "expansion"): 1,
         ("channel", "bm25"): 1,
@@ -134,8 +121,8 @@ async def test_retrieval_is_told_of_once(events: Events, is_async: bool) -> None
     debug = LlamaDebugHandler(print_trace_on_end=False)
     retriever = searched(AsyncList, callback_manager=CallbackManager([debug]))
     found = await run(retriever, is_async)
-    own = [event for event in events.of(RetrievalStartEvent) if event.span_id.startswith("HybridRetriever")]
-    (end,) = [event for event in events.of(RetrievalEndEvent) if event.span_id.startswith("HybridRetriever")]
+    own = [event for event in events(RetrievalStartEvent) if event.span_id.startswith("HybridRetriever")]
+    (end,) = [event for event in events(RetrievalEndEvent) if event.span_id.startswith("HybridRetriever")]
     assert len(own) == 1
     assert end.nodes == found
     assert len(debug.get_event_pairs(CBEventType.RETRIEVE)) == 1
@@ -146,7 +133,7 @@ async def test_retrieval_is_told_of_once(events: Events, is_async: bool) -> None
 async def test_events_are_below_the_span_of_the_search(events: Events, is_async: bool) -> None:
     await run(searched(), is_async)
     method = "_aretrieve" if is_async else "_retrieve"
-    assert {event.span_id.rpartition("-")[0].partition("-")[0] for event in events.of(SearchStepEvent)} == {
+    assert {event.span_id.rpartition("-")[0].partition("-")[0] for event in events(SearchStepEvent)} == {
         f"HybridRetriever.{method}"
     }
 
@@ -178,9 +165,9 @@ async def test_an_event_comes_as_soon_as_its_part_has_ended(is_async: bool) -> N
 async def test_a_failing_channels_event_has_its_error(events: Events, is_async: bool) -> None:
     down = FailingChannel(SearchNotAvailableError("the server is down"))
     await run(HybridRetriever(channels={"bm25": BM25Retriever.from_nodes(nodes()), "far": down}), is_async)
-    errors = {step.name: step.error for step in events.of(SearchStepEvent)}
+    errors = {step.name: step.error for step in events(SearchStepEvent)}
     assert errors == {"far": "SearchNotAvailableError: the server is down", "bm25": None, "fused": None}
-    (degraded,) = events.of(SearchDegradedEvent)
+    (degraded,) = events(SearchDegradedEvent)
     assert degraded.degraded == ["far: SearchNotAvailableError: the server is down"]
     assert degraded.class_name() == "SearchDegradedEvent"
 
@@ -192,7 +179,7 @@ async def test_a_degraded_search_that_finds_nothing_says_so(
     down = FailingChannel(SearchNotAvailableError("the server is down"))
     retriever = HybridRetriever(channels={"bm25": BM25Retriever.from_nodes(nodes()), "far": down})
     assert await run(retriever, is_async, "zeppelin") == []
-    assert [event.degraded for event in events.of(SearchDegradedEvent)] == [
+    assert [event.degraded for event in events(SearchDegradedEvent)] == [
         ["far: SearchNotAvailableError: the server is down"]
     ]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -202,7 +189,7 @@ async def test_a_degraded_search_that_finds_nothing_says_so(
 async def test_an_object_that_fails_is_in_an_event(events: Events, is_async: bool) -> None:
     index = IndexNode(id_="i", text="pump", index_id="target", obj=3)
     await run(BM25Retriever.from_nodes([index]), is_async)
-    (degraded,) = events.of(SearchDegradedEvent)
+    (degraded,) = events(SearchDegradedEvent)
     assert degraded.degraded[0].startswith("object target: ValueError")
 
 
@@ -220,7 +207,7 @@ async def test_what_a_search_is_told_to_observe_is_told_too(events: Events, is_a
         await searched().asearch(QUESTION, observe=aobserve)
     else:
         searched().search(QUESTION, observe=observe)
-    steps = Counter((step.name, step.kind) for step in events.of(SearchStepEvent))
+    steps = Counter((step.name, step.kind) for step in events(SearchStepEvent))
     assert Counter(call for call in seen if call[1] != "other") == steps
     assert {name for name, kind in seen if kind == "other"} == {"bm25 sample", "bm25 scores", "dense scores"}
 
@@ -239,9 +226,9 @@ async def test_reranking_is_told_of_in_pairs(events: Events, is_async: bool, whe
         "by a preset": lambda: _preset(preset),
     }[where]()
     await run(retriever, is_async)
-    kinds = [type(event) for event in events.of(ReRankStartEvent, ReRankEndEvent)]
+    kinds = [type(event) for event in events(ReRankStartEvent, ReRankEndEvent)]
     assert kinds == [ReRankStartEvent, ReRankEndEvent]
-    start, end = events.of(ReRankStartEvent)[0], events.of(ReRankEndEvent)[0]
+    start, end = events(ReRankStartEvent)[0], events(ReRankEndEvent)[0]
     assert start.query == QUESTION
     assert start.model_name == ("none of this name" if where == "by a preset" else "by length")
     assert {node.node_id for node in start.nodes} == {node.node_id for node in end.nodes}
@@ -265,9 +252,9 @@ async def test_reranking_that_fails_ends_too(events: Events, is_async: bool, on_
         assert "no route" in (provenance(found[0]) or {})["degraded"][0]
     except OSError:
         assert on_error == "raise"
-    kinds = [type(event) for event in events.of(ReRankStartEvent, ReRankEndEvent)]
+    kinds = [type(event) for event in events(ReRankStartEvent, ReRankEndEvent)]
     assert kinds == [ReRankStartEvent, ReRankEndEvent]
-    stage = next(step for step in events.of(SearchStepEvent) if step.kind == "stage")
+    stage = next(step for step in events(SearchStepEvent) if step.kind == "stage")
     assert stage.error == "OSError: no route to the model"
 
 
@@ -309,14 +296,6 @@ async def test_what_index_nodes_lead_to_is_below_ours(spans: SimpleSpanHandler, 
 
 
 # Access rights
-
-
-class Careless(Leaf):
-    """Forgets the rights of a search."""
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        ours, theirs = Chunk("ours", "pump a", metadata={"of": "a"}), Chunk("secret", "pump b", metadata={"of": "b"})
-        return [[Match(theirs, 2.0), Match(ours, 1.0)] for _ in wordings]
 
 
 class Leaking(Stage):
@@ -361,7 +340,7 @@ async def test_what_is_not_permitted_shows_in_no_event_log_or_prompt(
     )
     found = await run(retriever, is_async)
     assert [node.node_id for node in found] == ["ours"]
-    own = [event for event in events._kept if not _of_a_child(event)]
+    own = [event for event in events(BaseEvent) if not _of_a_child(event)]
     payloads = [event.payload for event in debug.get_events()]
     for shown in (own, read, found, caplog.records, payloads):
         assert "secret" not in repr(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Sequence
 from datetime import date
@@ -17,7 +18,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQuery, VectorStoreQueryResult
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 
-from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, nodes
+from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, embedded, nodes
 from voicevault_retrievers.engines import foreign
 from voicevault_retrievers.errors import ConfigError, IndexDamagedError, LockedError
 from voicevault_retrievers.llama_index import HybridVectorStore, provenance
@@ -26,10 +27,6 @@ from voicevault_retrievers.store import KnowledgeBase
 MODEL = HashEmbedding()
 QUESTION = "drain the pump before winter"
 MODES = ("default", "sparse", "hybrid")
-
-
-def embedded(given: Sequence[BaseNode]) -> list[BaseNode]:
-    return [node.model_copy(update={"embedding": MODEL.get_text_embedding(node.get_content())}) for node in given]
 
 
 def over(
@@ -431,31 +428,53 @@ SPOKEN = {
 
 
 @pytest.mark.parametrize("place", ["disk", "memory", "url"])
-@pytest.mark.parametrize("language", list(SPOKEN))
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_copy_gives_the_same(tmp_path: Path, language: str, wrapped: bool, place: str) -> None:
-    text, question, other = SPOKEN[language]
-    language_of = None if language == "zh" else language
+def test_a_copy_holds_what_was_committed(tmp_path: Path, wrapped: bool, place: str) -> None:
     options: dict[str, Any] = {"dense": SimpleVectorStore()} if wrapped else {"embed_model": MODEL}
-    store = HybridVectorStore.open(tmp_path / "kb", language=language_of, **options)
-    store.add(embedded([TextNode(id_="a", text=text), TextNode(id_="b", text=other)]))
+    store = HybridVectorStore.open(tmp_path / "kb", language="en", **options)
+    store.add(embedded(nodes()))
     fs = fsspec.filesystem("memory") if place == "memory" else None
-    target = {"disk": str(tmp_path / "copy"), "memory": f"/{tmp_path.name}", "url": f"memory://{tmp_path.name}/deep"}[
-        place
-    ]
+    name = f"/{tmp_path.name}"
+    target = {"disk": str(tmp_path / "copies" / "one"), "memory": name, "url": f"memory:/{name}/deep"}[place]
+
+    def copied(**more: Any) -> HybridVectorStore:
+        return HybridVectorStore.from_persist_path(target, fs, dense=SimpleVectorStore if wrapped else None, **more)
+
     store.persist(target, fs)
-    store.delete_nodes(["b"])
-    assert found(store, asked("sparse", question)) == ["a"]
-    loaded = HybridVectorStore.from_persist_path(target, fs, dense=SimpleVectorStore if wrapped else None)
-    assert {node.node_id for node in loaded.get_nodes()} == {"a", "b"}
-    store.add(embedded([TextNode(id_="b", text=other)]))
+    store.add(embedded([TextNode(id_="new", text="a zebra")]))
+    assert {node.node_id for node in copied().get_nodes()} == set(TEXTS)
+    store.persist(target, fs=fs)
+    copy = copied() if wrapped else copied(embed_model=MODEL)
+    assert copy.get_nodes() == store.get_nodes()
+    for mode in (*MODES, "text_search"):
+        assert copy.query(asked(mode)) == store.query(asked(mode))
+    copy.delete_nodes(["new"])
+    assert found(store, asked("sparse", "zebra")) == ["new"]
+    copy.persist(target, fs)
+    assert len(copied().client) == 4
+    assert len(store.client) == 5
+    names = {"one", "one.dense"} if wrapped else {"one"}
+    assert {path.name for path in (tmp_path / "copies").glob("*")} == (names if place == "disk" else set())
+    last = copied()
+    assert found(last, asked("default")) == found(copy, asked("default"))
+    folder = last.client.path
+    del last
+    gc.collect()
+    assert folder.exists() == (place == "disk")
+
+
+@pytest.mark.parametrize("language", list(SPOKEN))
+def test_a_copy_is_searched_in_its_language(tmp_path: Path, language: str) -> None:
+    text, question, other = SPOKEN[language]
+    store = HybridVectorStore.open(
+        tmp_path / "kb", language=None if language == "zh" else language, dense=SimpleVectorStore()
+    )
+    store.add(embedded([TextNode(id_="a", text=text), TextNode(id_="b", text=other)]))
+    store.persist(str(tmp_path / "copy"))
+    loaded = HybridVectorStore.from_persist_path(tmp_path / "copy", dense=SimpleVectorStore)
+    assert found(loaded, asked("sparse", question)) == ["a"]
     for mode in MODES:
         assert loaded.query(asked(mode, question)) == store.query(asked(mode, question))
-    loaded.delete_nodes(["a"])
-    assert found(store, asked("sparse", question)) == ["a"]
-    loaded.persist(target, fs)
-    again = HybridVectorStore.from_persist_path(target, fs, dense=SimpleVectorStore if wrapped else None)
-    assert found(again, asked("default", other)) == found(loaded, asked("default", other)) == ["b"]
 
 
 def test_a_storage_context_persists_both(tmp_path: Path) -> None:

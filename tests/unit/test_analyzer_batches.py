@@ -73,12 +73,6 @@ def test_plain_pieces_have_a_shorter_way(piece: str) -> None:
     ]
 
 
-@given(texts=st.lists(LINES, min_size=1, max_size=5), at=st.integers(0, 4))
-def test_a_document_is_read_alike_among_any_others(texts: list[str], at: int) -> None:
-    chosen = at % len(texts)
-    assert Analyzer().analyse(texts).document(chosen) == Analyzer()(texts[chosen])
-
-
 def test_progress_counts_texts() -> None:
     told: list[tuple[int, int]] = []
     Analyzer().analyse(["a pump"] * 3, lambda done, total: told.append((done, total)))

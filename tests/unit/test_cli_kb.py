@@ -94,7 +94,8 @@ def test_verify_says_what_is_wrong_and_exits_with_1(run: Run, root: Path) -> Non
 def test_repair_makes_the_index_again(run: Run, root: Path) -> None:
     (next((root / "plant").glob("seg-*")) / "terms.npy").unlink()
     assert "voicevault kb repair" in run("stats", "plant", code=1).output
-    assert "plant: 2 chunks indexed again" in run("repair", "plant").stderr
+    assert run("repair", "plant").stderr == "plant: 2 chunks indexed again\n"
+    assert "no knowledge base 'missing'" in run("repair", "missing", code=2).stderr
     assert KnowledgeBase.open("plant", root=root).verify() == []
 
 

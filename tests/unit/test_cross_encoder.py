@@ -376,15 +376,6 @@ def test_of_many_candidates_the_first_are_scored_and_a_note_says_so() -> None:
     assert drive(CrossEncoderRerank(Counting(), depth=50).plan(Query("q"), given)).errors == ()
 
 
-async def test_async_gives_the_same_ranking() -> None:
-    channel = Words(["a", "bbb", "cc"]) >> CrossEncoderRerank(
-        CallableScorer(lambda query, passages: [len(passage) for passage in passages], name="lengths"), blend=1
-    )
-    found = channel.search("q", 2)
-    assert found.ids == ("1", "2")
-    assert await channel.asearch("q", 2) == found
-
-
 def test_models_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tokenizers")

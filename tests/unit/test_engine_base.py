@@ -268,7 +268,6 @@ def test_an_interrupt_ends_steps() -> None:
     steps = interrupted()
     with pytest.raises(KeyboardInterrupt):
         run(steps, interrupt)
-    steps.close()
     assert seen == ["closed"]
 
 

@@ -147,6 +147,7 @@ def test_a_model_that_is_of_no_use_leaves_the_question_and_is_noted(answer: str)
     result = pipeline.search("and in Germany?", history=ENGLISH)
     assert [hit.id for hit in result.hits] == ["x"]
     assert channel.asked == [("and in Germany?", 5)]
+    assert (result.degraded, result.errors[0].stage) == (True, "follow_up")
     assert "follow_up: RetrievalError" in str(result.errors[0])
 
 

@@ -50,13 +50,6 @@ def hung() -> Iterator[Hung]:
     channel.over.set()
 
 
-def test_scores_are_written_in_the_paper() -> None:
-    both_first = by_rank(a=ListChannel([("x", 1.0)]), b=ListChannel([("x", 1.0)])).search("q")
-    assert [hit.score for hit in both_first] == [2 / 61]
-    ranking = by_rank(a=A, b=B).search("q")
-    assert {hit.id: hit.score for hit in ranking}["x"] == math.fsum([1 / 61, 1 / 65])
-
-
 async def test_one_channel_raises_one_hangs_and_the_third_answers(hung: Hung) -> None:
     pipeline = compose({"bad": FailingChannel(SearchError("disk on fire")), "slow": hung, "good": A}, k=3, fusion=RRF())
     for result in (pipeline.search("q"), await pipeline.asearch("q")):

@@ -237,15 +237,6 @@ def test_an_embedder_with_a_name_is_made_again_on_first_use(tmp_path: Path, monk
         KnowledgeBase.open("named", root=tmp_path).dense()
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "a\\b", "c:x", "a\0", ".hidden", "a..b", "x" * 129, "字" * 100, "a\n"]
-)
-def test_a_name_is_not_a_path(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="is not the name of a knowledge base"):
-        KnowledgeBase.create(name, root=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_names_folders_and_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOICEVAULT_HOME", str(tmp_path))
     assert default_root() == tmp_path

@@ -23,7 +23,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 
 from tests.frameworks.langchain_parts import by_length, documents, hybrid, ids
-from tests.helpers import ListChannel
+from tests.helpers import ListChannel, Says
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.explanation import provenance
@@ -338,14 +338,6 @@ def test_votes_scores_and_context_come_back() -> None:
         for hit in channel.search("q"):
             for told in (hit, Hit(hit.chunk, hit.score, hit.votes, "wider")):
                 assert hit_of(document_of(told)) == told
-
-
-class Says:
-    def __init__(self, answer: str) -> None:
-        self.answer = answer
-
-    def complete(self, prompt: str) -> str:
-        return self.answer
 
 
 kinds: st.SearchStrategy[ChannelKind] = st.sampled_from(["keyword", "semantic", "graph", "question", "hybrid"])

@@ -13,17 +13,9 @@ from voicevault_retrievers.text.pieces import BREAKS, encoded, split
 from voicevault_retrievers.text.words import _read, words
 
 WORDS = (
-    "the pumps",
-    "und der Behälter",
-    "los números",
-    "насосы и",
-    "ERR_2043",
-    "电池维护",
-    "§ 433",
-    "\x05x",
-    "l'eau",
+    "the pumps", "und der Behälter", "los números", "насосы и", "ERR_2043", "电池维护", "§ 433", "\x05x", "l'eau",
     "a.B",
-)
+)  # fmt: skip
 LINES = st.lists(st.sampled_from(WORDS) | st.text(max_size=8), max_size=6).map(" ".join)
 LANGUAGES = st.sampled_from([AUTO, None, "en", "de", "fr"])
 

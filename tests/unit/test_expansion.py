@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import ListChannel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.types import Query, Variant
@@ -43,9 +42,3 @@ def test_given_variants_stay_and_count() -> None:
     assert RuleExpansion(1).rewrite(Query("How do I reset the pump?")).variants == ()
     with pytest.raises(ConfigError):
         RuleExpansion(0)
-
-
-def test_every_wording_is_asked_for() -> None:
-    channel = ListChannel([("a", 1.0)])
-    (RuleExpansion() >> channel).search("How do I reset the pump?", 3)
-    assert channel.asked == [("How do I reset the pump?", 3), ("reset the pump", 3), ("reset pump", 3)]

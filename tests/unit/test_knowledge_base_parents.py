@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.errors import ConfigError, DocumentError
-from voicevault_retrievers.store import Drift, KnowledgeBase, Source, commit
+from voicevault_retrievers.store import Changes, Drift, KnowledgeBase, Source, commit
 from voicevault_retrievers.types import Chunk
 
 PARENTS = [Chunk("p1", "the whole fox story", metadata={"source_file": "a.md"}), Chunk("p2", "all about dogs")]
@@ -53,13 +53,56 @@ def test_parents_are_kept_and_not_searched(kb: KnowledgeBase) -> None:
     everywhere(kb, holds)
 
 
+def test_a_parent_goes_with_its_last_child(kb: KnowledgeBase) -> None:
+    assert kb.delete(["a"]) == 1
+    assert kb.parents(["p1", "p2"]).keys() == {"p1", "p2"}
+    assert kb.add([Chunk("b", "moved", "p2", {"source_file": "a.md"})]) == Changes(replaced=1)
+
+    def holds(kb: KnowledgeBase) -> None:
+        assert kb.parents(["p1", "p2"]).keys() == {"p2"}
+
+    everywhere(kb, holds)
+    assert kb.clear() == 2
+    assert (kb.parents(["p2"]), kb.sources, kb.ids()) == ({}, {}, [])
+    kb.add([CHILDREN[0]], parents=PARENTS[:1])
+    assert kb.parents(["p1"]).keys() == {"p1"}
+
+
+def test_a_parent_is_replaced_and_one_may_come_before_its_children(kb: KnowledgeBase) -> None:
+    kb.add([], parents=[Chunk("p1", "another story"), Chunk("p3", "for later")])
+
+    def holds(kb: KnowledgeBase) -> None:
+        found = kb.parents(["p1", "p3"])
+        assert [found[name].text for name in ("p1", "p3")] == ["another story", "for later"]
+
+    everywhere(kb, holds)
+    kb.add([Chunk("d", "later", "p3")])
+    kb.delete(["d"])
+    assert kb.parents(["p3"]) == {}
+
+
+def test_replacing_all_keeps_the_parents_of_what_stays(kb: KnowledgeBase) -> None:
+    assert kb.replace(CHILDREN[:1]) == Changes(unchanged=1, removed=2)
+    assert (kb.parents(["p1", "p2"]).keys(), kb.sources) == ({"p1"}, {})
+
+
 def test_a_base_of_parents_alone_is_sealed_and_read(kb: KnowledgeBase) -> None:
-    assert kb.clear() == 3
-    assert (kb.parents(["p1", "p2"]), kb.sources, kb.ids()) == ({}, {}, [])
+    kb.clear()
     kb.add([], parents=PARENTS)
     kb.compact()
     assert KnowledgeBase.open(kb.path).parents(["p1"]).keys() == {"p1"}
     assert (len(kb), kb.bm25().search("fox").hits, kb.dense().search("fox").hits, kb.verify()) == (0, (), (), [])
+
+
+def test_a_source_is_all_that_its_chunks_say(kb: KnowledgeBase) -> None:
+    changes = kb.add([Chunk("new", "a cat", None, {"source_file": "a.md"}), CHILDREN[0]], sources=[Source("a.md", "2")])
+    assert changes == Changes(added=1, unchanged=1, removed=1)
+
+    def holds(kb: KnowledgeBase) -> None:
+        assert kb.ids() == ["a", "c", "new"]
+        assert {name: source.sha256 for name, source in kb.sources.items()} == {"a.md": "2", "b.md": "1"}
+
+    everywhere(kb, holds)
 
 
 def test_a_list_of_sources_counts_alike_in_log_and_segment(kb: KnowledgeBase) -> None:
@@ -68,6 +111,14 @@ def test_a_list_of_sources_counts_alike_in_log_and_segment(kb: KnowledgeBase) ->
     assert set(kb.sources) == {"a.md", "b.md"}
     kb.delete(["two"])
     assert kb.sources == {}
+
+
+def test_a_source_is_forgotten_with_its_last_chunk(kb: KnowledgeBase) -> None:
+    assert kb.delete(["a"]) == 1
+    assert set(kb.sources) == {"a.md", "b.md"}
+    assert kb.delete(where={"source_file": {"$in": ["a.md", "none"]}}) == 1
+    assert kb.delete(source="b.md") == 1
+    assert (kb.sources, kb.ids(), kb.parents(["p1", "p2"])) == ({}, [], {})
 
 
 @pytest.mark.parametrize("key", ["source_file", "source", "file_name"])

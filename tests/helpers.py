@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
 from voicevault_retrievers.leaf import Leaf, Match
-from voicevault_retrievers.types import ChannelKind, Chunk, Query, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, Hit, Query, Ranking, Spread, Variant
 
 
 def examples(share: float) -> settings:
     """As many examples as this part of the profile's; HYPOTHESIS_PROFILE=nightly draws 25 times as many."""
     return settings(max_examples=max(1, round(share * settings.default.max_examples)))
+
+
+def module_at(path: Path) -> ModuleType:
+    """The module that a file is, which is in no package."""
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:  # dataclasses look up the module that they are in
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return module
+
+
+BERLIN = "How many people live in Berlin?"
+PASSAGES = [
+    "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square kilometers.",
+    "Berlin is well known for its museums.",
+    "New York City is famous for the Metropolitan Museum of Art.",
+]
 
 
 class HashEmbedder:
@@ -49,6 +75,77 @@ class HashEmbedder:
         return f"HashEmbedder({self.dimension})"
 
 
+class Counting(HashEmbedder):
+    """Keeps the texts of documents, and of queries, that it embeds."""
+
+    def __init__(self, dimension: int = 16) -> None:
+        super().__init__(dimension)
+        self.texts: list[str] = []
+        self.asked: list[str] = []
+
+    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.texts.extend(texts)
+        return super().embed_documents(texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.asked.extend(texts)
+        return super().embed_documents(texts)
+
+
+class Says:
+    """A language model: gives its answers one after another, the last one for ever, and keeps what it was asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.threads: list[threading.Thread] = []
+
+    def complete(self, prompt: str) -> Any:
+        self.asked.append(prompt)
+        self.threads.append(threading.current_thread())
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+class AsyncSays(Says):
+    """Has an async call too, which is the only one that an async search may use."""
+
+    async def acomplete(self, prompt: str) -> Any:
+        await asyncio.sleep(0)
+        return self.complete(prompt)
+
+
+class Awaited(AsyncSays):
+    """Can be awaited, and only so."""
+
+    async def acomplete(self, prompt: str) -> Any:
+        await asyncio.sleep(0)
+        return super().complete(prompt)
+
+    def complete(self, prompt: str) -> Any:
+        raise AssertionError("it is to be awaited")
+
+
+def texts_of(query: Query) -> list[str]:
+    """The text of a query and those of its variants."""
+    return [query.text, *(variant.text for variant in query.variants)]
+
+
+def ranking_of(*texts: str) -> Ranking:
+    """Hits with these texts, in this order."""
+    return Ranking(tuple(Hit(Chunk(str(at), text), -float(at)) for at, text in enumerate(texts)))
+
+
+class GivenChannel(Leaf):
+    """Finds these hits, in that order, whatever is asked."""
+
+    def __init__(self, hits: Iterable[Hit], *, name: str = "given", kind: ChannelKind = "keyword") -> None:
+        super().__init__(name, kind)
+        self.hits = tuple(hits)
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [[Match(hit.chunk, hit.score) for hit in self.hits[:k]] for _ in wordings]
+
+
 class ListChannel(Leaf):
     """Finds what it was given, in that order, whatever is asked."""
 
@@ -70,23 +167,43 @@ class ListChannel(Leaf):
         return [matches for _ in wordings]
 
 
-class Cosines(ListChannel):
-    """Tells the cosines of some chunks by their ids, and finds nothing."""
-
-    def __init__(self, known: Mapping[str, float]) -> None:
-        super().__init__([])
-        self.known = known
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        return {chunk_id: self.known[chunk_id] for chunk_id in ids if chunk_id in self.known}
-
-
 class Careless(Leaf):
     """Forgets the rights of a search."""
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         ours, theirs = Chunk("ours", "pump a", metadata={"of": "a"}), Chunk("secret", "pump b", metadata={"of": "b"})
         return [[Match(theirs, 2.0), Match(ours, 1.0)] for _ in wordings]
+
+
+class KnowingChannel(ListChannel):
+    """A list that knows the scores of others too, or, where these are None, of nothing; and how far all deviate."""
+
+    def __init__(
+        self, found: Sequence[tuple[str, float | None]], others: Mapping[str, float] | None, *, sd: float | None = None,
+        name: str = "list", kind: ChannelKind = "semantic",
+    ) -> None:  # fmt: skip
+        super().__init__(found, name=name, kind=kind)
+        own = {chunk_id: score for chunk_id, score in found if score is not None}
+        self.known, self.sd = None if others is None else {**others, **own}, sd
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        return None if self.known is None else {key: self.known[key] for key in ids if key in self.known}
+
+    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
+        return None if self.sd is None else Spread(0.0, self.sd, 100)
+
+
+class HeldChannel(ListChannel):
+    """Answers when it is let go."""
+
+    def __init__(self, *, name: str = "held", timeout: float | None = None) -> None:
+        super().__init__([("a", 1.0)], name=name, timeout=timeout)
+        self.began, self.go = threading.Event(), threading.Event()
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        self.began.set()
+        self.go.wait(60)
+        return super().find(query, wordings, k)
 
 
 class FailingChannel(Leaf):

@@ -6,11 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from tests.docs.shared_runs import environment
+from tests.helpers import module_at
 
 REPOSITORY = Path(__file__).parents[2]
 INTEGRATIONS = REPOSITORY / "integrations"
@@ -27,13 +28,7 @@ def installed(*modules: str) -> bool:
 
 def loaded(program: str) -> ModuleType:
     """A program as a module, so that its functions are called with parts of one's own."""
-    path = INTEGRATIONS / program
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(INTEGRATIONS / program)
 
 
 def commands(folder: str, program: str = "") -> list[str]:

@@ -222,15 +222,26 @@ def test_what_is_derived_is_made_again_and_the_rest_is_named(sealed: Path, tmp_p
         ):
             harm()
             if files.original(file.name):
-                with pytest.raises((IndexDamagedError, StorageError), match=re.escape(file.name)):
+                held = _files(sealed / "kb")
+                with pytest.raises((IndexDamagedError, StorageError), match=re.escape(file.name)) as raised:
                     KnowledgeBase.repair("kb", root=sealed, embedder=HashEmbedder())
+                assert path.is_dir() or "restore the folder from a copy" in str(raised.value)
+                assert _files(sealed / "kb") == held
             else:
+                with pytest.raises((IndexDamagedError, StorageError), match=re.escape(file.name)) as raised:
+                    opened(sealed)
+                remedy = r"KnowledgeBase\.repair.*voicevault kb repair"
+                assert path.is_dir() or re.search(remedy, str(raised.value))
                 kb = KnowledgeBase.repair("kb", root=sealed, embedder=HashEmbedder())
                 assert (answers(kb), kb.verify()) == (right, [])
                 remedied.add(file.name)
             shutil.rmtree(sealed / "kb")
             shutil.copytree(whole, sealed / "kb")
     assert {"crc32.json", "columns.bin", "terms.npy", "parent_ids.npy", "seg-000001.dead-000002.terms"} < remedied
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
 
 
 def _folder(path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -18,10 +17,9 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.tools import create_retriever_tool
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langchain_tests.integration_tests.indexer import AsyncDocumentIndexTestSuite, DocumentIndexerTestSuite
-from numpy.typing import NDArray
 
 from tests.frameworks.langchain_parts import TEXTS, documents, hybrid, ids
-from tests.helpers import HashEmbedder
+from tests.helpers import Counting, HashEmbedder
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.langchain import HybridIndex, HybridRetriever
 from voicevault_retrievers.pipeline import Pipeline
@@ -29,21 +27,6 @@ from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 from voicevault_retrievers.types import Chunk
 
 NEW = Document("A spare pump seal is in the drawer", id="spare", metadata={"source": "notes.txt"})
-
-
-class CountingEmbedder(HashEmbedder):
-    """Keeps the texts of documents that it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedded: list[str] = []
-
-    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.embedded.extend(texts)
-        return super().embed_documents(texts)
-
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return super().embed_documents(texts)
 
 
 def opened(folder: Path, *given: Document, embeddings: Any = None, **options: Any) -> HybridIndex:
@@ -232,13 +215,13 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_found_document_is_upserted_as_it_was(tmp_path: Path) -> None:
-    embedder = CountingEmbedder()
+    embedder = Counting()
     made = opened(tmp_path, *documents(), embeddings=embedder)
     made.kb.add([Chunk("child", "A child of the pump", "parent")])
-    embedder.embedded.clear()
+    embedder.texts.clear()
     made.upsert(made.invoke("pump child", k=9))
     made.upsert(made.get([*TEXTS, "child"]))
-    assert embedder.embedded == []
+    assert embedder.texts == []
     assert made.kb.get(["child"])["child"].parent_id == "parent"
 
 
@@ -385,11 +368,11 @@ async def run_async(given: Sequence[Document], *args: Any, **options: Any) -> An
 async def test_a_record_manager_keeps_an_index_like_its_sources(
     tmp_path: Path, run: Any, cleanup: Cleanup | None
 ) -> None:
-    embedder, records = CountingEmbedder(), InMemoryRecordManager(namespace="manual")
+    embedder, records = Counting(), InMemoryRecordManager(namespace="manual")
     made = opened(tmp_path, embeddings=embedder, k=9)
 
     async def indexed(given: Sequence[Document], **options: Any) -> tuple[int, ...]:
-        embedder.embedded.clear()
+        embedder.texts.clear()
         told = await run(given, records, made, cleanup=cleanup, source_id_key="source", **options)
         return tuple(told[f"num_{name}"] for name in ("added", "updated", "skipped", "deleted"))
 
@@ -398,14 +381,14 @@ async def test_a_record_manager_keeps_an_index_like_its_sources(
 
     first = [Document(text, metadata={"source": f"{key}.txt"}) for key, text in TEXTS.items()]
     assert await indexed(first, batch_size=2) == (5, 0, 0, 0)
-    assert len(embedder.embedded) == 5
+    assert len(embedder.texts) == 5
     assert await indexed(first) == (0, 0, 5, 0)
-    assert embedder.embedded == []
+    assert embedder.texts == []
 
     changed = [*first[:-1], Document("Open the door", metadata={"source": "door.txt"})]
     gone = 0 if cleanup is None else 1
     assert await indexed(changed) == (1, 0, 4, gone)
-    assert embedder.embedded == ["Open the door"]
+    assert embedder.texts == ["Open the door"]
     assert texts() == {*TEXTS.values(), "Open the door"} - ({TEXTS["door"]} if gone else set())
     assert "Open the door" in {document.page_content for document in made.invoke("open door")}
 
@@ -414,4 +397,4 @@ async def test_a_record_manager_keeps_an_index_like_its_sources(
     assert (TEXTS["flush"] in texts()) == (not gone)
 
     assert await indexed(changed[1:], force_update=True) == (0, 4, 0, 0)
-    assert embedder.embedded == []
+    assert embedder.texts == []

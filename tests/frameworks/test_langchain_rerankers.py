@@ -23,7 +23,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 
 from tests.frameworks.langchain_parts import Starts, by_length, documents, hybrid, ids
-from tests.helpers import Cosines, ListChannel, no_model
+from tests.helpers import KnowingChannel, ListChannel, Says, no_model
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.explanation import provenance
@@ -254,7 +254,9 @@ def test_weighted_signals_are_read_from_the_documents() -> None:
 
 async def test_a_dense_channel_is_asked_by_the_documents_own_ids() -> None:
     given_documents = [*documents(), documents()[2], Document("without an id")]
-    reranker = WeightedReranker(weights={"semantic": 1.0}, dense=Cosines({"flush": 0.25, "hose": 0.5}), top_n=3)
+    reranker = WeightedReranker(
+        weights={"semantic": 1.0}, dense=KnowingChannel([], {"flush": 0.25, "hose": 0.5}), top_n=3
+    )
     found = reranker.compress_documents(given_documents, QUESTION)
     assert list(zip(ids(found), scores(found), strict=True)) == [("hose", 0.5), ("hose", 0.5), ("flush", 0.25)]
     assert await reranker.acompress_documents(given_documents, QUESTION) == found
@@ -327,14 +329,6 @@ def test_votes_scores_and_context_come_back() -> None:
         for hit in channel.search("q"):
             for told in (hit, Hit(hit.chunk, hit.score, hit.votes, "wider")):
                 assert hit_of(document_of(told)) == told
-
-
-class Says:
-    def __init__(self, answer: str) -> None:
-        self.answer = answer
-
-    def complete(self, prompt: str) -> str:
-        return self.answer
 
 
 kinds: st.SearchStrategy[ChannelKind] = st.sampled_from(["keyword", "semantic", "graph", "question", "hybrid"])

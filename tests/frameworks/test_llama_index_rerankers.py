@@ -17,7 +17,7 @@ from llama_index.core.prompts import ChatMessage, ChatPromptTemplate, PromptTemp
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from tests.frameworks.llama_index_parts import Answering, hybrid, ids, nodes, recorded, scored
-from tests.helpers import Cosines
+from tests.helpers import KnowingChannel
 from voicevault_retrievers.channel import Then
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.explanation import provenance as provenance_of
@@ -151,7 +151,9 @@ def test_weighted_signals_are_read_from_the_nodes() -> None:
 
 async def test_a_dense_channel_is_asked_by_the_nodes_own_ids() -> None:
     given = scored(*GIVEN, ("filter", 0.1))
-    rerank = WeightedRerank(weights={"semantic": 1.0}, dense=Cosines({"valve": 0.25, "filter": 0.5}), top_n=3)
+    rerank = WeightedRerank(
+        weights={"semantic": 1.0}, dense=KnowingChannel([], {"valve": 0.25, "filter": 0.5}), top_n=3
+    )
     found = rerank.postprocess_nodes(given, query_str=QUESTION)
     assert [(node.node_id, node.score) for node in found] == [("filter", 0.5), ("filter", 0.5), ("valve", 0.25)]
     assert await rerank.apostprocess_nodes(given, query_str=QUESTION) == found

@@ -16,16 +16,13 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import ListChannel, examples
-from voicevault_retrievers.evaluation import ndcg, recall
 from voicevault_retrievers.fusion import ISR, RRF, Borda, CombMNZ, DistributionBased, Method, WeightedSum, fuse
 
 Entries = list[tuple[str, float]]
-
-names = st.sampled_from([f"d{number}" for number in range(8)])
 some_ids = st.lists(st.integers(0, 15), min_size=2, max_size=8, unique=True)
 some_scores = st.lists(st.integers(-40, 400), min_size=8, max_size=8, unique=True)
 lists = st.builds(
@@ -129,20 +126,3 @@ def test_the_distribution_based_is_that_of_qdrant_but_for_the_deviation(entry: E
     wider = math.sqrt((len(entry) - 1) / len(entry))
     expected = {f"d{point.id:02}": 0.5 + (point.score - 0.5) / wider for point in fused}
     assert same(ours([entry], DistributionBased()), expected)
-
-
-@settings(deadline=None)
-@given(
-    ranking=st.lists(names, max_size=8, unique=True),
-    grades=st.dictionaries(names, st.integers(0, 3), min_size=1),
-    k=st.sampled_from([1, 3, 5, 10]),
-)
-def test_metrics_are_those_of_trec_eval(ranking: list[str], grades: dict[str, int], k: int) -> None:
-    ir_measures = pytest.importorskip("ir_measures")
-    if not any(grades.values()):
-        return
-    run = {"q": {name: float(-rank) for rank, name in enumerate(ranking)}}
-    measures = [ir_measures.nDCG @ k, ir_measures.R @ k]
-    theirs = ir_measures.calc_aggregate(measures, {"q": grades}, run)
-    assert ndcg(ranking, grades, k) == pytest.approx(theirs[measures[0]] if ranking else 0.0)
-    assert recall(ranking, grades, k) == pytest.approx(theirs[measures[1]] if ranking else 0.0)

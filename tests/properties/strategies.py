@@ -7,20 +7,9 @@ from hypothesis import strategies as st
 from voicevault_retrievers.types import Chunk
 
 WORDS = [
-    "pump",
-    "valve",
-    "turbine",
-    "oil",
-    "ERR_2043",
-    "hot",
-    "reset",
-    "the",
-    "泵站",
-    "电池维护",
-    "Prüfung",
-    "größe",
+    "pump", "valve", "turbine", "oil", "ERR_2043", "hot", "reset", "the", "泵站", "电池维护", "Prüfung", "größe",
     "running",
-]
+]  # fmt: skip
 
 texts = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
 queries = st.one_of(texts, st.sampled_from(["", "   ", "?!", "unknownword", "the of"]))

@@ -148,6 +148,7 @@ def test_6_a_lone_channel_keeps_its_order(method: Method, entries: Entries) -> N
 @given(entries=found, bare=found)
 def test_6_hits_without_scores_are_ranked_and_fused(method: Method, entries: Entries, bare: Entries) -> None:
     unscored: list[tuple[str, float | None]] = [(chunk_id, None) for chunk_id, _ in bare]
+    assert ListChannel(unscored).search("q", 100).ids == tuple(chunk_id for chunk_id, _ in bare)
     together = fuse(a=ListChannel(entries), b=ListChannel(unscored), method=method).search("q", 100)
     assert set(together.ids) == {chunk_id for chunk_id, _ in [*entries, *bare]}
     assert fuse(a=ListChannel(unscored), method=method).search("q", 100).ids == tuple(i for i, _ in unscored)

@@ -93,17 +93,6 @@ def test_2_the_order_of_the_corpus_does_not_matter(make: Make, chunks: list[Chun
     assert make(chunks).search(query, 10) == make(shuffled).search(query, 10)
 
 
-@given(lists=st.lists(found, min_size=1, max_size=4), seed=st.randoms(use_true_random=False), k=ks)
-def test_2_the_order_of_the_channels_does_not_matter(
-    lists: list[list[tuple[str, float]]], seed: object, k: int
-) -> None:
-    names = [f"c{number}" for number in range(len(lists))]
-    seed.shuffle(names)  # type: ignore[attr-defined]
-    one = fuse({name: ListChannel(lists[int(name[1:])]) for name in sorted(names)}).search("q", k)
-    other = fuse({name: ListChannel(lists[int(name[1:])]) for name in names}).search("q", k)
-    assert [(hit.id, hit.score) for hit in one] == [(hit.id, hit.score) for hit in other]
-
-
 @pytest.mark.parametrize("make", [fused, nested])
 @given(chunks=chunk_lists, query=queries)
 def test_3_votes_reproduce_the_fused_score(make: Make, chunks: list[Chunk], query: str) -> None:
@@ -164,17 +153,6 @@ def test_6_a_score_that_is_no_number_is_a_named_error(bad: float) -> None:
     assert [(failure.stage, failure.kind) for failure in skipped.errors] == [("bad", "InvalidScoreError")]
 
 
-@given(scored=found, bare=found)
-def test_6_hits_without_scores_are_ranked_and_fused(
-    scored: list[tuple[str, float]], bare: list[tuple[str, float]]
-) -> None:
-    unscored: list[tuple[str, float | None]] = [(chunk_id, None) for chunk_id, _ in bare]
-    alone = ListChannel(unscored).search("q", 100)
-    assert alone.ids == tuple(chunk_id for chunk_id, _ in bare)
-    together = fuse(a=ListChannel(scored), b=ListChannel(unscored)).search("q", 100)
-    assert set(together.ids) == {chunk_id for chunk_id, _ in [*scored, *bare]}
-
-
 @EACH
 @examples(0.25)
 @given(chunks=chunk_lists, query=queries, k=ks)
@@ -206,16 +184,6 @@ def test_10_deletes_and_parts_leave_every_cosine_as_it_was(
     parts = [_vectors(part, kept) for part in (everything[:cut], everything[cut:]) if part]
     channel = VectorChannel(ExactVectors(parts, EMBEDDER.dimension), EMBEDDER)
     assert channel.search(query, 100) == dense(chunks).search(query, 100)
-
-
-@given(chunks=chunk_lists, query=queries, page=st.integers(1, 3))
-def test_access_a_search_under_require_is_that_of_a_base_holding_only_what_is_permitted(
-    chunks: list[Chunk], query: str, page: int
-) -> None:
-    permitted = [chunk for chunk in chunks if chunk.metadata.get("page_number") == page]
-    for make in (bm25, okapi, dense, fused):
-        limited = make(chunks).search(Query(query, require={"page_number": page}), 10)
-        assert limited == make(permitted).search(query, 10)
 
 
 @given(chunks=chunk_lists, query=queries, page=st.integers(1, 3))

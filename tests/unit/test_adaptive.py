@@ -17,6 +17,7 @@ def test_scores_that_fall_steeply_are_settled_early_and_level_ones_are_not() -> 
     assert settled_at(falling(20, -5.0, 0.5), 100, 5, 0.95)
     assert not settled_at(falling(20, 0.0, 0.5), 100, 5, 0.95)
     assert not settled_at(falling(20, 1.0, 0.5), 100, 5, 0.95)
+    assert not settled_at([1.0] * 20, 50, 5, 0.95)
 
 
 def test_more_certainty_takes_more_scores() -> None:
@@ -35,10 +36,6 @@ def test_it_is_not_judged_by_few_and_always_by_all() -> None:
     assert settled_at(steep[: 5 + LEAST], 100, 5, 0.5)
     assert settled_at([], 0, 5, 0.99)
     assert settled_at([1.0, 2.0], 2, 5, 0.99)
-
-
-def test_equal_scores_say_nothing_of_what_is_left() -> None:
-    assert not settled_at([1.0] * 20, 50, 5, 0.95)
 
 
 def test_what_it_says_holds_about_as_often_as_it_says() -> None:

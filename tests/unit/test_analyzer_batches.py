@@ -13,17 +13,9 @@ from voicevault_retrievers.text.pieces import BREAKS, encoded, split
 from voicevault_retrievers.text.words import _read, words
 
 WORDS = (
-    "the pumps",
-    "und der Behälter",
-    "los números",
-    "насосы и",
-    "ERR_2043",
-    "电池维护",
-    "§ 433",
-    "\x05x",
-    "l'eau",
+    "the pumps", "und der Behälter", "los números", "насосы и", "ERR_2043", "电池维护", "§ 433", "\x05x", "l'eau",
     "a.B",
-)
+)  # fmt: skip
 LINES = st.lists(st.sampled_from(WORDS) | st.text(max_size=8), max_size=6).map(" ".join)
 LANGUAGES = st.sampled_from([AUTO, None, "en", "de", "fr"])
 
@@ -71,12 +63,6 @@ def test_plain_pieces_have_a_shorter_way(piece: str) -> None:
     assert [word for one in split(encoded(piece)) for word in words(one)] == [
         word for one in split(encoded(piece)) for word in _read(one.decode())
     ]
-
-
-@given(texts=st.lists(LINES, min_size=1, max_size=5), at=st.integers(0, 4))
-def test_a_document_is_read_alike_among_any_others(texts: list[str], at: int) -> None:
-    chosen = at % len(texts)
-    assert Analyzer().analyse(texts).document(chosen) == Analyzer()(texts[chosen])
 
 
 def test_progress_counts_texts() -> None:

@@ -11,11 +11,9 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from tests.helpers import FailingChannel, HashEmbedder, ListChannel
+from tests.helpers import Counting, FailingChannel, HashEmbedder, ListChannel
 from voicevault_retrievers import RRF, fuse
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
@@ -33,18 +31,6 @@ from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 TEXTS = ["the pump hums", "a valve and a pump", "hot oil in the pump", "pump pump pump", "an idle turbine"]
 LOUD = CustomAnalyzer(lambda text: text.upper().split(), name="loud")
 Make = Callable[..., KnowledgeBase]
-
-
-class Counting(HashEmbedder):
-    """Remembers what it was asked."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__(dimension)
-        self.asked: list[str] = []
-
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.asked.extend(texts)
-        return super().embed_queries(texts)
 
 
 @pytest.fixture

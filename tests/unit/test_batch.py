@@ -177,17 +177,17 @@ def test_what_is_no_file_of_queries_is_refused(tmp_path: Path, name: str, data: 
         read_queries(tmp_path / name)
 
 
-def test_a_key_that_comes_twice_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text('{"text": "a", "require": {"x": 1}, "require": {"y": 1}}\n{"text": "b"}\n')
-    wrong, good = read_queries(tmp_path / "q.jsonl")
-    assert "the key 'require' comes twice" in str(wrong.error)
-    assert good.error is None
-
-
-def test_lines_that_begin_as_objects_are_objects(tmp_path: Path) -> None:
-    (tmp_path / "q").write_text('{"text": "a\n{"text": "b"}\n')
-    wrong, good = read_queries(tmp_path / "q")
-    assert "q:1 is not JSON" in str(wrong.error)
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("q.jsonl", '{"text": "a", "require": {"x": 1}, "require": {"y": 1}}', "the key 'require' comes twice"),
+        ("q", '{"text": "a', "q:1 is not JSON"),
+    ],
+)
+def test_a_line_that_begins_as_an_object_is_one(tmp_path: Path, name: str, line: str, said: str) -> None:
+    (tmp_path / name).write_text(f'{line}\n{{"text": "b"}}\n')
+    wrong, good = read_queries(tmp_path / name)
+    assert said in str(wrong.error)
     assert (good.error, good.query.text) == (None, "b")
 
 

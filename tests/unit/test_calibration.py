@@ -140,6 +140,8 @@ def test_a_threshold_goes_by_the_most_probable_hit() -> None:
     assert threshold(ranking()) == any_hit(ranking()) == "none"
     assert threshold(ranking(None, None)) == any_hit(ranking(-9.0)) == "ok"
     assert Threshold(Calibration(1.0, 0.0), 0.5, "other")(ranking(-9.0)) == "ok"
+    with pytest.raises(ConfigError, match="least is a probability from 0 to 1, not 2"):
+        Threshold(Calibration(1.0, 0.0), 2)
 
 
 def test_a_reranker_that_failed_cannot_tell_that_nothing_is_relevant() -> None:
@@ -148,11 +150,6 @@ def test_a_reranker_that_failed_cannot_tell_that_nothing_is_relevant() -> None:
     assert threshold(ranking(-9.0, None).failing(late)) == "ok"
     assert threshold(ranking(-9.0, None).failing(note)) == "none"
     assert threshold(ranking().failing(late)) == "none"
-
-
-def test_a_threshold_is_a_probability() -> None:
-    with pytest.raises(ConfigError, match="least is a probability from 0 to 1, not 2"):
-        Threshold(Calibration(1.0, 0.0), 2)
 
 
 def test_what_the_graph_found_by_name_is_found(tmp_path: Path) -> None:

@@ -42,22 +42,18 @@ def checked(answer: Any, search: Any = CHANNEL, **options: Any) -> tuple[Claim, 
 ANSWER = "The pump is primed with clean oil. The gate was painted red in 1998 by the mayor of Wales."
 
 
-def test_each_sentence_has_its_best_chunk_and_how_far_that_supports_it() -> None:
+async def test_each_sentence_has_its_best_chunk_and_how_far_that_supports_it() -> None:
     oil, gate = checked(ANSWER, threshold=HALF)
     assert (oil.best and oil.best.id, oil.score, oil.supported) == ("oil", 7 - 7 / 2, True)
     assert (gate.best and gate.best.id, gate.score, gate.supported) == ("gate", 4 - 11 / 2, False)
     assert [ANSWER[claim.start : claim.end] for claim in (oil, gate)] == [oil.text, gate.text]
     assert oil.errors == gate.errors == ()
+    assert await acheck_claims(ANSWER, CHANNEL, scorer=SCORER, threshold=HALF) == (oil, gate)
 
 
 def test_without_a_threshold_it_does_not_say_whether_a_claim_is_supported() -> None:
     assert [claim.supported for claim in checked(ANSWER)] == [None, None]
     assert [claim.score for claim in checked(ANSWER)] == [7 - 7 / 2, 4 - 11 / 2]
-
-
-async def test_async_gives_the_same_claims() -> None:
-    options = {"scorer": SCORER, "threshold": HALF}
-    assert await acheck_claims(ANSWER, CHANNEL, **options) == check_claims(ANSWER, CHANNEL, **options)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +120,8 @@ def test_a_search_that_fails_is_noted_on_its_claim_alone() -> None:
     assert (oil.supported, oil.errors) == (True, ())
     assert (gate.best, gate.score, gate.supported) == (None, None, None)
     assert [str(failure) for failure in gate.errors] == ["claims: OSError: down"]
+    (claim,) = checked("The pump is primed.", 5)
+    assert "search is a channel" in claim.errors[0].message
 
 
 def test_a_scorer_that_fails_is_noted_and_nothing_is_said_to_be_supported() -> None:
@@ -144,11 +142,6 @@ def test_a_claim_of_which_nothing_is_found_has_no_chunk() -> None:
 def test_wrong_options_are_refused(options: Any) -> None:
     with pytest.raises(ConfigError):
         checked(ANSWER, **options)
-
-
-def test_what_cannot_search_is_refused() -> None:
-    (claim,) = checked("The pump is primed.", 5)
-    assert "search is a channel" in claim.errors[0].message
 
 
 SAID = [

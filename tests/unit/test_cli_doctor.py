@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import doctor, installed, measuring
-from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.dense import weights
 from voicevault_retrievers.errors import MissingExtraError
 from voicevault_retrievers.presets import DEFAULT_MODEL
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL as SCORER
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.types import Chunk
-
-Run = Callable[..., Result]
 
 REQUIRED = [
     "numpy>=1.26",
@@ -43,12 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(root: Path) -> Run:
-    def run(*words: str, code: int = 0) -> Result:
-        done = CliRunner().invoke(voicevault, ["doctor", "--root", str(root), *words])
-        assert done.exit_code == code, done.output
-        return done
-
-    return run
+    return partial(ran, "doctor", "--root", root)
 
 
 def _damage(root: Path) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from voicevault_retrievers.cli.commands import voicevault
+from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.types import Chunk
 
 pytest.importorskip("qdrant_client")
-
-Run = Callable[..., Result]
 WORDS = ("pump", "valve", "turbine")
 
 
@@ -37,12 +33,7 @@ def address(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(root: Path) -> Run:
-    def run(*words: str, code: int = 0) -> Result:
-        done = CliRunner().invoke(voicevault, [*words, *(() if "info" in words else ("--root", str(root)))])
-        assert done.exit_code == code, done.output
-        return done
-
-    return run
+    return lambda *words, **options: ran(*words, *(() if "info" in words else ("--root", root)), **options)
 
 
 def test_a_copy_is_told_and_verified(run: Run, address: str) -> None:

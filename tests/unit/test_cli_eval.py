@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import eval as command
-from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.types import Chunk
-
-Run = Callable[..., Result]
 
 TEXTS = {"a": "The pump hums.", "b": "A valve hisses and hums.", "c": "The rotor turns."}
 QUESTIONS = [
@@ -39,9 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str, code: int = 0, preset: str = "capped.yaml", kb: tuple[str, ...] = ("--kb", "plant")) -> Result:
-        done = CliRunner().invoke(voicevault, ["eval", *kb, "--root", ".", "--preset", preset, *words])
-        assert done.exit_code == code, done.output
-        return done
+        return ran("eval", *kb, "--root", ".", "--preset", preset, *words, code=code)
 
     return run
 

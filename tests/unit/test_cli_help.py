@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from tests.docs.test_documents_run import needs_weights
 from tests.engines.graph_servers import falkordb_server
 from tests.engines.redis_server import RedisServer, program
 from tests.model_server import model_server, says
+from tests.unit.cli_parts import ran
 from voicevault_retrievers.cli import demo, measuring
 from voicevault_retrievers.cli.commands import COMMANDS, voicevault
 from voicevault_retrievers.dense import load_embedder
@@ -77,7 +77,7 @@ def test_every_command_has_examples_of_its_own_in_its_help(path: str) -> None:
     lines = examples(ALL[path])
     assert lines
     assert all(line.startswith(path) for line in lines)
-    words = " ".join(CliRunner().invoke(voicevault, [*path.split()[1:], "--help"]).output.split())
+    words = " ".join(ran(*path.split()[1:], "--help").output.split())
     assert all(" ".join(line.split()) in words for line in lines)
     assert set(COMMANDS) == set(voicevault.list_commands(click.Context(voicevault)))
 
@@ -156,8 +156,7 @@ def _run(line: str) -> None:
     """In this process; `>` as a shell has it."""
     words = shlex.split(line)[1:]
     file = Path(words.pop()) if ">" in words else None
-    done = CliRunner().invoke(voicevault, [word for word in words if word != ">"], input="which oil\n:k\n:quit\n")
-    assert done.exit_code == 0, done.output
+    done = ran(*(word for word in words if word != ">"), given="which oil\n:k\n:quit\n")
     assert done.output or file
     if file is not None:
         file.write_bytes(done.stdout_bytes)

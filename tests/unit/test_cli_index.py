@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 
-from tests.helpers import HashEmbedder
+from tests.helpers import Counting, HashEmbedder
+from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers import prometheus
 from voicevault_retrievers.cli import index
-from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.documents import Part, _load
 from voicevault_retrievers.store import KnowledgeBase, indexing
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.text import Analyzer
 
-Run = Callable[..., Result]
 
+class Interrupted(Counting):
+    """Ctrl-C comes when it is asked for texts beyond `patience`."""
 
-class Counting(HashEmbedder):
-    """Counts the texts it is given; Ctrl-C comes when it is asked for those beyond `patience`."""
-
-    def __init__(self) -> None:
-        super().__init__(16)
-        self.seen: list[str] = []
-        self.patience = 1000
+    patience = 1000
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        if len(self.seen) + len(texts) > self.patience:
+        if len(self.texts) + len(texts) > self.patience:
             raise KeyboardInterrupt
-        self.seen.extend(texts)
         return super().embed_documents(texts)
 
 
 @pytest.fixture
-def embedder(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    counting = Counting()
+def embedder(monkeypatch: pytest.MonkeyPatch) -> Interrupted:
+    counting = Interrupted()
     monkeypatch.setattr(index, "load_embedder", lambda *_: counting)
     return counting
 
@@ -69,14 +66,8 @@ def docs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, embedder: Counting) -> Run:
-    def run(*words: object, code: int = 0) -> Result:
-        options = ["--kb", "kb", "--root", str(tmp_path / "kbs"), "--model", "hash"]
-        done = CliRunner().invoke(voicevault, ["index", *map(str, words), *options])
-        assert done.exit_code == code, done.output
-        return done
-
-    return run
+def run(tmp_path: Path, embedder: Interrupted) -> Run:
+    return partial(ran, "index", "--kb", "kb", "--root", tmp_path / "kbs", "--model", "hash")
 
 
 def _base(tmp_path: Path) -> KnowledgeBase:
@@ -90,7 +81,7 @@ def _texts(tmp_path: Path) -> list[str]:
 
 
 def test_only_what_has_changed_is_read_and_embedded(
-    run: Run, docs: Path, tmp_path: Path, parsed: list[str], embedder: Counting
+    run: Run, docs: Path, tmp_path: Path, parsed: list[str], embedder: Interrupted
 ) -> None:
     said = run(docs).output
     assert "kb: 3 files read, 0 unchanged; 3 chunks added, 0 replaced, 0 removed; 3 in all" in said
@@ -98,11 +89,11 @@ def test_only_what_has_changed_is_read_and_embedded(
     (docs / "a.txt").write_text("the new pump of a.txt")
     (docs / "d.txt").write_text("the pump of d.txt")
     parsed.clear()
-    embedder.seen.clear()
+    embedder.texts.clear()
     said = run(docs).output
     assert "kb: 2 files read, 2 unchanged; 2 chunks added, 0 replaced, 1 removed; 4 in all" in said
     assert parsed == ["a.txt", "d.txt"]
-    assert embedder.seen == ["the new pump of a.txt", "the pump of d.txt"]
+    assert embedder.texts == ["the new pump of a.txt", "the pump of d.txt"]
     assert "the pump of a.txt" not in _texts(tmp_path)
     generation = _base(tmp_path).manifest.generation, (tmp_path / "kbs" / "kb" / "log-000000").stat().st_size
     assert "0 files read, 4 unchanged; 0 chunks added" in run(docs).output
@@ -114,7 +105,7 @@ def test_only_what_has_changed_is_read_and_embedded(
 
 
 def test_an_interrupted_run_goes_on_where_it_was(
-    run: Run, docs: Path, tmp_path: Path, parsed: list[str], embedder: Counting, monkeypatch: pytest.MonkeyPatch
+    run: Run, docs: Path, tmp_path: Path, parsed: list[str], embedder: Interrupted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexing, "COMMIT_AT", 2)
     for at in range(7):
@@ -123,10 +114,10 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert "kb holds 4 chunks; the same command goes on from here" in run(docs, code=130).output
     assert len(_texts(tmp_path)) == 4
     embedder.patience = 1000
-    embedder.seen.clear()
+    embedder.texts.clear()
     parsed.clear()
     assert "6 files read, 4 unchanged; 6 chunks added, 0 replaced, 0 removed; 10 in all" in run(docs).output
-    assert len(embedder.seen) == len(parsed) == len(_texts(tmp_path)) - 4 == 6
+    assert len(embedder.texts) == len(parsed) == len(_texts(tmp_path)) - 4 == 6
 
 
 def test_a_file_that_is_gone_is_named_and_removed_when_asked(run: Run, docs: Path, tmp_path: Path) -> None:
@@ -184,7 +175,7 @@ def test_another_file_of_the_same_name_does_not_take_its_place(run: Run, docs: P
     assert _base(tmp_path).sources["a.txt"].path == str(other / "a.txt")
 
 
-def test_a_base_keeps_what_it_was_made_with(docs: Path, tmp_path: Path, run: Run, embedder: Counting) -> None:
+def test_a_base_keeps_what_it_was_made_with(docs: Path, tmp_path: Path, run: Run, embedder: Interrupted) -> None:
     run(docs / "a.txt", "--language", "de", "--vectors", "int8")
     base = _base(tmp_path)
     assert (base.analyzer, base.manifest.vectors) == (Analyzer("de"), "int8")
@@ -234,33 +225,25 @@ def test_what_a_terminal_would_obey_is_written_out(run: Run, docs: Path) -> None
 
 
 def test_metrics_are_served_while_files_are_read(
-    run: Run, docs: Path, embedder: Counting, monkeypatch: pytest.MonkeyPatch
+    run: Run, docs: Path, embedder: Interrupted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[str] = []
     scraped: list[str] = []
-
-    class Serving:
-        url = "http://127.0.0.1:9/metrics"
-
-        def __enter__(self) -> Serving:
-            served.append("begins")
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            served.append("ends")
 
     def embed(texts: Sequence[str]) -> NDArray[np.float32]:
         scraped.extend(served)
         return HashEmbedder(16).embed_documents(texts)
 
-    def serve(port: int) -> Serving:
+    @contextmanager
+    def serve(port: int) -> Iterator[Any]:
         served.append(f"port {port}")
-        return Serving()
+        yield SimpleNamespace(url="http://127.0.0.1:9/metrics")
+        served.append("ends")
 
     monkeypatch.setattr(prometheus, "serve_prometheus", serve)
     monkeypatch.setattr(embedder, "embed_documents", embed)
     assert "metrics: http://127.0.0.1:9/metrics" in run(docs, "--metrics-port", 9464).output
-    assert scraped == ["port 9464", "begins"]
+    assert scraped == ["port 9464"]
     assert served[-1] == "ends"
     assert "metrics" not in run(docs).output
     assert "Invalid value for '--metrics-port'" in run(docs, "--metrics-port", 65536, code=2).output

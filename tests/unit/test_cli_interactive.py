@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tests.model_server import Handler, model_server, says
-from voicevault_retrievers.cli.commands import voicevault
+from tests.unit.cli_parts import ran
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.types import Chunk
 
@@ -44,10 +43,8 @@ def talk(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.chdir(root)
 
     def talk(*lines: str, words: tuple[str, ...] = ()) -> str:
-        options = ["search", "--interactive", "--kb", "plant", "--root", str(root), "--preset", "words.yaml", *words]
-        done = CliRunner().invoke(voicevault, options, input="".join(f"{line}\n" for line in lines))
-        assert done.exit_code == 0, done.output
-        return done.stdout
+        options = ["search", "--interactive", "--kb", "plant", "--root", root, "--preset", "words.yaml", *words]
+        return ran(*options, given="".join(f"{line}\n" for line in lines)).stdout
 
     return talk
 

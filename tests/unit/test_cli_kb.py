@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from tests.helpers import HashEmbedder
+from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import kb as commands
 from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.store import KnowledgeBase, manifest
@@ -18,8 +17,6 @@ from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.text import CustomAnalyzer
 from voicevault_retrievers.types import Chunk
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -41,13 +38,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(commands, "load_embedder", lambda *_: HashEmbedder())
-
-    def run(*words: str, code: int = 0, given: bytes | str | None = None) -> Result:
-        done = CliRunner().invoke(voicevault, ["kb", *words, "--root", str(root)], input=given)
-        assert done.exit_code == code, done.output
-        return done
-
-    return run
+    return lambda *words, **options: ran("kb", *words, "--root", root, **options)
 
 
 def _damage(folder: Path) -> None:
@@ -70,8 +61,7 @@ def test_list_names_bases_and_nothing_else(run: Run, root: Path) -> None:
     _damage(root / "plant")
     told = json.loads(run("list", "--json").stdout)
     assert [entry["name"] for entry in told["kbs"] if "error" in entry] == ["plant"]
-    empty = CliRunner().invoke(voicevault, ["kb", "list", "--root", str(root / "none")])
-    assert "There are no knowledge bases in" in empty.output
+    assert "There are no knowledge bases in" in ran("kb", "list", "--root", root / "none").output
 
 
 def test_stats_are_those_of_the_base(run: Run, root: Path) -> None:
@@ -94,7 +84,8 @@ def test_verify_says_what_is_wrong_and_exits_with_1(run: Run, root: Path) -> Non
 def test_repair_makes_the_index_again(run: Run, root: Path) -> None:
     (next((root / "plant").glob("seg-*")) / "terms.npy").unlink()
     assert "voicevault kb repair" in run("stats", "plant", code=1).output
-    assert "plant: 2 chunks indexed again" in run("repair", "plant").stderr
+    assert run("repair", "plant").stderr == "plant: 2 chunks indexed again\n"
+    assert "no knowledge base 'missing'" in run("repair", "missing", code=2).stderr
     assert KnowledgeBase.open("plant", root=root).verify() == []
 
 

@@ -165,19 +165,10 @@ def test_an_observer_is_told_of_files_chunks_and_what_was_skipped(
         update(base, docs, observe=told.append, embedding=lambda *count: counts.append(count))
         steps = [(one.done, one.file, one.chunks, one.embedded, one.skipped, round(one.share, 2)) for one in told]
         assert steps == [
-            (0, "a.txt", 0, 0, 0, 0.0),
-            (1, "", 1, 0, 0, 0.0),
-            (1, "b.txt", 1, 0, 0, 0.0),
-            (2, "", 2, 0, 0, 0.0),
-            (2, "", 2, 2, 0, 0.5),
-            (2, "", 2, 2, 0, 0.5),
-            (2, "c.txt", 2, 2, 0, 0.5),
-            (3, "", 2, 2, 1, 0.75),
-            (3, "d.txt", 2, 2, 1, 0.75),
-            (4, "", 3, 2, 1, 0.75),
-            (4, "", 3, 3, 1, 1.0),
-            (4, "", 3, 3, 1, 1.0),
-        ]
+            (0, "a.txt", 0, 0, 0, 0.0), (1, "", 1, 0, 0, 0.0), (1, "b.txt", 1, 0, 0, 0.0), (2, "", 2, 0, 0, 0.0),
+            (2, "", 2, 2, 0, 0.5), (2, "", 2, 2, 0, 0.5), (2, "c.txt", 2, 2, 0, 0.5), (3, "", 2, 2, 1, 0.75),
+            (3, "d.txt", 2, 2, 1, 0.75), (4, "", 3, 2, 1, 0.75), (4, "", 3, 3, 1, 1.0), (4, "", 3, 3, 1, 1.0),
+        ]  # fmt: skip
         assert counts == [(2, 2), (1, 1)]
         assert told[-1].latest is not None
         assert told[-1].latest.source_file == "c.txt"

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tests.helpers import HashEmbedder
+from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import asking
-from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.dense import weights
 from voicevault_retrievers.errors import MissingExtraError
 from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import KnowledgeBase, embedding
 from voicevault_retrievers.types import Chunk
-
-Run = Callable[..., Result]
 
 TEXTS = {"a": "the pump hums", "b": "the valve of the pump is shut", "c": "see section 420 of the IPC"}
 
@@ -49,9 +46,7 @@ def run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(*words: str, code: int = 0, kb: str = "plant", given: str | None = None) -> Result:
         preset = () if "--preset" in words or "--config" in words else ("--preset", "words.yaml")
         kbs = () if "--config" in words else ("--kb", kb)
-        done = CliRunner().invoke(voicevault, ["search", *words, *kbs, *preset], input=given)
-        assert done.exit_code == code, done.output
-        return done
+        return ran("search", *words, *kbs, *preset, code=code, given=given)
 
     return run
 
@@ -112,6 +107,8 @@ def test_filters_of_the_command_line_narrow_those_of_a_query(run: Run) -> None:
         (("pump", "--where", "[]"), "is a filter such as"),
         (("pump", "--where", '{"a": {"$no": 1}}'), "unknown filter operator '$no'"),
         (("pump", "--require", '{"$no": 1}'), "$no"),
+        (("pump", "--require", '{"a": 1, "a": 2}'), "comes twice"),
+        (("pump", "--where", '{"a": NaN}'), "NaN is no value of JSON"),
         (("pump", "--preset", "wrds"), "unknown preset 'wrds'"),
         (("--queries-file", "none.txt"), "none.txt cannot be read"),
         (("pump", "--config", "none.yaml"), "does not exist"),
@@ -306,8 +303,3 @@ def test_what_stands_behind_an_address_is_not_shown(run: Run) -> None:
     pytest.importorskip("psycopg")
     done = run("pump", "--dry-run", "--json", kb="postgresql://me:open@192.0.2.1/db?password=sesame#plant")
     assert json.loads(done.stdout)["kbs"] == ["postgresql://…@192.0.2.1/db?…#plant"]
-
-
-def test_a_filter_on_the_command_line_is_json(run: Run) -> None:
-    assert "comes twice" in run("pump", "--require", '{"a": 1, "a": 2}', code=2).stderr
-    assert "NaN is no value of JSON" in run("pump", "--where", '{"a": NaN}', code=2).stderr

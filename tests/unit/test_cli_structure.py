@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from tests.engines.graph_servers import falkordb_server
 from tests.engines.redis_server import RedisServer, program
 from tests.model_server import Handler, model_server, refused_url, says
-from voicevault_retrievers.cli.commands import voicevault
+from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.graphs import FILE
@@ -22,8 +21,6 @@ from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.types import Chunk
-
-Run = Callable[..., Result]
 
 LAW = [
     Chunk("s1", "Section 1. This Act may be cited as the Water Act or as WA.", "p1", {"act": "WA"}),
@@ -46,12 +43,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(root: Path) -> Run:
-    def run(*words: str, code: int = 0) -> Result:
-        done = CliRunner().invoke(voicevault, ["kb", *words, "--root", str(root)])
-        assert done.exit_code == code, done.output
-        return done
-
-    return run
+    return lambda *words, **options: ran("kb", *words, "--root", root, **options)
 
 
 def questions(root: Path, name: str) -> list[str]:
@@ -86,18 +78,14 @@ def test_what_was_made_before_it_is_broken_off_stays(run: Run, root: Path, monke
         assert len(server.requests) == 20
 
 
-class broken_off:  # noqa: N801 - in the place of a function
+@contextmanager
+def broken_off(*_: Any) -> Iterator[Callable[[int, int], None]]:
     """A progress bar, at whose first step somebody types Ctrl-C."""
 
-    def __init__(self, *_: Any) -> None: ...
+    def draw(done: int, total: int) -> None:
+        raise KeyboardInterrupt
 
-    def __enter__(self) -> Callable[[int, int], None]:
-        def draw(done: int, total: int) -> None:
-            raise KeyboardInterrupt
-
-        return draw
-
-    def __exit__(self, *_: object) -> None: ...
+    yield draw
 
 
 def test_chunks_that_fail_are_told_and_stop_no_other(run: Run, root: Path) -> None:

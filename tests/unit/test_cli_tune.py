@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.cli.commands import voicevault
+from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.evaluation import Judged, save_judged
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.store import KnowledgeBase, embedding
 from voicevault_retrievers.types import Chunk
 
-Run = Callable[..., Result]
 PRESET = "version: 1\nfusion: {method: rrf}\nstages: [page_cap]\n"
 
 
@@ -46,10 +44,8 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(embedding, "make", lambda *_: HashEmbedder())
 
     def run(*words: str, preset: str = "mine.yaml", queries: str = "questions.jsonl", code: int = 0) -> Result:
-        given = ["--queries", str(folder / queries), "--preset", str(folder / preset), "--root", str(folder / "kbs")]
-        done = CliRunner().invoke(voicevault, ["tune", "--kb", "plant", *given, *words])
-        assert done.exit_code == code, done.output
-        return done
+        given = ["--queries", folder / queries, "--preset", folder / preset, "--root", folder / "kbs"]
+        return ran("tune", "--kb", "plant", *given, *words, code=code)
 
     return run
 
@@ -88,7 +84,3 @@ def test_what_is_wrong_is_said(run: Run, folder: Path) -> None:
     assert "at least 10 questions" in run("--qrels", str(folder / "few.tsv"), code=2).output
     (folder / "other.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tx\t1\n")
     assert "1 of 1 judged chunks are not in the base: x" in run("--qrels", str(folder / "other.tsv"), code=2).output
-
-
-def test_the_command_has_an_example(run: Run) -> None:
-    assert "Example: voicevault tune --kb" in run("--help").output

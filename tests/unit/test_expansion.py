@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import ListChannel
-from voicevault_retrievers.channel import Rewriter
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.types import Query, Variant
 
@@ -45,22 +42,3 @@ def test_given_variants_stay_and_count() -> None:
     assert RuleExpansion(1).rewrite(Query("How do I reset the pump?")).variants == ()
     with pytest.raises(ConfigError):
         RuleExpansion(0)
-
-
-def test_every_wording_is_asked_for() -> None:
-    channel = ListChannel([("a", 1.0)])
-    (RuleExpansion() >> channel).search("How do I reset the pump?", 3)
-    assert channel.asked == [("How do I reset the pump?", 3), ("reset the pump", 3), ("reset pump", 3)]
-
-
-def test_a_rewriter_that_fails_leaves_the_question() -> None:
-    class Broken(Rewriter):
-        name = "broken"
-
-        def rewrite(self, query: Query) -> Query:
-            raise RuntimeError("no model")
-
-    result = Pipeline(Broken() >> ListChannel([("a", 1.0)])).search("q")
-    assert result.ranking.ids == ("a",)
-    assert [failure.stage for failure in result.errors] == ["broken"]
-    assert result.degraded

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, ListChannel, texts_of
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
@@ -38,10 +38,6 @@ TEXTS = [
     "Das Ladegerät. Der Akku. Die Verteidigung. Eine Linie. Das Ladegerät.",
 ]
 MAKE: list[Callable[..., Learned[object]]] = [AcronymExpansion, CompoundExpansion, SpellingExpansion]  # type: ignore[list-item]
-
-
-def texts(query: Query) -> list[str]:
-    return [query.text, *(variant.text for variant in query.variants)]
 
 
 # Acronyms
@@ -90,7 +86,7 @@ def test_a_long_form_is_the_end_of_its_text(short: str, candidate: str) -> None:
 )
 def test_either_form_gives_the_other(question: str, wording: str | None) -> None:
     query = AcronymExpansion(TEXTS).rewrite(Query(question))
-    assert texts(query) == [question] + ([wording] if wording else [])
+    assert texts_of(query) == [question] + ([wording] if wording else [])
 
 
 def test_an_acronym_counts_as_the_words_that_it_stands_for() -> None:
@@ -103,7 +99,7 @@ def test_of_several_meanings_the_most_frequent_is_taken_or_none(least: float, fo
     corpus = ["principal investigator (PI)"] * 2 + ["Principal Investigator (PI)", "protease inhibitor (PI)"]
     for texts_ in (corpus, corpus[::-1]):
         query = AcronymExpansion(texts_, least=least).rewrite(Query("the PI"))
-        assert texts(query) == ["the PI"] + ["the principal investigator"] * found
+        assert texts_of(query) == ["the PI"] + ["the principal investigator"] * found
 
 
 # Compounds
@@ -162,7 +158,7 @@ def test_parts_are_words_and_in_their_order(word: str, counts: dict[str, int]) -
 )
 def test_unknown_words_give_way_to_the_nearest(question: str, wording: str | None) -> None:
     query = SpellingExpansion(TEXTS).rewrite(Query(question))
-    assert texts(query) == [question] + ([wording] if wording else [])
+    assert texts_of(query) == [question] + ([wording] if wording else [])
 
 
 def test_the_nearest_word_takes_the_fewest_edits_and_then_is_the_most_frequent() -> None:
@@ -288,7 +284,7 @@ def test_they_go_together_and_one_after_the_other() -> None:
     both = Together([RuleExpansion(2), AcronymExpansion(), SpellingExpansion()])
     channel = BM25.from_chunks([Chunk(str(at), text) for at, text in enumerate(TEXTS)])
     expanded = both.over(channel).rewrite(Query("What is the WHO batery?"))
-    assert texts(expanded)[1:] == ["the WHO batery", "What is the World Health Organization batery?",
+    assert texts_of(expanded)[1:] == ["the WHO batery", "What is the World Health Organization batery?",
                                    "What is the WHO battery?"]  # fmt: skip
     assert (AcronymExpansion() >> (SpellingExpansion() >> channel)).search("batery of WHO").ids[:2] == ("0", "2")
 

@@ -9,16 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import texts_of
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.query import SynonymExpansion
 from voicevault_retrievers.types import Chunk, Query, Variant
 
 SYNONYMS = {"pump": ["compressor", "blower"], "heat pump": "chiller", "C++": "cpp", "node.js": "node"}
-
-
-def texts(query: Query) -> list[str]:
-    return [query.text, *(variant.text for variant in query.variants)]
 
 
 @pytest.mark.parametrize(
@@ -32,12 +29,12 @@ def texts(query: Query) -> list[str]:
     ],
 )
 def test_whole_words_and_phrases_are_found_whatever_their_case(question: str, wordings: list[str]) -> None:
-    assert texts(SynonymExpansion(SYNONYMS).rewrite(Query(question))) == [question, *wordings]
+    assert texts_of(SynonymExpansion(SYNONYMS).rewrite(Query(question))) == [question, *wordings]
 
 
 def test_equivalents_stand_for_each_other_and_no_more_than_asked() -> None:
     expansion = SynonymExpansion([["pump", "compressor", "Blower"]], size=2)
-    assert texts(expansion.rewrite(Query("blower"))) == ["blower", "pump"]
+    assert texts_of(expansion.rewrite(Query("blower"))) == ["blower", "pump"]
     own = Query("blower", (Variant("fan"), Variant("x")))
     assert expansion.rewrite(own) == own
     assert SynonymExpansion(SYNONYMS, 1).rewrite(Query("pump")) == Query("pump")
@@ -91,6 +88,6 @@ def test_what_is_no_list_is_named(wrong: Any) -> None:
 def test_the_original_comes_first_and_there_are_no_more_than_asked(
     question: str, size: int, synonyms: dict[str, list[str]]
 ) -> None:
-    expanded = texts(SynonymExpansion(synonyms, size).rewrite(Query(question)))
+    expanded = texts_of(SynonymExpansion(synonyms, size).rewrite(Query(question)))
     assert expanded[0] == Query(question).text
     assert len(expanded) == len(set(expanded)) <= size

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import FailingChannel, HashEmbedder, ListChannel
+from tests.helpers import AsyncSays, FailingChannel, HashEmbedder, ListChannel, Says
 from voicevault_retrievers import BM25, RRF, Chunk, Hit, Pipeline, Query, Ranking, Route, VectorChannel, fuse
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RetrievalError
@@ -26,24 +26,6 @@ from voicevault_retrievers.written import tokens_of
 GIVEN = ListChannel([("a", 2.0), ("b", 1.0)]).search("q")
 FOUND = ListChannel([("b", 3.0), ("c", 2.0), ("d", 1.0)]).search("q")
 MARKED = "It is sure. It holds [[90]] bar. End."
-
-
-class Says:
-    """Gives its answers one after another, and keeps what it was asked."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = list(answers)
-        self.asked: list[str] = []
-
-    def complete(self, prompt: str) -> str:
-        self.asked.append(prompt)
-        return self.answers.pop(0)
-
-
-class AsyncSays(Says):
-    async def acomplete(self, prompt: str) -> str:
-        await asyncio.sleep(0)
-        return self.complete(prompt)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import ListChannel
+from tests.helpers import ListChannel, Says
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.prompts import CallableTextModel
@@ -23,24 +23,21 @@ def wordings(question: str, history: list[tuple[str, str]]) -> list[str]:
     return [variant.text for variant in rewritten.wordings("bm25", "keyword")]
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
+LEANING = {
+    "VAT rate France": [
         "and in Germany?", "What about Spain?", "How much does it cost?", "Who introduced it?", "Why?", "there?",
         "Does the same apply to books?", "When did they raise it?", "How long is this period?", "Or that?",
     ],
-)  # fmt: skip
-def test_a_question_that_leans_on_the_last_is_searched_with_its_topic_too(question: str) -> None:
-    assert wordings(question, ENGLISH) == [question, f"{question} VAT rate France"]
+    "lange Garantie Pumpen": [
+        "und für Ventile?", "Was kostet sie?", "Warum?", "Gilt das auch für Ventile?", "Wie hoch ist ihr Preis?",
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "question",
-    ["und für Ventile?", "Was kostet sie?", "Warum?", "Gilt das auch für Ventile?", "Wie hoch ist ihr Preis?"],
-)
-def test_in_german_too(question: str) -> None:
-    topic = "lange Garantie Pumpen"
-    assert wordings(question, GERMAN) == [question, f"{question} {topic}"]
+@pytest.mark.parametrize(("topic", "question"), [(topic, one) for topic, asked in LEANING.items() for one in asked])
+def test_a_question_that_leans_on_the_last_is_searched_with_its_topic_too(topic: str, question: str) -> None:
+    history = ENGLISH if topic == "VAT rate France" else GERMAN
+    assert wordings(question, history) == [question, f"{question} {topic}"]
 
 
 @pytest.mark.parametrize(
@@ -113,20 +110,14 @@ async def test_a_pipeline_gives_its_history_to_rewriters_and_the_context() -> No
     ],
 )
 def test_a_model_rewrites(answer: str) -> None:
-    prompts: list[str] = []
-
-    def model(prompt: str) -> str:
-        prompts.append(prompt)
-        return answer
-
-    rewriter = ModelFollowUp(CallableTextModel(model), turns=1)
+    model = Says(answer)
+    rewriter = ModelFollowUp(model, turns=1)
     history = [("{query}", "old"), *ENGLISH]
     rewritten = rewriter.rewrite(Query("and in {history}?", history=history))  # type: ignore[arg-type]
     assert [variant.text for variant in rewritten.variants] == ["What is the VAT rate in Germany?"]
-    assert (
-        "User: What is the VAT rate in France?\nAssistant: 20 %.\n\nFollow-up question: and in {history}?" in prompts[0]
-    )
-    assert "old" not in prompts[0]
+    (prompt,) = model.asked
+    assert "User: What is the VAT rate in France?\nAssistant: 20 %.\n\nFollow-up question: and in {history}?" in prompt
+    assert "old" not in prompt
 
 
 def test_a_model_that_repeats_the_question_adds_nothing_and_is_not_asked_in_vain() -> None:
@@ -147,6 +138,7 @@ def test_a_model_that_is_of_no_use_leaves_the_question_and_is_noted(answer: str)
     result = pipeline.search("and in Germany?", history=ENGLISH)
     assert [hit.id for hit in result.hits] == ["x"]
     assert channel.asked == [("and in Germany?", 5)]
+    assert (result.degraded, result.errors[0].stage) == (True, "follow_up")
     assert "follow_up: RetrievalError" in str(result.errors[0])
 
 

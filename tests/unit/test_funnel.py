@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.helpers import HashEmbedder
+from tests.helpers import Counting, HashEmbedder
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel, prefix_key
 from voicevault_retrievers.dense.prefixes import cut_vector, made, prefix_recall
@@ -165,16 +165,6 @@ async def test_a_ranking_says_that_hits_may_be_missing_and_sync_agrees_with_asyn
         ]
         assert ranking == await channel.asearch(Query("a b", (Variant("c"),)), 10)
         assert len(ranking) == 10
-
-
-class Counting(HashEmbedder):
-    def __init__(self, dimension: int) -> None:
-        super().__init__(dimension)
-        self.asked: list[str] = []
-
-    def embed_queries(self, texts: Sequence[str]) -> Matrix:
-        self.asked.extend(texts)
-        return super().embed_queries(texts)
 
 
 def test_a_query_brings_its_vector_or_its_prefix_or_both() -> None:

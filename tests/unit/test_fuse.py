@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pytest
 
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, HeldChannel, ListChannel
 from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError
@@ -31,33 +30,14 @@ B = ListChannel([("y", 0.9), ("w", 0.8), ("v", 0.7), ("u", 0.6), ("x", 0.5)], ki
 by_rank = partial(fuse, method=RRF())
 
 
-class Hung(Leaf):
-    """Does not answer until it is told to."""
-
-    def __init__(self, timeout: float) -> None:
-        super().__init__("hung", "semantic", timeout=timeout)
-        self.over = threading.Event()
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        self.over.wait()
-        return [[] for _ in wordings]
-
-
 @pytest.fixture
-def hung() -> Iterator[Hung]:
-    channel = Hung(timeout=0.05)
+def hung() -> Iterator[HeldChannel]:
+    channel = HeldChannel(timeout=0.05)
     yield channel
-    channel.over.set()
+    channel.go.set()
 
 
-def test_scores_are_written_in_the_paper() -> None:
-    both_first = by_rank(a=ListChannel([("x", 1.0)]), b=ListChannel([("x", 1.0)])).search("q")
-    assert [hit.score for hit in both_first] == [2 / 61]
-    ranking = by_rank(a=A, b=B).search("q")
-    assert {hit.id: hit.score for hit in ranking}["x"] == math.fsum([1 / 61, 1 / 65])
-
-
-async def test_one_channel_raises_one_hangs_and_the_third_answers(hung: Hung) -> None:
+async def test_one_channel_raises_one_hangs_and_the_third_answers(hung: HeldChannel) -> None:
     pipeline = compose({"bad": FailingChannel(SearchError("disk on fire")), "slow": hung, "good": A}, k=3, fusion=RRF())
     for result in (pipeline.search("q"), await pipeline.asearch("q")):
         assert result.ranking.ids == ("x", "y", "z")
@@ -70,7 +50,7 @@ async def test_one_channel_raises_one_hangs_and_the_third_answers(hung: Hung) ->
         assert "disk on fire" in str(result.errors)
 
 
-def test_on_error_raise_raises_what_the_channel_raised(hung: Hung) -> None:
+def test_on_error_raise_raises_what_the_channel_raised(hung: HeldChannel) -> None:
     for channels in ({"bad": FailingChannel(SearchError("no")), "good": A}, {"bad": hung, "good": A}):
         with pytest.raises((SearchError, SearchTimeoutError)):
             fuse(channels, on_error="raise").search("q")
@@ -117,7 +97,7 @@ def test_wrong_weights_are_refused(weights: dict[str, float]) -> None:
         Pipeline(fuse(a=A, b=B)).search(Query("q", weights=weights))
 
 
-def test_wrong_channels_are_refused() -> None:
+def test_wrong_channels_and_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one channel"):
         fuse()
     with pytest.raises(ConfigError, match="not a channel"):
@@ -126,6 +106,12 @@ def test_wrong_channels_are_refused() -> None:
         fuse({"a": A}, a=B)
     with pytest.raises(ConfigError, match="unknown channel in depth 'c'"):
         fuse(a=A, depth={"c": 5})
+    for options in ({"method": A}, {"depth": A}, {"method": "rff"}, {"on_error": "ignore"}):
+        with pytest.raises(ConfigError):
+            fuse({"a": A}, **options)  # type: ignore[arg-type]
+    for options in ({"expansion": "rules"}, {"rerank": 3}, {"rerank": True}, {"timeout": "5"}, {"timeout": -1}):
+        with pytest.raises(ConfigError):
+            compose({"a": A}, **options)  # type: ignore[arg-type]
 
 
 def test_channels_are_asked_to_a_fixed_depth_and_deeper_only_for_more() -> None:
@@ -182,15 +168,6 @@ def test_texts_that_are_equal_under_ids_that_never_are_get_a_note() -> None:
     assert [(failure.kind, failure.degrades) for failure in result.errors] == [("DifferentIds", False)]
     assert "1 texts were found by several of one, other" in result.errors[0].message
     assert Pipeline(fuse(one=one, other=one)).search("pump").errors == ()
-
-
-def test_what_is_no_option_is_refused() -> None:
-    for options in ({"method": A}, {"depth": A}, {"method": "rff"}, {"on_error": "ignore"}):
-        with pytest.raises(ConfigError):
-            fuse({"a": A}, **options)  # type: ignore[arg-type]
-    for options in ({"expansion": "rules"}, {"rerank": 3}, {"rerank": True}, {"timeout": "5"}, {"timeout": -1}):
-        with pytest.raises(ConfigError):
-            compose({"a": A}, **options)  # type: ignore[arg-type]
 
 
 def test_a_stage_cannot_lose_failures_or_give_nonsense() -> None:
@@ -253,14 +230,11 @@ def test_provenance_says_who_found_a_hit_and_what_each_added() -> None:
     assert "b" not in told["z"]["channels"]
 
 
-def test_explanations_name_channels_parts_and_sum() -> None:
+def test_explanations_and_descriptions_name_every_part() -> None:
     (hit, *_) = fuse(inner=fuse(a=A, b=B), c=A).search("q")
     text = explain(hit)
     for said in ("found by hybrid", "inner: rank", "a: rank", "fused = "):
         assert said in text
-
-
-def test_a_description_shows_every_part() -> None:
     channel: Channel = fuse(a=A, b=B, method=RRF(k=10)) >> PageCap(2)
     for said in ("RRF(k=10)", "a: ", "b: ", ">> PageCap(2)"):
         assert said in Pipeline(channel).describe()

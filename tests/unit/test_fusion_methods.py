@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.helpers import ListChannel
+from tests.helpers import KnowingChannel, ListChannel
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import (
@@ -26,25 +26,10 @@ from voicevault_retrievers.fusion import (
 )
 from voicevault_retrievers.fusion.normalise import between, min_max, sum_to_one, zscore
 from voicevault_retrievers.presets import Preset
-from voicevault_retrievers.types import ChannelKind, Query
 
 KEYWORD = ListChannel([("a", 9.0), ("b", 5.0), ("c", 1.0)], kind="keyword")
 SEMANTIC = ListChannel([("c", 0.5), ("d", 0.25)], kind="semantic")
 BY_SCORE = [WeightedSum(), WeightedSum("zscore"), Convex(), DistributionBased(), CombMNZ()]
-
-
-class Exact(ListChannel):
-    """A list that also knows the scores of what is not in it."""
-
-    def __init__(
-        self, found: list[tuple[str, float | None]], others: Mapping[str, float], kind: ChannelKind = "semantic"
-    ) -> None:
-        super().__init__(found, kind=kind)
-        self.others = others
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        known = {**self.others, **{chunk_id: score for chunk_id, score in self.found if score is not None}}
-        return {chunk_id: known[chunk_id] for chunk_id in ids if chunk_id in known}
 
 
 def scores(method: Method, weights: Mapping[str, float] | None = None, **channels: Channel) -> dict[str, float | None]:
@@ -112,8 +97,8 @@ def test_the_convex_combination() -> None:
 
 
 def test_the_convex_combination_with_exact_scores() -> None:
-    k = Exact([("a", 9.0), ("b", 5.0), ("c", 1.0)], {"d": 0.0}, "keyword")
-    s = Exact([("c", 0.5), ("d", 0.25)], {"a": -0.25, "b": 0.2})
+    k = KnowingChannel([("a", 9.0), ("b", 5.0), ("c", 1.0)], {"d": 0.0}, kind="keyword")
+    s = KnowingChannel([("c", 0.5), ("d", 0.25)], {"a": -0.25, "b": 0.2})
     cosine = {"a": (-0.25 + 1) / 1.5, "b": (0.2 + 1) / 1.5, "c": 1, "d": (0.25 + 1) / 1.5}
     expected = {"a": (9 / 9 + cosine["a"]) / 2, "b": (5 / 9 + cosine["b"]) / 2, "c": (1 / 9 + 1) / 2}
     assert scores(Convex(), k=k, s=s) == pytest.approx({**expected, "d": (0 + cosine["d"]) / 2})
@@ -123,7 +108,7 @@ def test_the_convex_combination_with_exact_scores() -> None:
     assert notes(Convex(), k=KEYWORD, s=s) == [
         "no exact scores of k: what only others found counts as the lowest there"
     ]
-    unlisted = Exact([("c", 0.5), ("d", 0.25)], {"a": 0.4, "b": 0.4})
+    unlisted = KnowingChannel([("c", 0.5), ("d", 0.25)], {"a": 0.4, "b": 0.4})
     assert scores(Convex(), k=k, s=unlisted)["a"] == pytest.approx((1 + cosine["d"]) / 2)
 
 
@@ -138,7 +123,7 @@ def test_the_shares_of_a_convex_combination() -> None:
 def test_scores_below_the_lowest_in_theory_are_ordered() -> None:
     below = ListChannel([("a", -1.0), ("b", -2.0), ("c", -3.0)], kind="keyword")
     assert scores(Convex(), x=below) == {"a": 1, "b": 1 / 2, "c": 0}
-    unmatched = Exact([("a", -1.0), ("b", -3.0)], {"z": 0.0}, "keyword")
+    unmatched = KnowingChannel([("a", -1.0), ("b", -3.0)], {"z": 0.0}, kind="keyword")
     assert scores(Convex(0.0), x=unmatched, y=ListChannel([("z", 1.0)])) == {"a": 1, "b": 0, "z": 0}
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import ListChannel
+from tests.helpers import Awaited, ListChannel
 from voicevault_retrievers import RRF, fuse
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -191,14 +191,8 @@ async def test_wordings_are_searched_and_sync_equals_async() -> None:
 
 
 async def test_an_async_reader_is_awaited() -> None:
-    class Model:
-        def complete(self, prompt: str) -> str:
-            raise AssertionError("not awaited")
-
-        async def acomplete(self, prompt: str) -> str:
-            return json.dumps([{"text": "fraud", "kind": "section", "number": "420", "law": "IPC"}])
-
-    channel = GraphChannel(graph(), reader=ModelReferences(Model()))
+    model = Awaited(json.dumps([{"text": "fraud", "kind": "section", "number": "420", "law": "IPC"}]))
+    channel = GraphChannel(graph(), reader=ModelReferences(model))
     assert (await channel.asearch("fraud")).ids[0] == "c420"
     assert (await channel.akg_direct_query("fraud") or {})["chunk_id"] == "c420"
 

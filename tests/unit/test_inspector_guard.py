@@ -69,20 +69,20 @@ def test_every_answer_keeps_the_browser_to_the_page_s_own(root: Path, method: st
     assert "access-control-allow-origin" not in answer.headers
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8460", "localhost", "LOCALHOST:1", "[::1]:8460"])
-def test_the_names_of_loopback_are_answered(root: Path, host: str) -> None:
-    assert client(root).get("/api/bases", headers={"Host": host}).status_code == 200
-
-
 @pytest.mark.parametrize(
-    "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "localhost:80:80", "127.0.0.1 evil",
-     "10.0.0.1", "localhost.", "[::1", ""],
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("127.0.0.1:8460", "localhost", "LOCALHOST:1", "[::1]:8460")),
+        *((host, 403) for host in (
+            "evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "localhost:80:80", "127.0.0.1 evil",
+            "10.0.0.1", "localhost.", "[::1", "",
+        )),
+    ],
 )  # fmt: skip
-def test_other_names_are_refused(root: Path, host: str) -> None:
+def test_the_names_of_loopback_are_answered_and_no_others(root: Path, host: str, status: int) -> None:
     answer = client(root).get("/api/bases", headers={"Host": host})
-    assert answer.status_code == 403
-    assert "does not go by the name" in answer.json()["error"]
+    assert answer.status_code == status
+    assert status == 200 or "does not go by the name" in answer.json()["error"]
 
 
 def test_a_server_for_all_addresses_answers_to_them_and_to_no_other_name(root: Path) -> None:

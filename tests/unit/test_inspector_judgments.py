@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ import pytest
 pytest.importorskip("starlette", reason="the extra inspector is not installed")
 pytest.importorskip("uvicorn", reason="the extra inspector is not installed")
 
-from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from voicevault_retrievers.cli.commands import voicevault
+from tests.unit.cli_parts import ran
 from voicevault_retrievers.errors import ConfigError, StorageError
 from voicevault_retrievers.evaluation import load_judged
 from voicevault_retrievers.inspector import Judgment, Judgments, app
@@ -94,10 +93,9 @@ def test_an_export_is_what_tune_and_eval_read(client: TestClient, root: Path, tm
         *((f"unit {at}", {f"c{at}": 1, f"c{at + 1}": 0}) for at in range(13)),
         ("unit 13", {"c0": 0}),
     ]
-    given = ["--kb", "plant", "--queries", str(files["queries"]), "--qrels", str(files["qrels"]), "--root", str(root)]
+    given = ["--kb", "plant", "--queries", files["queries"], "--qrels", files["qrels"], "--root", root]
     for command in ("eval", "tune"):
-        done = CliRunner().invoke(voicevault, [command, *given, "--preset", str(tmp_path / "own.yaml"), "--json"])
-        assert done.exit_code == 0, done.output
+        done = ran(command, *given, "--preset", tmp_path / "own.yaml", "--json")
         assert json.loads(done.stdout)["kb"] == "plant"
 
 
@@ -146,11 +144,8 @@ def test_judgements_of_threads_and_of_several_readers_are_all_kept(tmp_path: Pat
         for number in range(25):
             readers[at].put(Judgment(f"q{number}", "kb", f"c{at}", number % 2))
 
-    threads = [threading.Thread(target=judge, args=(at,)) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(judge, range(4)))
     assert {len(reader.of()) for reader in readers} == {100}
     assert Judgments(path).skipped == []
     path.write_text("")

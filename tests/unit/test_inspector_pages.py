@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import struct
-import threading
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -221,14 +221,6 @@ def test_a_page_that_ends_its_process_ends_nothing_else(
 def test_threads_draw_one_after_the_other(manual: Path) -> None:
     shown = Pages([manual])
     alone = {number: shown.png(of(MANUAL, number), {}) for number in (1, 5)}
-    drawn: list[tuple[int, bytes]] = []
-    threads = [
-        threading.Thread(target=lambda number=number: drawn.append((number, shown.png(of(MANUAL, number), {}))))
-        for number in (1, 5, 1, 5)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(drawn) == 4
-    assert all(image == alone[number] for number, image in drawn)
+    with ThreadPoolExecutor(4) as pool:
+        drawn = list(pool.map(lambda number: shown.png(of(MANUAL, number), {}), (1, 5, 1, 5)))
+    assert drawn == [alone[number] for number in (1, 5, 1, 5)]

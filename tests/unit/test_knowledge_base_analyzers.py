@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 import Stemmer
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.store import Bases, KnowledgeBase, commit, files
+from voicevault_retrievers.store import Bases, KnowledgeBase, commit
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer, analyzer, languages
 from voicevault_retrievers.types import Chunk
 
@@ -63,12 +62,6 @@ def repaired(root: Path) -> KnowledgeBase:
     return KnowledgeBase.repair("kb", root=root, embedder=HashEmbedder())
 
 
-def flip_last(path: Path) -> None:
-    """Change the last bit of a file."""
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-
-
 def check(kb: KnowledgeBase) -> None:
     """The base searches as a fresh one does, and has nothing wrong on disk."""
     fresh = BM25.from_chunks([Chunk(c.id, c.text, metadata=c.metadata, kb="kb") for c in CHUNKS], kb.analyzer)
@@ -99,39 +92,6 @@ def test_a_base_whose_stemmer_changed_is_refused_and_repaired(german: Path, rest
     assert KnowledgeBase.open("kb", root=german).bm25().search("Prüfung").ids == ("e", "b")
 
 
-def test_what_is_derived_is_made_again(german: Path, tmp_path: Path) -> None:
-    folder, whole = german / "kb", tmp_path / "whole"
-    folder.rename(whole)
-    derived = [path.relative_to(whole) for path in (*whole.glob("seg-*/*"), *whole.glob("*.terms"))]
-    derived = [path for path in derived if not files.original(path.name)]
-    assert {"terms.npy", "ids.npy", "columns.bin", "crc32.json"} < {path.name for path in derived}
-    for path in derived:
-        for harm in (Path.unlink, flip_last):
-            shutil.copytree(whole, folder)
-            harm(folder / path)
-            with pytest.raises(IndexDamagedError, match=rf"{path.name}.*KnowledgeBase\.repair.*voicevault kb repair"):
-                KnowledgeBase.open("kb", root=german)
-            check(repaired(german))
-            shutil.rmtree(folder)
-
-
-def test_what_is_not_derived_is_not_made_again(german: Path) -> None:
-    folder = german / "kb"
-    originals = [path for path in folder.rglob("*") if files.original(path.name)]
-    assert len(originals) == len(["manifest", "log"]) + 2 * len(["chunks", "vectors", "tombstones"])
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for path in originals:
-        whole = path.read_bytes()
-        for harm in (path.unlink, lambda path=path, whole=whole: path.write_bytes(b"\0" + whole[1:])):
-            harm()
-            with pytest.raises(IndexDamagedError, match=rf"{path.name}.*restore the folder from a copy"):
-                repaired(german)
-            path.write_bytes(whole)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"} == {
-        path: data for path, data in before.items() if path.name != "lock"
-    }
-
-
 def test_a_repair_is_a_write_and_a_reader_sees_it(german: Path) -> None:
     reader = KnowledgeBase.open("kb", root=german, embedder=HashEmbedder())
     with KnowledgeBase.open("kb", root=german, embedder=HashEmbedder()) as writer:
@@ -147,22 +107,6 @@ def test_a_repair_is_a_write_and_a_reader_sees_it(german: Path) -> None:
         KnowledgeBase.repair("none", root=german)
     with pytest.raises(IncompatibleIndexError, match=r"given Analyzer.*'en'"):
         KnowledgeBase.repair("kb", root=german, analyzer=Analyzer("en"))
-
-
-def test_the_command_repairs(tmp_path: Path) -> None:
-    testing = pytest.importorskip("click.testing")
-    pytest.importorskip("rich")
-    from voicevault_retrievers.cli.commands import voicevault
-
-    with KnowledgeBase.create("kb", root=tmp_path, analyzer=Analyzer("de")) as kb:
-        kb.add(CHUNKS)
-        kb.compact()
-    (tmp_path / "kb" / "seg-000001" / "low.npy").unlink()
-    done = testing.CliRunner().invoke(voicevault, ["kb", "repair", "kb", "--root", str(tmp_path)])
-    assert (done.exit_code, done.stderr) == (0, "kb: 4 chunks indexed again\n")
-    check(KnowledgeBase.open("kb", root=tmp_path))
-    missing = testing.CliRunner().invoke(voicevault, ["kb", "repair", "none", "--root", str(tmp_path)])
-    assert (missing.exit_code, "no knowledge base 'none'" in missing.stderr) == (2, True)
 
 
 def test_a_custom_analyzer_is_saved_by_name(tmp_path: Path) -> None:

@@ -96,13 +96,20 @@ def test_a_damaged_file_is_named_and_made_anew(kb: KnowledgeBase, caplog: pytest
     assert caplog.text == ""
 
 
-def test_it_is_made_once_for_a_commit(kb: KnowledgeBase) -> None:
+def test_it_is_made_once_for_a_commit_and_nothing_is_put_in_beside_the_base(kb: KnowledgeBase) -> None:
     assert kb.references() is kb.references()
     before = kb.references()
     kb.delete(["s4"])
     assert kb.references() is not before
     several = Bases([kb])
     assert several.references() is several.references()
+    graph = kb.references()
+    assert isinstance(graph, GraphStore)
+    assert graph.stats().chunks == 3
+    with pytest.raises(TypeError, match="add chunks to the base"):
+        graph.put([])
+    with pytest.raises(TypeError, match="delete chunks from the base"):
+        graph.delete(["s1"])
 
 
 def test_what_is_not_permitted_does_not_crowd_out_what_is(tmp_path: Path) -> None:
@@ -158,16 +165,6 @@ async def test_a_direct_answer_that_fails_leaves_the_hits_and_says_so(monkeypatc
     assert pipeline.kg_direct_query("Section 421") is None
 
 
-def test_nothing_is_put_in_beside_the_base(kb: KnowledgeBase) -> None:
-    graph = kb.references()
-    assert isinstance(graph, GraphStore)
-    assert graph.stats().chunks == 4
-    with pytest.raises(TypeError, match="add chunks to the base"):
-        graph.put([])
-    with pytest.raises(TypeError, match="delete chunks from the base"):
-        graph.delete(["s1"])
-
-
 def test_several_bases_are_one_graph(kb: KnowledgeBase, tmp_path: Path) -> None:
     with KnowledgeBase.create("cases", root=tmp_path) as cases:
         cases.add([Chunk("c1", "The accused broke section 3 of the Water Act.")])
@@ -175,13 +172,6 @@ def test_several_bases_are_one_graph(kb: KnowledgeBase, tmp_path: Path) -> None:
         assert hits[0][0] == "law:s3"
         assert "cases:c1" in dict(hits)
         assert found(Bases(["law"], root=tmp_path).graph(), ASKED[0]) == found(kb.graph(), ASKED[0])
-
-
-def test_rights_hold(kb: KnowledgeBase) -> None:
-    kb.add([Chunk("secret", "Section 9. Breaks section 3.", metadata={"act": "WA", "secret": True})])
-    seen = kb.graph().search(Query("section 3 WA", require={"secret": {"$exists": False}}))
-    assert "secret" not in seen.ids
-    assert "secret" in kb.graph().search("section 3 WA").ids
 
 
 HIDDEN = Chunk("h1", "Section 1. This Act may be cited as the Hidden Act or as WA.", metadata={"act": "HID", "t": "b"})

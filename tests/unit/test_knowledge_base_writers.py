@@ -7,6 +7,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 from threading import Barrier, Event, Thread
@@ -111,11 +112,8 @@ def test_threads_add_and_delete_at_once_and_all_is_told_right(
             counts.append(kb.add([Chunk(f"shared-{at}", "dog")]).added)
         assert kb.delete([f"{number}-{at}" for at in range(5)]) == 5
 
-    threads = [Thread(target=run, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(run, range(8)))
     assert sum(counts) == 10
     kb.close()
     expected = sorted([f"{n}-{at}" for n in range(8) for at in range(5, 10)] + [f"shared-{at}" for at in range(10)])
@@ -181,10 +179,15 @@ def test_a_child_that_lives_on_does_not_keep_its_parents_lock(kb: KnowledgeBase)
     os.waitpid(child, 0)
 
 
-def test_large_merges_are_made_behind_the_commits(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+def merging_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of four chunks, two of which become one behind the commits."""
     monkeypatch.setattr(commit, "SEAL_AT", 4)
     monkeypatch.setattr(commit, "MERGE_AT_ONCE", 0)
     monkeypatch.setattr(tiers, "TIER", 2)
+
+
+def test_large_merges_are_made_behind_the_commits(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    merging_behind(monkeypatch)
     go, merging = Event(), Event()
     written = writer.written
 
@@ -219,9 +222,7 @@ def test_large_merges_are_made_behind_the_commits(kb: KnowledgeBase, monkeypatch
 def test_a_merge_that_the_disk_refuses_is_told_and_loses_nothing(
     kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(commit, "SEAL_AT", 4)
-    monkeypatch.setattr(commit, "MERGE_AT_ONCE", 0)
-    monkeypatch.setattr(tiers, "TIER", 2)
+    merging_behind(monkeypatch)
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -416,9 +417,7 @@ def test_where_no_thread_can_be_had_segments_are_merged_later(
     def refuse(_: Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(commit, "SEAL_AT", 4)
-    monkeypatch.setattr(commit, "MERGE_AT_ONCE", 0)
-    monkeypatch.setattr(tiers, "TIER", 2)
+    merging_behind(monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(Thread, "start", refuse)
         kb.add(chunks(0, 4))

@@ -77,8 +77,12 @@ def test_two_indexes_of_one_parent_do_not_see_each_other() -> None:
     assert [hit.chunk.id for hit in parent.added([Chunk("b", "y")], [["y"]]).search(["y"], 5, Lucene())] == ["b"]
 
 
-def test_one_id_twice_is_refused_and_nothing_is_no_change() -> None:
+def test_what_cannot_be_is_said_and_nothing_is_no_change() -> None:
     index = LexicalIndex([])
+    with pytest.raises(ConfigError, match="BM25L needs k1 or delta above 0"):
+        BM25L(k1=0.0, delta=0.0)
+    with pytest.raises(ConfigError, match=r"a single one goes in a list: \['pump'\]"):
+        BM25.from_chunks(ENGLISH).search_many("pump", 2)
     with pytest.raises(ConfigError, match="some have the same id: give each once"):
         index.added([Chunk("a", "x"), Chunk("a", "y")], [["x"], ["y"]])
     assert index.added([], []) is index
@@ -110,13 +114,6 @@ def test_a_search_is_of_one_snapshot_whatever_changes_meanwhile() -> None:
     meddling.channel = channel
     assert set(channel.search(Query("pump", variants=(Variant("valve"),))).ids) == {"a", "b"}
     assert set(channel.search("pump").ids) == {"a", "n"}
-
-
-def test_what_cannot_be_is_said() -> None:
-    with pytest.raises(ConfigError, match="BM25L needs k1 or delta above 0"):
-        BM25L(k1=0.0, delta=0.0)
-    with pytest.raises(ConfigError, match=r"a single one goes in a list: \['pump'\]"):
-        BM25.from_chunks(ENGLISH).search_many("pump", 2)
 
 
 def test_many_signs_of_a_section_are_read_in_one_pass() -> None:

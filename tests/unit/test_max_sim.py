@@ -10,19 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import ListChannel
+from tests.helpers import BERLIN, PASSAGES, ListChannel, ranking_of
 from voicevault_retrievers.dense.token_states import OnnxTokenEmbedder
 from voicevault_retrievers.dense.weights import find
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
 from voicevault_retrievers.rerank.max_sim import PASSAGES_KEPT, MaxSimRerank, TokenEmbedder, Tokens, max_sim
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
+from voicevault_retrievers.types import Query, Ranking, Variant
 
-BERLIN = "How many people live in Berlin?"
-PASSAGES = [
-    "New York City is famous for the Metropolitan Museum of Art.",
-    "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square kilometers.",
-    "",
-]
 TURNS = {"a": [1.0, 0.0], "b": [0.0, 2.0], "c": [3.0, 4.0], "d": [-5.0, 0.0]}
 
 
@@ -54,10 +48,6 @@ class Given:
         return self.passages
 
 
-def ranking(*texts: str) -> Ranking:
-    return Ranking(tuple(Hit(Chunk(str(at), text), -float(at)) for at, text in enumerate(texts)))
-
-
 def loop(query: Sequence[str], passage: Sequence[str]) -> float:
     """The score, one pair of letters at a time."""
     total = 0.0
@@ -72,7 +62,7 @@ def loop(query: Sequence[str], passage: Sequence[str]) -> float:
 
 @given(query=st.text("abcd", min_size=1, max_size=5), passages=st.lists(st.text("abcd", max_size=6), min_size=1))
 def test_the_score_is_that_of_a_double_loop(query: str, passages: list[str]) -> None:
-    found = MaxSimRerank(Letters(), depth=100).refine(Query(query), ranking(*passages))
+    found = MaxSimRerank(Letters(), depth=100).refine(Query(query), ranking_of(*passages))
     scores = {hit.id: hit.score for hit in found}
     assert scores == pytest.approx({str(at): loop(query, passage) for at, passage in enumerate(passages)})
     assert all(-1 <= score <= 1 for score in scores.values() if score is not None)
@@ -80,32 +70,32 @@ def test_the_score_is_that_of_a_double_loop(query: str, passages: list[str]) -> 
 
 def test_the_first_hits_are_rescored_and_none_is_lost() -> None:
     stage = MaxSimRerank(Letters(), depth=2)
-    given = ranking("d", "a", "a")
+    given = ranking_of("d", "a", "a")
     found = stage.refine(Query("a", variants=(Variant("d"),)), given)
     assert [(hit.id, hit.score) for hit in found] == [("1", 1.0), ("0", -1.0), ("2", None)]
     vote = found.hits[0].vote("max_sim")
     assert vote is not None
     assert (vote.rank, vote.score) == (1, 1.0)
-    assert given == ranking("d", "a", "a")
+    assert given == ranking_of("d", "a", "a")
     assert (stage.needs(1), stage.needs(5), stage.blocking) == (2, 5, True)
 
 
 def test_passages_are_kept_between_asks_and_equal_ones_read_once() -> None:
     embedder = Letters()
     stage = MaxSimRerank(embedder, max_chars=1)
-    stage.refine(Query("a"), ranking("ab", "ac", "b"))
+    stage.refine(Query("a"), ranking_of("ab", "ac", "b"))
     assert embedder.asked == ["a", "a", "b"]
-    assert stage.refine(Query("b"), ranking("ab", "b", "cc")).ids == ("1", "2", "0")
+    assert stage.refine(Query("b"), ranking_of("ab", "b", "cc")).ids == ("1", "2", "0")
     assert embedder.asked == ["a", "a", "b", "b", "c"]
     many = ["a" * length for length in range(1, PASSAGES_KEPT + 10)]
     wide = MaxSimRerank(Letters(), depth=1000)
-    assert [hit.score for hit in wide.refine(Query("a"), ranking(*many))] == [1.0] * len(many)
+    assert [hit.score for hit in wide.refine(Query("a"), ranking_of(*many))] == [1.0] * len(many)
     assert len(wide._kept) == PASSAGES_KEPT
 
 
 def test_a_query_without_tokens_keeps_the_order_with_a_note() -> None:
-    found = MaxSimRerank(Letters()).refine(Query(""), ranking("b", "a"))
-    assert found.hits == ranking("b", "a").hits
+    found = MaxSimRerank(Letters()).refine(Query(""), ranking_of("b", "a"))
+    assert found.hits == ranking_of("b", "a").hits
     assert [(failure.kind, failure.degrades) for failure in found.errors] == [("NoTokens", False)]
     empty = Ranking()
     assert MaxSimRerank("no-such-model").refine(Query("q"), empty) is empty
@@ -130,7 +120,7 @@ def test_wrong_arrays_are_named_and_lose_no_hit(
 ) -> None:
     stage = MaxSimRerank(Given(query, passages))
     with pytest.raises(error, match=message):
-        stage.refine(Query("q"), ranking("a", "b"))
+        stage.refine(Query("q"), ranking_of("a", "b"))
     found = (ListChannel([("a", 2.0), ("b", 1.0)]) >> stage).search("q")
     assert found.ids == ("a", "b")
     assert [(failure.stage, failure.kind) for failure in found.errors] == [("max_sim", error.__name__)]
@@ -161,7 +151,7 @@ def test_real_token_states() -> None:
     (alone,) = embedder.embed_tokens(["Berlin"])
     assert np.allclose(short, alone, atol=1e-4)
     stage = MaxSimRerank()
-    found = stage.refine(Query(BERLIN), ranking(*PASSAGES))
+    found = stage.refine(Query(BERLIN), ranking_of(PASSAGES[2], PASSAGES[0], ""))
     assert found.ids == ("1", "0", "2")
     assert found.hits[2].score == -1.0
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,14 @@ pytest.importorskip("mcp")
 from mcp import ClientSession, McpError
 from mcp.types import CancelledNotification, CancelledNotificationParams, ClientNotification
 
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, HeldChannel, ListChannel
 from tests.unit.mcp_parts import PLANT, citations, make, offered, session, text, told
 from voicevault_retrievers import fuse
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.errors import SearchError
-from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.mcp import bases
 from voicevault_retrievers.mcp.bases import Library
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Query, Variant
-
-
-class Slow(ListChannel):
-    """Answers when it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__([("a", 1.0)], name="slow", timeout=None)
-        self.began, self.go = threading.Event(), threading.Event()
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        self.began.set()
-        self.go.wait()
-        return super().find(query, wordings, k)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +30,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def slow() -> Iterator[Slow]:
-    channel = Slow()
+def slow() -> Iterator[HeldChannel]:
+    channel = HeldChannel(name="slow")
     yield channel
     channel.go.set()
 
@@ -148,7 +132,7 @@ async def test_sources_that_hardly_answer_are_told_as_such(root: Path, monkeypat
         assert (found.structuredContent or {})["confidence"] == "none"
 
 
-async def test_a_slow_part_is_left_out(root: Path, monkeypatch: pytest.MonkeyPatch, slow: Slow) -> None:
+async def test_a_slow_part_is_left_out(root: Path, monkeypatch: pytest.MonkeyPatch, slow: HeldChannel) -> None:
     monkeypatch.setattr(bases, "TIMEOUT", 0.2)
     _searched(monkeypatch, slow=slow, fast=ListChannel([("b", 1.0)], name="fast"))
     async with session(offered(root, "plant")) as client:
@@ -157,7 +141,7 @@ async def test_a_slow_part_is_left_out(root: Path, monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_cancelled_search_ends_and_others_go_on(
-    root: Path, monkeypatch: pytest.MonkeyPatch, slow: Slow
+    root: Path, monkeypatch: pytest.MonkeyPatch, slow: HeldChannel
 ) -> None:
     _searched(monkeypatch, slow=slow)
     async with session(offered(root, "plant")) as client, anyio.create_task_group() as tasks:

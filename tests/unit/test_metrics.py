@@ -7,21 +7,20 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import FailingChannel, HashEmbedder, ListChannel
+from tests.helpers import FailingChannel, HashEmbedder, HeldChannel, ListChannel
 from voicevault_retrievers import metrics
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase, update
 from voicevault_retrievers.store.standardised import Standardised
-from voicevault_retrievers.types import Query, Result, Variant
+from voicevault_retrievers.types import Result
 
 pytest.importorskip("opentelemetry.sdk.metrics")
 
@@ -114,28 +113,16 @@ def test_a_search_that_raises_has_failed(read: Read) -> None:
     assert list(read()["voicevault.search.duration"]) == [("SearchNotAvailableError", "failed")]
 
 
-class Hanging(Leaf):
-    """Answers when it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__("hanging", "semantic", timeout=0.05)
-        self.go, self.gone = threading.Event(), threading.Event()
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        self.go.wait(30)
-        return [[] for _ in wordings]
-
-
 def test_a_call_that_hangs_shows_as_timed_out_and_as_active_until_it_ends(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hanging, of = Hanging(), ("channel", "hanging")
+    hanging, gone, of = HeldChannel(name="hanging", timeout=0.05), threading.Event(), ("channel", "hanging")
     ended = metrics.Call.ended
 
     def told(call: metrics.Call, *given: Any) -> None:
         ended(call, *given)
         if "hanging" in call._of.values():
-            hanging.gone.set()
+            gone.set()
 
     monkeypatch.setattr(metrics.Call, "ended", told)
     _fused(hanging=hanging).search("pump")
@@ -144,7 +131,7 @@ def test_a_call_that_hangs_shows_as_timed_out_and_as_active_until_it_ends(
     assert found["voicevault.call.active"][of] == 1
     assert of not in found["voicevault.call.duration"]
     hanging.go.set()
-    assert hanging.gone.wait(30)
+    assert gone.wait(30)
     found = read()
     assert found["voicevault.call.active"][of] == 0
     assert found["voicevault.call.duration"][of][0] == 1

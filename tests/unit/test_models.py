@@ -146,12 +146,9 @@ async def test_a_cancelled_call_closes_its_connection() -> None:
 @pytest.mark.parametrize(
     "base_url", ["localhost:11434", "ftp://host", "http://", "http://host:port", "http://host?a=1", "", None]
 )
-def test_what_is_no_address_is_refused(base_url: Any) -> None:
+def test_what_is_no_address_and_a_wrong_timeout_are_refused(base_url: Any) -> None:
     with pytest.raises(ConfigError, match="base_url"):
         OllamaModel("llama", base_url=base_url)
-
-
-def test_a_wrong_timeout_is_refused() -> None:
     with pytest.raises(ConfigError, match="timeout"):
         OpenAIModel("gpt", timeout=0)
 

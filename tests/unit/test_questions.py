@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from io import BytesIO
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import HashEmbedder
+from tests.helpers import Awaited, HashEmbedder
 from voicevault_retrievers.errors import (
     ConfigError,
     FilterNotSupportedError,
@@ -301,21 +300,9 @@ def test_variants_and_weights_of_other_channels_are_not_for_questions(kb: Knowle
 
 
 async def test_sync_and_async_agree_in_searches_and_updates(kb: KnowledgeBase) -> None:
-    class Model:
-        def __init__(self) -> None:
-            self.loops = 0
-
-        def complete(self, prompt: str) -> str:
-            raise AssertionError("an async update awaits")
-
-        async def acomplete(self, prompt: str) -> str:
-            await asyncio.sleep(0)
-            self.loops += 1
-            return '["Restart what?", "Restart who?"]'
-
-    model, index = Model(), question_index(kb)
+    model, index = Awaited('["Restart what?", "Restart who?"]'), question_index(kb)
     assert await index.aupdate(model) == QuestionUpdate(asked=3, questions=6)
-    assert model.loops == 3
+    assert len(model.asked) == 3
     assert index.update(lambda chunk: []) == QuestionUpdate(unchanged=3)
     kb.delete(["seal"])
     for query in (Query("restart"), Query("restart", require={"rights": "red"}), Query("")):

@@ -144,9 +144,6 @@ def test_the_age_is_counted_from_the_query_then_the_stage_then_now() -> None:
     assert scores(channel, reference_date="2024-01-01") == {"a": 1.1}
     assert scores(channel, reference_date=date(2024, 3, 1)) == {"a": 1 + 0.1 * 0.25}
     assert scores(channel, reference_date=None, clock=lambda: datetime(2024, 1, 31)) == {"a": 1 + 0.1 * 0.5}
-
-
-def test_the_clock_is_utc() -> None:
     assert RecencyRerank().clock().utcoffset() == timedelta(0)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import AsyncSays, Says
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.structure.graph import ModelReferences, Reference, RuleReferences, declared_laws
 from voicevault_retrievers.structure.graph.laws import Laws
@@ -172,23 +173,6 @@ def test_whatever_is_read_lies_in_the_text_and_overlaps_nothing(text: str) -> No
     assert all(before.end <= after.start for before, after in pairwise(found))
 
 
-class Model:
-    """A language model that gives one answer, and counts."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-        self.asked: list[str] = []
-
-    def complete(self, prompt: str) -> Any:
-        self.asked.append(prompt)
-        return self.answer
-
-
-class AsyncModel(Model):
-    async def acomplete(self, prompt: str) -> Any:
-        return self.complete(prompt)
-
-
 TEXT = 'Whoever cheats is liable under section 420 of the penal code. "Cheating" means deceit.'
 ITEMS: list[Any] = [
     {"text": "section 420 of the penal code", "kind": "Section", "number": "420", "law": "IPC"},
@@ -207,14 +191,14 @@ ITEMS: list[Any] = [
     ],
 )
 async def test_a_model_reads_what_stands_in_the_text_alone(answer: str) -> None:
-    for model in (Model(answer), AsyncModel(answer)):
+    for model in (Says(answer), AsyncSays(answer)):
         reader = ModelReferences(model)
         found = reader.read(TEXT)
         assert [(one.key, one.defines) for one in found] == [(f"section:420:{IPC}", False), ("term:cheating:", True)]
         assert [TEXT[one.start : one.end] for one in found] == [one.text for one in found]
         assert reader.read(TEXT) == found
         assert len(model.asked) == 1
-        if isinstance(model, AsyncModel):
+        if isinstance(model, AsyncSays):
             assert await reader.aread(TEXT) == found
         assert reader.read("  ") == ()
 
@@ -222,14 +206,14 @@ async def test_a_model_reads_what_stands_in_the_text_alone(answer: str) -> None:
 @pytest.mark.parametrize("answer", ["no list", "[" * 5000, 7, ""])
 def test_an_answer_without_a_list_is_refused(answer: Any) -> None:
     with pytest.raises(RetrievalError):
-        ModelReferences(Model(answer)).read(TEXT)
+        ModelReferences(Says(answer)).read(TEXT)
 
 
 def test_wrong_models_and_prompts_are_refused() -> None:
     with pytest.raises(ConfigError, match="complete"):
         ModelReferences(object())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="text"):
-        ModelReferences(Model("[]"), prompt="read it")
+        ModelReferences(Says("[]"), prompt="read it")
 
 
 def test_laws_have_one_name() -> None:

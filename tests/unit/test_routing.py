@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, ListChannel, Says
 from voicevault_retrievers import RRF, Channel, fuse
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.pipeline import Pipeline, compose
@@ -22,7 +22,8 @@ CASES = {
     "a reference alone": [
         "Section 420 IPC", "section 420 of the Indian Penal Code", "What does Section 302 IPC say?", "§ 823 Abs. 1 BGB",
         "Was steht in § 242 StGB?", "Art. 5 GG", "Article 21 and Article 14 of the Constitution of India", "IPC 420",
-        "420 IPC.", "AIR 1973 SC 1461",
+        "420 IPC.", "AIR 1973 SC 1461", "What does section 49 HNA require?", "What is the rule in section 59 PRA?",
+        "What does s. 69 WSA say?",
     ],
     "a definition": [
         "definition of consideration", "define estoppel", "What does mens rea mean?",
@@ -48,7 +49,8 @@ CASES = {
     "no rule": [
         "", "What is the punishment for cheating?", "How do I reset the pump?", "Welche Frist gilt für die Kündigung?",
         "pump 3", "rule of law", "what is a section 8 company", "How many pages are there in 2019?",
-        "covid19", "2023", "ERR_4012", "ISO 27001", "CVE-2021-44228", "420 IPC and theft",
+        "covid19", "2023", "ERR_4012", "ISO 27001", "CVE-2021-44228", "420 IPC and theft", "Rules of the Court",
+        "Articles of the Constitution", "Clauses in the Contract", "Orders of 2023", "Arts of Japan",
     ],
 }  # fmt: skip
 ROUTE_OF = {
@@ -65,8 +67,14 @@ def test_a_rule_says_where_a_question_goes(rule: str, question: str) -> None:
     assert ROUTER.rewrite(Query(question)).route == ROUTE_OF.get(rule, Route.COMPLEX)
 
 
-@pytest.mark.parametrize("text", ["section 1 " + "Art A " * 5000 + "!", "define " + "x" * 50_000, "führt " * 3000])
-def test_a_long_question_is_routed_at_once(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "section 1 " + "Art A " * 5000 + "!", "define " + "x" * 50_000, "Section 1" + " S.i" * 22 + " ~",
+        "§ 1" + " §i" * 30 + " ~", "führt " * 8000, "section " * 12 + "~",
+    ],
+)  # fmt: skip
+def test_a_long_or_hostile_question_is_routed_at_once(text: str) -> None:
     assert ROUTER.explain(text).route in Route
 
 
@@ -142,15 +150,10 @@ def test_a_query_is_not_changed() -> None:
     ],
 )
 def test_a_model_routes(answer: str, route: Route) -> None:
-    prompts: list[str] = []
-
-    def model(prompt: str) -> str:
-        prompts.append(prompt)
-        return answer
-
-    result = composed(channels(), route=ModelRouter(CallableTextModel(model), ROUTES)).search("reset {query}")
+    model = Says(answer)
+    result = composed(channels(), route=ModelRouter(model, ROUTES)).search("reset {query}")
     assert (result.route, result.errors) == (route, ())
-    assert prompts[0].endswith("Question: reset {query}")
+    assert model.asked[0].endswith("Question: reset {query}")
 
 
 @pytest.mark.parametrize("answer", ["", "simple or complex", "simplex", "I cannot say."])
@@ -200,35 +203,6 @@ async def test_a_simple_question_that_finds_nothing_is_asked_as_a_standard_one_w
     stays = RuleRouter({"simple": ["graph"], "standard": ["bm25"]})
     assert composed(parts, route=stays).search("Section 420 IPC").hits == ()
     assert "simple_fallback=True" in repr(falls)
-
-
-@pytest.mark.parametrize(
-    "question",
-    ["What does section 49 HNA require?", "What is the rule in section 59 PRA?", "What does s. 69 WSA say?"],
-)
-def test_a_question_for_what_a_section_says_is_simple(question: str) -> None:
-    assert RuleRouter().explain(question).route is Route.SIMPLE
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Rules of the Court",
-        "Articles of the Constitution",
-        "Clauses in the Contract",
-        "Orders of 2023",
-        "Arts of Japan",
-    ],
-)
-def test_a_plural_names_no_section(question: str) -> None:
-    assert RuleRouter().explain(question).route is Route.STANDARD
-
-
-@pytest.mark.parametrize(
-    "question", ["Section 1" + " S.i" * 22 + " ~", "§ 1" + " §i" * 30 + " ~", "führt " * 8000, "section " * 12 + "~"]
-)
-def test_hostile_questions_are_read_to_their_end(question: str) -> None:
-    assert RuleRouter().explain(question).route in Route
 
 
 def test_a_preset_routes() -> None:

@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import importlib.util
 import io
 import json
 import re
-from collections import defaultdict
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import module_at
+from voicevault_retrievers.documents import load
+from voicevault_retrievers.evaluation import load_qrels
+
 pypdf = pytest.importorskip("pypdf")
+pytest.importorskip("bs4")
+pytest.importorskip("markdown_it")
 
 DATA = Path(__file__).parents[2] / "notebooks" / "data"
 DOCUMENTS = DATA / "documents"
 MANUAL = "operations-manual.pdf"
-
-
-class SectionParser(HTMLParser):
-    """Collects the visible text of an HTML file under its innermost heading."""
-
-    def __init__(self) -> None:
-        """Start with no heading open."""
-        super().__init__()
-        self.sections: list[tuple[str, str]] = [("", "")]
-        self.heading = False
-        self.hidden = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Open a section at a heading and hide scripts, styles and navigation."""
-        if re.fullmatch(r"h[1-6]", tag):
-            self.heading = True
-            self.sections.append(("", ""))
-        self.hidden += tag in {"script", "style", "nav", "head"}
-
-    def handle_endtag(self, tag: str) -> None:
-        """Close what the matching start tag opened."""
-        if re.fullmatch(r"h[1-6]", tag):
-            self.heading = False
-        self.hidden -= tag in {"script", "style", "nav", "head"}
-
-    def handle_data(self, data: str) -> None:
-        """Add text to the heading or to the body of the open section."""
-        if self.hidden:
-            return
-        title, body = self.sections[-1]
-        self.sections[-1] = (title + data, body) if self.heading else (title, body + data)
+QUESTIONS = [json.loads(line) for line in (DATA / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+QRELS = load_qrels(DATA / "qrels.tsv")
 
 
 def squeeze(text: str) -> str:
@@ -62,38 +35,17 @@ def pdf_pages(content: bytes) -> list[str]:
     return [squeeze(page.extract_text()) for page in pypdf.PdfReader(io.BytesIO(content)).pages]
 
 
-def markdown_sections(text: str) -> list[tuple[str, str]]:
-    """Return heading and text of each Markdown section, leaving code marks alone."""
-    sections: list[tuple[str, str]] = []
-    fenced = False
-    for line in text.splitlines():
-        fenced ^= line.startswith("```")
-        match = None if fenced else re.match(r"#{1,6} (.+)", line)
-        if match:
-            sections.append((match.group(1), ""))
-        elif sections:
-            title, body = sections[-1]
-            sections[-1] = (title, body + line + "\n")
-    return sections
-
-
-def html_sections(text: str) -> list[tuple[str, str]]:
-    """Return heading and visible text of each HTML section."""
-    parser = SectionParser()
-    parser.feed(text)
-    return [(title, body) for title, body in parser.sections if title]
-
-
 def read_sections(path: Path) -> list[tuple[str, str]]:
-    """Return the judged places of one document and their text."""
-    if path.suffix == ".pdf":
-        pages = pdf_pages(path.read_bytes())
-        return [(f"{path.name}#p{number}", page) for number, page in enumerate(pages, 1)]
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".txt":
-        return [(path.name, text)]
-    parts = html_sections(text) if path.suffix == ".html" else markdown_sections(text)
-    return [(f"{path.name}#{title}", body) for title, body in parts]
+    """Return the judged places of one document and their text, without their headings."""
+    found = []
+    for part in load(path).parts:
+        if part.page_number is not None:
+            found.append((f"{path.name}#p{part.page_number}", part.text))
+        elif part.section is not None:
+            found.append((f"{path.name}#{part.section}", part.text.partition("\n")[2]))
+        else:
+            found.append((path.name, part.text))
+    return found
 
 
 @cache
@@ -101,21 +53,6 @@ def corpus() -> dict[str, str]:
     """Return the squeezed text of every place, by its identifier."""
     places = [place for path in sorted(DOCUMENTS.iterdir()) for place in read_sections(path)]
     return {name: squeeze(body) for name, body in places}
-
-
-def load_questions() -> list[dict[str, str]]:
-    """Return the questions in file order."""
-    lines = (DATA / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def load_qrels() -> dict[str, dict[str, int]]:
-    """Return the grade of every judged place, by question."""
-    qrels: dict[str, dict[str, int]] = defaultdict(dict)
-    with (DATA / "qrels.tsv").open(encoding="utf-8", newline="") as handle:
-        for row in csv.DictReader(handle, delimiter="\t"):
-            qrels[row["query-id"]][row["corpus-id"]] = int(row["score"])
-    return dict(qrels)
 
 
 def test_manual_has_enough_dense_pages() -> None:
@@ -126,12 +63,7 @@ def test_manual_has_enough_dense_pages() -> None:
 
 def test_rebuilding_the_manual_gives_the_same_text() -> None:
     pytest.importorskip("fpdf")
-    path = DATA / "source" / "build_pdf.py"
-    spec = importlib.util.spec_from_file_location("build_pdf", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_at(DATA / "source" / "build_pdf.py")
     content: bytes = module.build()
     assert content == module.build()
     assert pdf_pages(content) == pdf_pages((DOCUMENTS / MANUAL).read_bytes())
@@ -144,33 +76,26 @@ def test_headings_are_unique_within_a_file() -> None:
 
 
 def test_questions_are_complete() -> None:
-    questions = load_questions()
-    assert [question["_id"] for question in questions] == [f"q{n:02d}" for n in range(1, 41)]
-    assert {question["kind"] for question in questions} == {"exact", "meaning", "mixed"}
-    assert len({question["text"] for question in questions}) == 40
-    languages = [question["language"] for question in questions]
+    assert [question["_id"] for question in QUESTIONS] == [f"q{n:02d}" for n in range(1, 41)]
+    assert {question["kind"] for question in QUESTIONS} == {"exact", "meaning", "mixed"}
+    assert len({question["text"] for question in QUESTIONS}) == 40
+    languages = [question["language"] for question in QUESTIONS]
     assert set(languages) == {"en", "de", "zh"}
     assert languages.count("de") >= 4
     assert languages.count("zh") >= 4
 
 
-def test_every_judged_place_exists() -> None:
-    judged = {name for grades in load_qrels().values() for name in grades}
-    assert judged <= corpus().keys()
-
-
-def test_every_question_has_a_full_answer() -> None:
-    qrels = load_qrels()
-    assert qrels.keys() == {question["_id"] for question in load_questions()}
-    for question_id, grades in qrels.items():
+def test_every_judged_place_exists_and_every_question_has_a_full_answer() -> None:
+    assert {name for grades in QRELS.values() for name in grades} <= corpus().keys()
+    assert QRELS.keys() == {question["_id"] for question in QUESTIONS}
+    for question_id, grades in QRELS.items():
         assert set(grades.values()) <= {1, 2}, question_id
         assert 2 in grades.values(), question_id
 
 
-@pytest.mark.parametrize("question", load_questions(), ids=lambda question: question["_id"])
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["_id"])
 def test_answer_phrase_stands_on_a_relevant_place(question: dict[str, str]) -> None:
-    grades = load_qrels()[question["_id"]]
-    full = [corpus()[name] for name, grade in grades.items() if grade == 2]
+    full = [corpus()[name] for name, grade in QRELS[question["_id"]].items() if grade == 2]
     assert any(question["answer"] in text for text in full)
 
 

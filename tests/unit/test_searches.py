@@ -185,12 +185,8 @@ def test_documents_just_added() -> None:
     agree(forward, Wanted(numbers, np.array([1.0, 2.0]), Lucene(), 1.5, 0.0, 0.0, 3))
 
 
-@pytest.mark.parametrize("size", [0, 1])
-def test_hardly_a_document(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_hardly_a_document_and_a_query_without_terms(size: int) -> None:
     postings = build(Analyzed.of([["a"]] * size))
     agree(postings, query(postings, Lucene(), 3, {"a": 1.0, "z": 1.0}))
-
-
-def test_a_query_without_terms() -> None:
-    postings = build(Analyzed.of([["a"]] * 100))
     assert len(agree(postings, query(postings, Lucene(), 3, {})).ordinals) == 0

@@ -57,12 +57,10 @@ def test_the_two_directions_mirror_each_other() -> None:
     assert paired(a, b, seed=1).low != there.low
 
 
-def test_where_nothing_differs_nothing_is_found() -> None:
+def test_where_nothing_differs_nothing_is_found_and_where_all_do_it_is_no_chance() -> None:
     assert paired([0.5] * 30, [0.5] * 30) == Comparison(0.0, 0.0, 0.0, 1.0)
     assert interval([0.25]) == (0.25, 0.25)
-
-
-def test_many_questions_that_all_gain_are_no_chance() -> None:
+    # Many questions that all gain are no chance.
     assert paired([0.0] * 100, [1.0] * 100) == Comparison(1.0, 1.0, 1.0, 1 / (1 + SAMPLES))
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.helpers import HashEmbedder, ListChannel
+from tests.helpers import Counting, HashEmbedder, KnowingChannel, ListChannel
 from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.fusion import DistributionBased, Evidence, Standardised, fuse
@@ -33,20 +33,13 @@ def chunks(count: int, seed: int = 0) -> list[Chunk]:
     ]
 
 
-class Told(ListChannel):
-    """A list, the exact scores of all chunks, and their spread."""
+class Told(KnowingChannel):
+    """The best of a list, the exact scores of all chunks, and their spread."""
 
     def __init__(
         self, scores: Mapping[str, float], depth: int, sd: float | None, kind: ChannelKind = "semantic"
     ) -> None:
-        super().__init__(sorted(scores.items(), key=lambda entry: -entry[1])[:depth], kind=kind)
-        self.known, self.sd = scores, sd
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        return {chunk_id: self.known[chunk_id] for chunk_id in ids if chunk_id in self.known}
-
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        return None if self.sd is None else Spread(0.0, self.sd, 100)
+        super().__init__(sorted(scores.items(), key=lambda entry: -entry[1])[:depth], scores, sd=sd, kind=kind)
 
 
 def test_a_hit_adds_its_exact_score_by_its_channels_deviation_whether_it_was_listed_or_not() -> None:
@@ -168,17 +161,10 @@ def test_the_spread_of_cosines_is_that_of_all_of_few_chunks() -> None:
 
 
 def test_a_query_is_embedded_once() -> None:
-    class Counting(HashEmbedder):
-        asked = 0
-
-        def embed_queries(self, texts: Sequence[str]) -> np.ndarray:  # type: ignore[type-arg]
-            self.asked += len(texts)
-            return super().embed_queries(texts)
-
     embedder = Counting(16)
     given = chunks(80)
     fuse(words=BM25.from_chunks(given), sense=VectorChannel.from_chunks(given, embedder)).search("pump valve")
-    assert embedder.asked == 1
+    assert embedder.asked == ["pump valve"]
 
 
 def _alike(scores: np.ndarray, found: np.ndarray | None = None) -> Alike:  # type: ignore[type-arg]
@@ -270,12 +256,6 @@ def test_chunks_that_are_not_permitted_weigh_nothing() -> None:
             words=BM25.from_chunks(permitted), sense=VectorChannel.from_chunks(permitted, EMBEDDER), method=method
         ).search(bare)
         assert [(hit.id, hit.score, hit.votes) for hit in within] == [(hit.id, hit.score, hit.votes) for hit in alone]
-
-
-async def test_an_async_search_finds_the_same() -> None:
-    given = chunks(120)
-    fused = fuse(words=BM25.from_chunks(given), sense=VectorChannel.from_chunks(given, EMBEDDER))
-    assert await fused.asearch("pump seal") == fused.search("pump seal")
 
 
 def test_an_index_without_chunks_has_nothing_to_say() -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from tests.helpers import module_at
 from voicevault_retrievers.text.stopwords import ENGLISH
 
 DATA = Path(__file__).parents[2] / "notebooks" / "data"
@@ -29,16 +27,18 @@ PART = re.compile(r"\bPart ([IVX]+)\b")
 APPARATUS = {"section", "sections", "act", "acts", *(short.lower() for short in ACTS.values())}
 
 
+def lines_of(file: str) -> dict[str, dict]:
+    return {one["_id"]: one for one in map(json.loads, (BOOK / file).read_text(encoding="utf-8").splitlines())}
+
+
 @cache
 def corpus() -> dict[str, dict]:
-    lines = (BOOK / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
-    return {one["_id"]: one for one in map(json.loads, lines)}
+    return lines_of("corpus.jsonl")
 
 
 @cache
 def queries() -> dict[str, dict]:
-    lines = (BOOK / "queries.jsonl").read_text(encoding="utf-8").splitlines()
-    return {one["_id"]: one for one in map(json.loads, lines)}
+    return lines_of("queries.jsonl")
 
 
 @cache
@@ -85,18 +85,6 @@ def linked(one: str, other: str) -> bool:
 
 def texts(kind: str) -> list[str]:
     return [name for name, one in queries().items() if one["metadata"]["kind"] == kind]
-
-
-@cache
-def source() -> ModuleType:
-    path = DATA / "source" / "build_statutes.py"
-    spec = importlib.util.spec_from_file_location("build_statutes", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_three_acts_have_a_hundred_sections_each() -> None:
@@ -225,11 +213,12 @@ def test_what_is_asked_in_reverse_cites_the_section(query: str) -> None:
 
 
 def test_the_source_reproduces_the_files() -> None:
-    built = source().build()
+    source = module_at(DATA / "source" / "build_statutes.py")
+    built = source.build()
     assert set(built) == {"corpus.jsonl", "queries.jsonl", "qrels/test.tsv"}
     for name, text in built.items():
         assert (BOOK / name).read_bytes() == text.encode(), name
-    assert source().build() == built
+    assert source.build() == built
 
 
 def test_the_whole_stays_small() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import Says
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation import (
@@ -16,7 +17,6 @@ from voicevault_retrievers.evaluation import (
     rule_questions,
     save_judged,
 )
-from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.types import Chunk
 
@@ -74,17 +74,15 @@ def test_equal_chunks_and_seeds_give_equal_questions_whatever_their_order(tmp_pa
     ],
 )
 def test_a_models_question_is_read_however_it_is_written(answer: str, question: str) -> None:
-    asked: list[str] = []
-    model = CallableTextModel(lambda prompt: asked.append(prompt) or answer)  # type: ignore[func-returns-value]
+    model = Says(answer)
     assert model_questions(CHUNKS[:1], 3, model) == [Judged("synthetic-1", question, {"a": 1}, synthetic=True)]
-    assert CHUNKS[0].text in asked[0]
+    assert CHUNKS[0].text in model.asked[0]
 
 
 @pytest.mark.parametrize("answer", ["NONE", "none.", "", "x" * 500, "Oil.\nPumps."])
 def test_a_model_without_a_question_is_asked_of_other_chunks_and_not_for_ever(answer: str) -> None:
-    asked: list[str] = []
-    model = CallableTextModel(lambda prompt: asked.append(prompt) or answer)  # type: ignore[func-returns-value]
+    model = Says(answer)
     chunks = [Chunk(str(at), f"text {at}") for at in range(50)]
     with pytest.raises(ConfigError, match="no question"):
         model_questions(chunks, 2, model)
-    assert len(asked) == 6
+    assert len(model.asked) == 6

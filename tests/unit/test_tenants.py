@@ -54,15 +54,6 @@ def test_an_index_is_made_kept_and_found_again(tmp_path: Path) -> None:
     assert index.search("minister", 0).hits == ()
 
 
-def test_an_index_of_nothing_is_filled_later(tmp_path: Path) -> None:
-    source = Desk()
-    index = TenantIndex("acme", root=tmp_path, source=source)
-    assert index.rebuild().changes == Changes()
-    source.chunks = NEWS
-    assert index.rebuild().changes == Changes(added=2)
-    assert index.search("minister resigns").ids == ("a", "b")
-
-
 def test_it_is_opened_by_the_first_search_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _index(tmp_path, "acme", *NEWS)
     opened: list[str] = []
@@ -100,6 +91,7 @@ def test_what_has_changed_at_the_source_is_seen(tmp_path: Path) -> None:
         ([*NEWS, Chunk("c", "an election")], Changes(added=1, unchanged=2)),
         ([Chunk("a", NEWS[0].text, metadata={"year": 2025}), NEWS[1]], Changes(replaced=1, unchanged=1, removed=1)),
         ([], Changes(removed=2)),
+        (NEWS, Changes(added=2)),
     ):
         desk.chunks = chunks
         assert index.needs_rebuild() is (changes is not None)
@@ -253,7 +245,7 @@ def test_an_empty_index_loads_no_model(tmp_path: Path) -> None:
             raise AssertionError(texts)
 
     index = TenantIndex("acme", root=tmp_path, embedder=Unloaded(), source=Desk())
-    index.rebuild()
+    assert index.rebuild().changes == Changes()
     found = Preset.of({"version": 1}).over(index).search("minister")
     assert (found.hits, found.degraded, found.confidence) == ((), False, "none")
     assert [failure.stage for failure in found.errors] == ["bm25", "dense"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.helpers import HashEmbedder, ListChannel
+from tests.helpers import Counting, HashEmbedder, ListChannel
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
@@ -17,18 +17,6 @@ from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.types import Chunk, Query, Variant
 
 CHUNKS = [Chunk("a", "pump"), Chunk("b", "valve"), Chunk("c", "pump valve")]
-
-
-class Counting(HashEmbedder):
-    """Notes what it was asked to embed."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__(dimension)
-        self.asked: list[str] = []
-
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.asked.extend(texts)
-        return super().embed_queries(texts)
 
 
 def test_a_query_that_brings_its_vector_is_not_embedded_and_its_variants_are() -> None:

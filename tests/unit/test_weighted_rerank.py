@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, KnowingChannel, ListChannel
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.explanation import explain, provenance, votes_of
@@ -19,15 +19,6 @@ from voicevault_retrievers.rerank import WeightedRerank
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Vote
 
 PLACES = {chunk_id: {"chunk_index": at, "chunks_in_file": 5} for at, chunk_id in enumerate("abcd")}
-
-
-class Scoring(ListChannel):
-    """A semantic channel that tells the score of any chunk, or of none."""
-
-    known: Mapping[str, float] | None = None
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        return None if self.known is None else {key: self.known[key] for key in ids if key in self.known}
 
 
 def hybrid() -> Channel:
@@ -72,8 +63,7 @@ def test_the_fused_score_can_be_scaled_by_its_highest() -> None:
 
 
 def test_a_cosine_that_no_channel_gave_is_asked_for() -> None:
-    dense = Scoring([], name="dense")
-    dense.known = {"b": 0.7, "a": 0.1}
+    dense = KnowingChannel([], {"b": 0.7, "a": 0.1}, name="dense")
     stage = WeightedRerank({"fused": 0, "keyword": 0, "position": 0}, dense=dense, timeout=5)
     assert stage.blocking
     assert not WeightedRerank().blocking
@@ -81,7 +71,7 @@ def test_a_cosine_that_no_channel_gave_is_asked_for() -> None:
 
 
 def test_a_channel_that_cannot_tell_is_noted_and_one_that_fails_degrades() -> None:
-    found = (hybrid() >> WeightedRerank(dense=Scoring([], name="dense"))).search("q")
+    found = (hybrid() >> WeightedRerank(dense=KnowingChannel([], None, name="dense"))).search("q")
     (note,) = found.errors
     assert (note.stage, note.degrades) == ("weighted", False)
     assert "dense cannot tell" in note.message

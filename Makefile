@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INTERPRETERS ?= 3.10 3.11 3.12 3.13
 DATA ?= ../shared/data
-WORKERS ?= 2
+WORKERS ?= 3
 ORDER := $(if $(SEED),--randomly-seed=$(SEED))
 
 export HF_HUB_OFFLINE ?= 1
@@ -35,7 +35,7 @@ install: $(VENV)/.dev  ## set up everything, the tools included
 demo: install-demo  ## index the sample documents, answer questions, measure
 	$(BIN)/voicevault demo
 
-test: install  ## run the tests, in two processes and an order drawn anew; SEED=n repeats one
+test: install  ## run the tests, in three processes and an order drawn anew; SEED=n repeats one
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER)
 
 test-fast: install  ## run the tests that start no program, server or browser and run no model

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
-from threading import Barrier, Event, Thread
+from threading import Barrier, Event, Thread, current_thread
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.removed import Removed
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.store import (
     Changes,
     KnowledgeBase,
@@ -216,6 +217,36 @@ def test_large_merges_are_made_behind_the_commits(kb: KnowledgeBase, monkeypatch
         assert base.verify() == []
     assert reader.ids() == [f"{i:05}" for i in range(8)]
     assert len(kb.manifest.segments) < 4
+    assert {path.name for path in kb.path.iterdir()} == {*kb.manifest.names, "manifest.json", "lock"}
+
+
+def test_a_commit_right_after_a_merge_leaves_nothing_of_it(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    merging_behind(monkeypatch)
+    sweep, merged, go = writer.sweep, Event(), Event()
+
+    class Pausing(Mutex):
+        """When a merge has been committed, holds its thread before it does anything else."""
+
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            if current_thread() is kb._writer._tending and merged.is_set():
+                assert go.wait(30)
+
+    def swept(*arguments: Any) -> None:
+        sweep(*arguments)
+        if current_thread() is kb._writer._tending:
+            merged.set()
+
+    monkeypatch.setattr(writer, "sweep", swept)
+    kb._writer._mutex = Pausing()
+    kb.add(chunks(0, 4))
+    kb.add(chunks(4, 8))
+    assert merged.wait(30)
+    assert [entry.name for entry in kb.manifest.segments] == ["seg-000003"]
+    kb.delete([f"{i:05}" for i in range(8)])
+    assert kb.manifest.segments == ()
+    go.set()
+    kb.close()
     assert {path.name for path in kb.path.iterdir()} == {*kb.manifest.names, "manifest.json", "lock"}
 
 

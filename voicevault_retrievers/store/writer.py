@@ -160,9 +160,11 @@ class Writer:
                     if self._lock is not lock or not self._holds:  # what another has written since is not known here
                         return False
                     self.snapshot = replaced(self.snapshot, merged, names, entry)
+                    self._busy = frozenset()  # a commit that comes before the end of this may sweep all that it drops
                     sweep(snapshot.folder, self.snapshot.manifest)
         except BaseException:
             with self._mutex:
+                self._busy = frozenset()
                 if self._lock is lock:  # it may be committed or not: the next write reads again
                     self._release()
             raise

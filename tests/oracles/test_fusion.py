@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -42,20 +42,18 @@ def ours(entries: Sequence[Entries], method: Method, weights: Sequence[float] = 
     return {hit.id: hit.score for hit in fused.search("q", 100)}
 
 
-@cache
-def oracle() -> Any:
-    """ranx, whose functions run as Python here: to compile them takes a minute, to run them on a few hits nothing."""
+@contextmanager
+def oracle() -> Iterator[Any]:
+    """ranx, whose functions and typed dicts are Python's here: to compile them takes a minute, to run them nothing."""
     numba = pytest.importorskip("numba")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setattr(numba.config, "DISABLE_JIT", 1)
         warnings.simplefilter("ignore")
-        return pytest.importorskip("ranx")
+        yield pytest.importorskip("ranx")
 
 
 def theirs(entries: Sequence[Entries], method: str, norm: str | None = None, **params: Any) -> Mapping[str, float]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ranx = oracle()
+    with oracle() as ranx:
         made = [ranx.Run({"q": dict(one)}) for one in entries]
         return dict(ranx.fuse(made, method=method, norm=norm, params=params or None).run["q"])
 

@@ -111,7 +111,7 @@ class Places(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         if node.name == "__repr__":
             return
-        self.compiled.append(any(ast.unparse(one) == "compiled" for one in node.decorator_list))
+        self.compiled.append(_is_compiled(node))
         for statement in node.body:
             self.visit(statement)
         self.compiled.pop()
@@ -172,7 +172,7 @@ class Switching(ast.NodeTransformer):
         names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
         names |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
         super().generic_visit(node)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not self.own:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not self.own and not _is_compiled(node):
             for number, kernels in self.probed.items():
                 if names & kernels:
                     node.body.insert(0, ast.parse(f"_mutants.on({number})").body[0])
@@ -215,6 +215,10 @@ def switched(folder: Path) -> list[Mutant]:
     return sorted(mutants, key=lambda mutant: mutant.number)
 
 
+def _is_compiled(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(one) == "compiled" for one in node.decorator_list)
+
+
 def _leading(node: ast.stmt) -> bool:
     """Whether a statement has to stand first: the docstring, and imports from the future."""
     return isinstance(node, ast.Expr) or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
@@ -231,6 +235,12 @@ def cover(folder: Path, arguments: Sequence[str]) -> None:
     with (tree / "tests/conftest.py").open("a", encoding="utf-8") as conftest:
         conftest.write(REPORTING)
     pytest(tree, ["-n", "2", "--dist", "worksteal", *arguments], MUTANT_HITS=str(hits))
+    gather(folder)
+
+
+def gather(folder: Path) -> None:
+    """What the tests have noted, by mutant and by test; a test that failed without a mutant tells nothing."""
+    hits = folder / "hits"
     spent, failed = defaultdict[str, float](float), set[str]()
     for notes in hits.glob("reports-*"):
         for line in notes.read_text().splitlines():

@@ -14,6 +14,7 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.steps import Steps, asking
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.store import KnowledgeBase, remove
 from voicevault_retrievers.store.names import locate, vacant
@@ -29,15 +30,18 @@ class EmbeddedEngine(Engine):
         super().__init__(name, **options)
         self._root = root
         self._base: KnowledgeBase | None = None
+        self._opening = Mutex()
 
     @property
     def kb(self) -> KnowledgeBase:
         """The knowledge base, as it is now."""
-        if self._base is None:
-            analyzer, embedder = self._given
-            self._base = KnowledgeBase.open(self.name, root=self._root, analyzer=analyzer, embedder=embedder)
-        self._base.reload()
-        return self._base
+        with self._opening:  # threads that ask at once have one base, so that none keeps the others from writing
+            if self._base is None:
+                analyzer, embedder = self._given
+                self._base = KnowledgeBase.open(self.name, root=self._root, analyzer=analyzer, embedder=embedder)
+            base = self._base
+        base.reload()
+        return base
 
     def _now(self, ask: Any) -> Any:
         made = self._recipe
@@ -122,7 +126,8 @@ class EmbeddedEngine(Engine):
         return EmbeddedEngine(self.name + suffix, root=self._root, **{**given, **options})
 
     def _close(self) -> None:
-        base, self._base = self._base, None
+        with self._opening:
+            base, self._base = self._base, None
         if base is not None:
             base.close()
 

@@ -239,7 +239,10 @@ def cover(folder: Path, arguments: Sequence[str]) -> None:
 
 
 def gather(folder: Path) -> None:
-    """What the tests have noted, by mutant and by test; a test that failed without a mutant tells nothing."""
+    """What the tests have noted, by mutant and by test.
+
+    A test that failed without a mutant tells nothing; one with a backslash in its name cannot be asked for by name.
+    """
     hits = folder / "hits"
     spent, failed = defaultdict[str, float](float), set[str]()
     for notes in hits.glob("reports-*"):
@@ -247,7 +250,7 @@ def gather(folder: Path) -> None:
             outcome, seconds, test = line.split("\t", 2)
             spent[test] += float(seconds)
             failed |= {test} if outcome != "passed" else set()
-    spent = {test: seconds for test, seconds in spent.items() if test not in failed}
+    spent = {test: seconds for test, seconds in spent.items() if test not in failed and "\\" not in test}
     (folder / "spent.json").write_text(json.dumps(spent, indent=1))
     reached: dict[int, set[str]] = defaultdict(set)
     files: dict[str, list[str]] = defaultdict(list)
@@ -278,14 +281,19 @@ def pytest(tree: Path, options: Sequence[str], timeout: float | None = None, **v
 
 
 def run(folder: Path) -> None:
-    """Try each mutant, two at a time, and write down how each ended."""
+    """Try each mutant, two at a time, and write down how each ended; one whose end is written already is left out."""
     tree = folder / "tree"
     mutants = [Mutant(**one) for one in json.loads((folder / "mutants.json").read_text())]
     spent: dict[str, float] = json.loads((folder / "spent.json").read_text())
     reached: dict[str, list[str]] = json.loads((folder / "reached.json").read_text())
     part = CPU_SECONDS / DRAWN
 
-    def one(mutant: Mutant) -> dict[str, Any]:
+    def one(mutant: Mutant) -> None:
+        end = folder / f"end-{mutant.number}.json"
+        if not end.exists():
+            end.write_text(json.dumps(tried(mutant)))
+
+    def tried(mutant: Mutant) -> dict[str, Any]:
         tests = list(within(reached.get(str(mutant.number), []), spent, part - STARTING))
         told = asdict(mutant) | {"reached": len(reached.get(str(mutant.number), ())), "run": len(tests)}
         if not tests:
@@ -302,7 +310,7 @@ def run(folder: Path) -> None:
         return told | {"end": end, "seconds": round(time.monotonic() - started, 1)}
 
     with ThreadPoolExecutor(2) as pool:
-        (folder / "ends.json").write_text(json.dumps(list(pool.map(one, mutants)), indent=1))
+        list(pool.map(one, mutants))
 
 
 def within(tests: Sequence[str], spent: dict[str, float], most: float) -> Iterator[str]:
@@ -322,7 +330,7 @@ def within(tests: Sequence[str], spent: dict[str, float], most: float) -> Iterat
 
 def table(folder: Path) -> None:
     """Print how each mutant ended."""
-    ends = json.loads((folder / "ends.json").read_text())
+    ends = sorted((json.loads(end.read_text()) for end in folder.glob("end-*.json")), key=lambda end: end["number"])
     for one in ends:
         change = f"`{one['old'][:50]}` to `{one['new'][:50]}`"
         sys.stdout.write(

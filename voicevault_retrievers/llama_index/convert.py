@@ -116,7 +116,10 @@ def node_from(data: Mapping[str, Any]) -> BaseNode:
     name = str(data.get("class_name"))
     if name not in _NODES:
         raise ValueError(f"a node's class_name is one of {', '.join(sorted(_NODES))}, not {name!r}")
-    return _NODES[name].from_dict(dict(data))
+    node, target = _NODES[name].from_dict(dict(data)), data.get("obj")
+    if isinstance(node, IndexNode) and isinstance(target, Mapping) and target.get("class_name") in _NODES:
+        node.obj = node_from(target)  # of which an older LlamaIndex makes a text
+    return node
 
 
 class _Embedded(Query):

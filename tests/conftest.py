@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(item.config.rootpath).parts[1]
         if folder in SLOW:
             item.add_marker(SLOW[folder])
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been loaded and collected so far out of all that the garbage collector looks through."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

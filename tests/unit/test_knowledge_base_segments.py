@@ -182,3 +182,17 @@ def test_files_of_others_in_the_folder_stay(kb: KnowledgeBase) -> None:
         path.write_text("mine")
     kb.add(sample(0, 12))
     assert all(path.read_text() == "mine" for path in theirs)
+
+
+def test_a_base_is_opened_without_the_parser_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In CPython 3.11 it fails now and then where threads parse at once."""
+    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as kb:
+        kb.add([Chunk("a", "a pump"), Chunk("b", "a valve")])
+        kb.compact()
+
+    def refuse(_: object) -> None:
+        raise AssertionError("a text was parsed")
+
+    monkeypatch.setattr("ast.literal_eval", refuse)
+    opened = KnowledgeBase.open("kb", root=tmp_path, embedder=HashEmbedder())
+    assert [opened.bm25().search("pump").ids, opened.dense().search("valve", 1).ids] == [("a",), ("b",)]

@@ -42,6 +42,12 @@ _ORIGINAL = re.compile(
 )
 """What nothing else on disk holds; all else is derived from it."""
 
+_ARRAY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][a-z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
+    re.DOTALL,
+)
+"""The header of a .npy file. numpy reads it by `ast`; in CPython 3.11 threads that parse at once get SystemErrors."""
+
 
 @dataclass(frozen=True)
 class FileEntry:
@@ -217,10 +223,11 @@ class BlockFile:
 
     def array(self) -> NDArray[Any]:
         """The array of a .npy file, not to be written to, of which only the header has been checked."""
-        head = BytesIO(self._bytes[:BLOCK])
-        np.lib.format.read_magic(head)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(head)
-        self._start, self._row = head.tell(), prod(shape[1:]) * dtype.itemsize
+        header = _ARRAY.match(self._bytes[:BLOCK])
+        if header is None:
+            raise damaged(self.path, "does not begin as an array does")
+        dtype, shape = np.dtype(header[1].decode()), tuple(map(int, re.findall(rb"\d+", header[2])))
+        self._start, self._row = header.end(), prod(shape[1:]) * dtype.itemsize
         return np.ndarray(shape, dtype, self._bytes, self._start)
 
     def checked(self) -> NDArray[Any]:

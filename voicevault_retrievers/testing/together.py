@@ -155,8 +155,8 @@ class Together(Suite):
                 equal(client.count(), 20, "count by a client that was closed")
                 that(client.bm25("pump", 3).ids and client.dense("pump", 3).ids, "nothing was found after closing")
                 client.close()
-                gc.collect()
             client.close()
+            gc.collect()
         that(open_sockets() <= sockets, f"{open_sockets()} sockets are open after closing, {sockets} at first")
         that(
             threading.active_count() <= threads + self.threads_ending,

@@ -11,16 +11,17 @@ from functools import partial
 import pytest
 
 from tests.helpers import FailingChannel, HeldChannel, ListChannel
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError
+from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError, StageError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline, compose
-from voicevault_retrievers.query import RuleExpansion
+from voicevault_retrievers.query import RuleExpansion, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.stages import skippable
 from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
 
 A = ListChannel([("x", 3.0), ("y", 2.0), ("z", 1.0)])
@@ -67,18 +68,52 @@ def test_a_failure_below_a_nested_fusion_survives_with_its_path() -> None:
     assert [failure.stage for failure in ranking.errors] == ["inner/bad"]
 
 
-def test_a_stage_that_fails_leaves_the_order_and_says_so() -> None:
+def test_an_own_stage_that_fails_leaves_the_order_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: PageCap, query: Query, ranking: Ranking) -> Ranking:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(PageCap, "refine", broken)
+    result = Pipeline(A >> PageCap(1), k=2).search("q")
+    assert result.ranking.ids == ("x", "y")
+    assert list(map(str, result.errors)) == ["page_cap: RuntimeError"]
+    assert str(result.errors[0].error) == "out of memory"
+    with pytest.raises(RuntimeError, match="out of memory"):
+        Pipeline(A >> PageCap(1), on_error="raise").search("q")
+
+
+async def test_a_stage_of_ones_own_that_fails_is_not_skipped_unless_that_is_said() -> None:
     class Broken(Stage):
         name = "broken"
 
         def refine(self, query: Query, ranking: Ranking) -> Ranking:
-            raise RuntimeError("out of memory")
+            raise KeyError("the text of a document")
 
-    result = Pipeline(A >> Broken(), k=2).search("q")
-    assert result.ranking.ids == ("x", "y")
-    assert [(failure.stage, failure.kind) for failure in result.errors] == [("broken", "RuntimeError")]
-    with pytest.raises(RuntimeError, match="out of memory"):
-        Pipeline(A >> Broken(), on_error="raise").search("q")
+    pipeline = Pipeline(A >> Broken(), k=2)
+    with pytest.raises(StageError, match=r"^broken raised KeyError, and a search does not go on") as caught:
+        pipeline.search("q")
+    assert isinstance(caught.value, KeyError)
+    assert repr(caught.value.__cause__) == "KeyError('the text of a document')"
+    with pytest.raises(KeyError):
+        await pipeline.asearch("q")
+    result = Pipeline(A >> skippable(Broken()), k=2).search("q")
+    assert (result.ranking.ids, result.skipped) == (("x", "y"), ("broken: KeyError",))
+    with pytest.raises(ConfigError, match="a stage or a rewriter can be skipped, not a str"):
+        skippable("broken")  # type: ignore[type-var]
+
+
+async def test_a_rewriter_of_ones_own_that_fails_is_not_skipped_unless_that_is_said() -> None:
+    class Broken(Rewriter):
+        name = "broken"
+
+        def rewrite(self, query: Query) -> Query:
+            raise OSError("the question")
+
+    with pytest.raises(StageError, match="broken raised OSError"):
+        (Broken() >> A).search("q")
+    with pytest.raises(OSError, match="broken raised OSError"):
+        await (Together([RuleExpansion(), Broken()]) >> A).asearch("q")
+    found = (Together([RuleExpansion(), skippable(Broken())]) >> A).search("q")
+    assert (found.ids, list(map(str, found.errors))) == (("x", "y", "z"), ["broken: OSError"])
 
 
 def test_weights_scale_contributions_and_zero_leaves_a_channel_unasked() -> None:
@@ -185,8 +220,8 @@ def test_a_stage_cannot_lose_failures_or_give_nonsense() -> None:
 
     partial = by_rank(bad=FailingChannel(SearchError("no")), good=A)
     assert [failure.stage for failure in (partial >> Forgetful()).search("q").errors] == ["bad"]
-    ranking = (A >> Nonsense()).search("q")
-    assert (ranking.ids, [failure.kind for failure in ranking.errors]) == (("x", "y", "z"), ["TypeError"])
+    with pytest.raises(StageError, match="nonsense raised TypeError"):
+        (A >> Nonsense()).search("q")
 
 
 def test_values_pickle_and_copy() -> None:

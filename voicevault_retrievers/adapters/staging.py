@@ -8,7 +8,8 @@ from itertools import count
 
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import is_own
-from voicevault_retrievers.types import Chunk, Hit, Ranking, Vote
+from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Vote
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,13 @@ class ForeignStage(Stage):
     def own(self) -> bool:
         return is_own(type(self.part))
 
-    def arrived(self, given: Ranking, returned: Iterable[Returned]) -> Ranking:
+    def arrived(self, query: Query, given: Ranking, returned: Iterable[Returned]) -> Ranking:
         """The ranking of what the part returned for the hits that it was given."""
-        known = {hit.id: hit for hit in given}
+        known, passes = {hit.id: hit for hit in given}, compile_filter(query.require)
+        kept = [(one, known.get(one.known_as or "")) for one in returned]
+        kept = [(one, before) for one, before in kept if before is not None or passes(one.chunk.metadata)]
         taken: set[str] = set()
-        hits = tuple(self._hit(rank, one, known.get(one.known_as or ""), taken) for rank, one in enumerate(returned, 1))
+        hits = tuple(self._hit(rank, one, before, taken) for rank, (one, before) in enumerate(kept, 1))
         return replace(given, hits=hits, arranged=True)
 
     def _hit(self, rank: int, one: Returned, before: Hit | None, taken: set[str]) -> Hit:

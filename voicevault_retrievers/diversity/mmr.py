@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers.checks import whole_or_none
 from voicevault_retrievers.diversity.compared import Comparing
 from voicevault_retrievers.diversity.likeness import By
 from voicevault_retrievers.errors import ConfigError
@@ -17,7 +17,9 @@ from voicevault_retrievers.types import Hit, Query, Ranking, Vote
 
 
 class MMR(Comparing):
-    """Orders the first `depth` hits by maximal marginal relevance; the others follow unscored, in their order.
+    """Orders hits by maximal marginal relevance: all, of which it asks for 100 or more, or the first `depth`.
+
+    Behind the first `depth` the others follow unscored, in their order.
 
     Each place goes to the hit of the highest `lambda_mult * relevance - (1 - lambda_mult) * likeness`, its likeness to
     the most alike of those before it; ties by ascending id. That is its score: in [-1, 1], and it falls. `lambda_mult`
@@ -33,17 +35,17 @@ class MMR(Comparing):
         lambda_mult: float = 0.7,
         *,
         by: By = "shingles",
-        depth: int = DEPTH,
+        depth: int | None = None,
         timeout: float | None = None,
         name: str = "mmr",
     ) -> None:
         super().__init__(by, timeout)
         self.lambda_mult = share("lambda_mult", lambda_mult)
-        self.depth = whole("depth", depth)
+        self.depth = whole_or_none("depth", depth)
         self.name = name
 
     def needs(self, k: int) -> int:
-        return max(k, self.depth)
+        return max(k, self.depth or DEPTH)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         head = ranking.hits[: self.depth]

@@ -25,7 +25,6 @@ from pydantic import Field
 from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, value_of
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import adrive
-from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.fusion.standardised import usual
 from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
@@ -63,7 +62,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     on_error: Literal["skip", "raise"] = "skip"
 
     def _check(self) -> None:
-        _k(self.k)
+        check_k(self.k)
         compile_filter(self.where)
         compile_filter(self.require)
         for stage in self._refining():
@@ -102,7 +101,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         rewriters of follow-up questions. `observe` is as of `Pipeline.search`.
         """
         asked = self._asked(query, where, require, weights, history)
-        return self.pipeline.search(asked, _k(self.k if k is None else k), observe=observe)
+        return self.pipeline.search(asked, check_k(self.k if k is None else k), observe=observe)
 
     async def asearch(
         self,
@@ -118,7 +117,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         """`search` on the running event loop; the same result but for the timings."""
         pipeline = await adrive(self._opened(), timeout=self.timeout)
         asked = self._asked(query, where, require, weights, history)
-        return await pipeline.asearch(asked, _k(self.k if k is None else k), observe=observe)
+        return await pipeline.asearch(asked, check_k(self.k if k is None else k), observe=observe)
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
         with below(ensure_config(config)) as given:
@@ -244,9 +243,3 @@ def below(config: RunnableConfig) -> Iterator[RunnableConfig]:
         yield config
     finally:
         var_child_runnable_config.reset(token)
-
-
-def _k(k: int) -> int:
-    if check_k(k) == 0:
-        raise ConfigError("k is a whole number of at least 1, not 0")
-    return k

@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, e
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
 from voicevault_retrievers.calls import Call
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.channel import MAX_DEPTH, Channel
 from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.filters import Filter, compile_filter
@@ -56,14 +56,15 @@ class RetrieverChannel(_Documents):
     """Invokes a LangChain retriever, or any runnable from a question to documents, once for each wording.
 
     Ranks only: documents have no scores. A retriever whose search takes `k` is asked for as many as are wanted; any
-    other gives what it is set to. It runs below the caller's run, with its callbacks and configurable values, and is
-    awaited where it has an async search of its own.
+    other gives what it is set to, and so does a vector store's that has a `k` of its own, or searches by "mmr". It runs
+    below the caller's run, with its callbacks and configurable values, and is awaited where it has an async search of
+    its own.
 
-    With a filter a search that takes `k` is asked deeper until enough documents pass, and a store's similarity search
-    without a filter of its own is given what its store can say of it (see `store_filters`). A retriever that takes no
-    `k` raises FilterNotSupportedError. Under `require` its runs are not told to callbacks, for they have what is then
-    left out. `id_key` names the metadata that is a document's id, where `Document.id` is not; a document that lacks it
-    raises ConfigError.
+    With a filter a search that takes `k` is asked deeper until enough documents pass, or as many as it is set to, and a
+    store's similarity search without a filter of its own is given what its store can say of it (see `store_filters`). A
+    retriever that takes no `k` raises FilterNotSupportedError. Under `require` its runs are not told to callbacks, for
+    they have what is then left out. `id_key` names the metadata that is a document's id, where `Document.id` is not; a
+    document that lacks it raises ConfigError.
     """
 
     quiet = False
@@ -81,7 +82,7 @@ class RetrieverChannel(_Documents):
         super().__init__(name, kind, timeout=timeout, id_key=id_key or id_key_of(store))
         self.retriever = retriever
         self.awaits = _awaits(bound_of(retriever))
-        self._takes_k = _takes_k(retriever)
+        self._takes_k = asks_for_k(retriever)
 
     def _search(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
         return _unscored(self.retriever.invoke(asked, self._config(), **self._options(k), **narrowed))
@@ -99,8 +100,9 @@ class RetrieverChannel(_Documents):
     def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
         searched = copy.copy(self)
         searched.quiet = query.require is not None
-        if filter_of(query):  # one that is configured has a k of its own, but a filter is to be looked behind
-            searched._takes_k = _takes_k(bound_of(self.retriever))
+        if filter_of(query):  # one that has a k of its own is looked behind as well
+            searched._takes_k = takes_k(bound_of(self.retriever))
+            k = min(k, _own_k(self.retriever))
         if filter_of(query) and not searched._takes_k:
             raise FilterNotSupportedError(
                 f"{self.name} is searched by LangChain, which is not given this search's filter and takes no k to look "
@@ -186,7 +188,21 @@ def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = 
     raise ConfigError(f"a channel is a Channel, a retriever, a function or a vector store, not a {type(part).__name__}")
 
 
-def _takes_k(retriever: Any) -> bool:
+def asks_for_k(retriever: Any) -> bool:
+    """Whether a retriever is asked for as many documents as are wanted: it takes `k`, and nobody has given it one."""
+    if isinstance(retriever, VectorStoreRetriever):
+        return retriever.search_type != "mmr" and "k" not in retriever.search_kwargs
+    return takes_k(retriever)
+
+
+def _own_k(retriever: Any) -> int:
+    """How many documents the owner of a vector store's retriever has set; of any other it is not known."""
+    k = retriever.search_kwargs.get("k") if isinstance(retriever, VectorStoreRetriever) else None
+    return MAX_DEPTH if k is None else int(k)
+
+
+def takes_k(retriever: Any) -> bool:
+    """Whether the search of a retriever takes `k`."""
     search = getattr(type(retriever), "_get_relevant_documents", None)
     return isinstance(retriever, VectorStoreRetriever) or (
         search is not None and "k" in inspect.signature(search).parameters

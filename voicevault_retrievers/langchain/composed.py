@@ -11,13 +11,13 @@ from langchain_core.documents import Document
 from pydantic import InstanceOf
 
 from voicevault_retrievers.calls import AsyncObserver, Observer
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.langchain.base import PipelineRetriever, _k
+from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.query import QueryExpander
@@ -99,7 +99,7 @@ class ComposedRetriever(PipelineRetriever):
 
         Cheap enough to be asked for each claim of an answer: no expansion, no reranking. See `Pipeline.hybrid_search`.
         """
-        found = self.pipeline.hybrid_search(self._asked(text, where, require, None, ()), _k(top_k))
+        found = self.pipeline.hybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
         return [document_of(hit, list(map(str, _degrading(found)))) for hit in found]
 
     async def ahybrid_search(
@@ -107,7 +107,7 @@ class ComposedRetriever(PipelineRetriever):
     ) -> list[Document]:
         """`hybrid_search` on the running event loop; the same documents."""
         pipeline = await adrive(self._opened(), timeout=self.timeout)
-        found = await pipeline.ahybrid_search(self._asked(text, where, require, None, ()), _k(top_k))
+        found = await pipeline.ahybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
         return [document_of(hit, list(map(str, _degrading(found)))) for hit in found]
 
     def _varied(self: C, fusion: Method | str | None, rerank: Any) -> C:

@@ -12,8 +12,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from voicevault_retrievers.calls import Call, Plan
-from voicevault_retrievers.channel import MAX_DEPTH, Stage
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
@@ -122,17 +121,17 @@ class CrossEncoderReranker(Reranker):
 
     `scorer` is the name of a model or a profile, found on first use, a Scorer, or a cross-encoder of LangChain's. It
     reads `max_chars` characters of a document: the window that matches the query best, or with `passages="start"` the
-    first. Behind a retriever (`>>`) it scores the first `depth`; of documents that it is given, all up to
-    `max_candidates`. After `timeout` seconds (None waits) what was scored comes first, and the documents say so under
-    `degraded`. `top_k` and `certainty` let it stop where the best are sure; `sure`, `overtime`, `calibration`: see
-    `rerank.CrossEncoderRerank`.
-    `metadata["relevance_score"]` becomes what a document is ordered by: its place and its logit, of which `blend` says
-    how much the logit counts. With `blend=1` it is the logit itself, unbounded, and the order that documents came in
-    does not count. `metadata["voicevault"]["rerank"]` has the rank and, as score, the logit.
+    first. It scores all documents up to `max_candidates`, or the first `depth`; behind a retriever (`>>`) it asks for
+    `depth`, or at least 20. After `timeout` seconds (None, the default, waits) what was scored comes first, and the
+    documents say so under `degraded`. `top_k` and `certainty` let it stop where the best are sure; `sure`, `overtime`,
+    `calibration`: see `rerank.CrossEncoderRerank`. `metadata["relevance_score"]` becomes what a document is ordered by:
+    its place and its logit, of which `blend` says how much the logit counts. With `blend=1` it is the logit itself,
+    unbounded, and the order that documents came in does not count. `metadata["voicevault"]["rerank"]` has the rank and,
+    as score, the logit.
     """
 
     scorer: Any = DEFAULT_MODEL
-    depth: int = 20
+    depth: int | None = None
     max_chars: int = 2000
     passages: Literal["window", "start"] = "window"
     max_candidates: int = MAX_CANDIDATES
@@ -140,20 +139,13 @@ class CrossEncoderReranker(Reranker):
     certainty: float | None = None
     sure: float | None = None
     blend: float = BLEND
-    timeout: float | None = 5.0
+    timeout: float | None = None
     overtime: Overtime = "stop"
     calibration: Calibration | None = None
 
-    @property
-    def stage(self) -> Stage:
-        return self.made.get("stage", self._options(), lambda: self._reranking(self.depth))
-
     def _build(self) -> Stage:
-        return self._reranking(max(MAX_DEPTH, whole("depth", self.depth)))
-
-    def _reranking(self, depth: int) -> Stage:
         options = {name: getattr(self, name) for name in OPTIONS}
-        return CrossEncoderRerank(as_scorer(self.scorer), depth=depth, **options)
+        return CrossEncoderRerank(as_scorer(self.scorer), depth=self.depth, **options)
 
 
 class PageDiversityFilter(StageCompressor):

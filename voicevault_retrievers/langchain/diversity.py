@@ -6,12 +6,10 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from voicevault_retrievers.channel import MAX_DEPTH, Stage
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.diversity import MMR, NearDuplicates
 from voicevault_retrievers.diversity.compared import by_place
 from voicevault_retrievers.diversity.likeness import By
-from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.langchain.compressors import Reranker, StageCompressor
 from voicevault_retrievers.langchain.embedder import as_embedder
 
@@ -21,24 +19,17 @@ class MMRFilter(Reranker):
 
     `lambda_mult` is in [0, 1]: 1 goes by relevance alone, which is the score or the rank that a document came with.
     `by` is "shingles", an `Embeddings`, an embedder, or a vector channel that has stored the documents, such as a
-    knowledge base's. Behind a retriever (`>>`) it orders the first `depth`; of documents that it is given, all.
-    `metadata["relevance_score"]` becomes the marginal relevance. See `diversity.MMR`.
+    knowledge base's. It orders all documents, or the first `depth`; behind a retriever (`>>`) it asks for `depth`, or
+    at least 100. `metadata["relevance_score"]` becomes the marginal relevance. See `diversity.MMR`.
     """
 
     lambda_mult: float = 0.7
     by: Any = "shingles"
-    depth: int = DEPTH
+    depth: int | None = None
     timeout: float | None = None
 
-    @property
-    def stage(self) -> Stage:
-        return self.made.get("stage", self._options(), lambda: self._ordering(self.depth))
-
     def _build(self) -> Stage:
-        return self._ordering(max(MAX_DEPTH, whole("depth", self.depth)))
-
-    def _ordering(self, depth: int) -> Stage:
-        return MMR(self.lambda_mult, by=_by(self.by), depth=depth, timeout=self.timeout)
+        return MMR(self.lambda_mult, by=_by(self.by), depth=self.depth, timeout=self.timeout)
 
     def _placed(self, stage: Stage) -> Stage:
         return by_place(stage)

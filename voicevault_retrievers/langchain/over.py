@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec
 from langchain_core.vectorstores import VectorStoreRetriever
@@ -16,17 +15,18 @@ from pydantic import InstanceOf
 from voicevault_retrievers.channel import MAX_DEPTH
 from voicevault_retrievers.filters import scope
 from voicevault_retrievers.langchain.base import PipelineRetriever
-from voicevault_retrievers.langchain.channels import as_channel
+from voicevault_retrievers.langchain.channels import as_channel, asks_for_k, takes_k
 from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Query
+from voicevault_retrievers.types import Query, Result
 
 
 class StagedRetriever(PipelineRetriever):
     """Any LangChain retriever, or runnable from a question to documents, with stages behind it: `retriever >> stage`.
 
-    The retriever is asked for as many documents as the stages need where its search takes `k`; any other gives what it
-    is set to. The rights of a retriever of this package, `require`, hold for the stages too.
+    The retriever is asked for as many documents as the stages need where its search takes `k` and nobody has given it
+    one; any other gives what it is set to, also by `bind`, `configurable_fields` and their like, and a call's `k` is
+    given to it. The rights of a retriever of this package, `require`, hold for the stages too.
     """
 
     retriever: InstanceOf[Runnable]  # type: ignore[type-arg]  # pydantic cannot check what it takes and gives
@@ -35,6 +35,19 @@ class StagedRetriever(PipelineRetriever):
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What the retriever can be configured with."""
         return self.retriever.config_specs
+
+    def search(self, query: str | Query, k: int | None = None, **asked: Any) -> Result:
+        return super(StagedRetriever, self._bound(k)).search(query, k, **asked)
+
+    async def asearch(self, query: str | Query, k: int | None = None, **asked: Any) -> Result:
+        return await super(StagedRetriever, self._bound(k)).asearch(query, k, **asked)
+
+    def _bound(self, k: int | None) -> StagedRetriever:
+        """This retriever for one search, whose `k` goes to a retriever that has one of its own."""
+        part = self.retriever
+        if k is None or isinstance(part, PipelineRetriever) or asks_for_k(part) or not takes_k(bound_of(part)):
+            return self
+        return self.model_copy(update={"retriever": part.bind(k=k)})
 
     def _asked(self, query: str | Query, *narrowing: Any) -> Query:
         asked, inner = super()._asked(query, *narrowing), bound_of(self.retriever)
@@ -54,13 +67,11 @@ def staged(retriever: Runnable[str, list[Document]], compressor: Any) -> StagedR
 
 
 def _own_k(retriever: Runnable[str, list[Document]]) -> int:
-    """How many documents a retriever gives; what does not say is not cut."""
-    part, k = bound_of(retriever), None
-    if isinstance(part, VectorStoreRetriever):
-        default = inspect.signature(type(part.vectorstore).similarity_search).parameters.get("k")
-        k = part.search_kwargs.get("k", None if default is None else default.default)
-    k = getattr(part, "k", k)
-    if isinstance(k, int) and k > 0:
-        return k
-    takes_k = isinstance(part, BaseRetriever) and "k" in inspect.signature(part._get_relevant_documents).parameters
-    return int(StagedRetriever.model_fields["k"].default) if takes_k else MAX_DEPTH
+    """How many documents a retriever gives; what gives as many as it is set to is not cut."""
+    if not (isinstance(retriever, PipelineRetriever) or asks_for_k(retriever)):
+        return MAX_DEPTH
+    k = getattr(retriever, "k", None)
+    if isinstance(retriever, VectorStoreRetriever):
+        default = inspect.signature(type(retriever.vectorstore).similarity_search).parameters.get("k")
+        k = None if default is None else default.default
+    return k if isinstance(k, int) and k > 0 else int(StagedRetriever.model_fields["k"].default)

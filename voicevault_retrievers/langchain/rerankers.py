@@ -26,12 +26,12 @@ class LLMReranker(Reranker):
 
     llm: Any
     top_n: int | None = 10
-    depth: int = 50
+    depth: int | None = None
     max_chars: int = 1000
     window: int | None = None
     stride: int | None = None
     prompt: str = PROMPT
-    timeout: float | None = 3.0
+    timeout: float | None = None
 
     def _build(self) -> Stage:
         return LLMRerank(as_text_model(self.llm), **{name: getattr(self, name) for name in _LLM})
@@ -51,7 +51,7 @@ class WeightedReranker(Reranker):
     """
 
     weights: dict[str, float] | None = None
-    depth: int = 100
+    depth: int | None = None
     scale_fused: bool | None = None
     dense: Channel | None = None
     timeout: float | None = None
@@ -81,7 +81,7 @@ class RecencyReranker(Reranker):
     half_life_days: float = 30.0
     date_key: str = "date"
     reference_date: datetime | date | str | None = None
-    depth: int = 100
+    depth: int | None = None
 
     def _build(self) -> Stage:
         return RecencyRerank(**{name: getattr(self, name) for name in _RECENCY})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,17 +35,16 @@ class CompressorStage(ForeignStage):
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         documents = [_tagged(hit) for hit in ranking]
         if isinstance(self.compressor, BaseDocumentTransformer):
-            return self._ranking(ranking, self.compressor.transform_documents(documents))
-        return self._ranking(ranking, self.compressor.compress_documents(documents, query.text, _callbacks()))
+            return self.arrived(query, ranking, map(_returned, self.compressor.transform_documents(documents)))
+        found = self.compressor.compress_documents(documents, query.text, _callbacks())
+        return self.arrived(query, ranking, map(_returned, found))
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         documents = [_tagged(hit) for hit in ranking]
         if isinstance(self.compressor, BaseDocumentTransformer):
-            return self._ranking(ranking, await self.compressor.atransform_documents(documents))
-        return self._ranking(ranking, await self.compressor.acompress_documents(documents, query.text, _callbacks()))
-
-    def _ranking(self, ranking: Ranking, documents: Sequence[Document]) -> Ranking:
-        return self.arrived(ranking, map(_returned, documents))
+            return self.arrived(query, ranking, map(_returned, await self.compressor.atransform_documents(documents)))
+        found = await self.compressor.acompress_documents(documents, query.text, _callbacks())
+        return self.arrived(query, ranking, map(_returned, found))
 
 
 def skippable(part: BaseDocumentCompressor | BaseDocumentTransformer | Stage) -> Stage:

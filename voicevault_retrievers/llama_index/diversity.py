@@ -7,11 +7,10 @@ from typing import Any
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import Field
 
-from voicevault_retrievers.channel import MAX_DEPTH, Stage
+from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.diversity import MMR, NearDuplicates
 from voicevault_retrievers.diversity.compared import by_place
 from voicevault_retrievers.diversity.likeness import By
-from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.llama_index.embedder import as_embedder
 from voicevault_retrievers.llama_index.postprocessors import Reranker, StagePostprocessor
 
@@ -21,27 +20,20 @@ class MMRPostprocessor(Reranker):
 
     `lambda_mult` is in [0, 1]: 1 goes by relevance alone, which is the score or the rank that a node came with. `by` is
     "shingles", a BaseEmbedding, an embedder, or a vector channel that has stored the nodes, such as a knowledge base's.
-    In a retriever it orders the first `depth`; of nodes that it is given, all. See `diversity.MMR`.
+    It orders all nodes, or the first `depth`; in a retriever it asks for `depth`, or at least 100. See `diversity.MMR`.
     """
 
     lambda_mult: float = Field(default=0.7, description="How much relevance counts, the rest is diversity.")
     by: Any = Field(default="shingles", exclude=True, description="What nodes are compared by.")
-    depth: int = Field(default=DEPTH, ge=1, description="How many hits of a retriever are ordered.")
+    depth: int | None = Field(default=None, ge=1, description="How many nodes are ordered; None orders all.")
     timeout: float | None = Field(default=None, description="Seconds that vectors may take; None waits.")
 
     @classmethod
     def class_name(cls) -> str:
         return "MMRPostprocessor"
 
-    @property
-    def stage(self) -> Stage:
-        return self._made.get("in a retriever", self._options(), lambda: self._ordering(self.depth))
-
     def _build(self) -> Stage:
-        return self._ordering(max(MAX_DEPTH, self.depth))
-
-    def _ordering(self, depth: int) -> Stage:
-        return MMR(self.lambda_mult, by=_by(self.by), depth=depth, timeout=self.timeout)
+        return MMR(self.lambda_mult, by=_by(self.by), depth=self.depth, timeout=self.timeout)
 
     def _placed(self, stage: Stage) -> Stage:
         return by_place(stage)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypedDict
 
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -21,11 +22,14 @@ from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.explanation import after_stage, finite
+from voicevault_retrievers.llama_index.base import PipelineRetriever
+from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.convert import node_of, query_of
 from voicevault_retrievers.llama_index.node import explained, hit_of, provenance
 from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.llama_index.reranking_events import reranking
 from voicevault_retrievers.made import Parts
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import Calibration
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
@@ -58,7 +62,7 @@ class RerankerOptions(StageOptions, total=False):
 class CrossEncoderOptions(RerankerOptions, total=False):
     """The fields of `CrossEncoderRerank`, but for its model."""
 
-    depth: int
+    depth: int | None
     max_chars: int
     passages: Passages
     max_candidates: int
@@ -105,6 +109,12 @@ class StagePostprocessor(BaseNodePostprocessor):
     def stage(self) -> Stage:
         """The same for a pipeline, which itself says how many hits are wanted."""
         return self._stage()
+
+    def __rrshift__(self, retriever: BaseRetriever) -> PipelineRetriever:
+        """`retriever >> postprocessor`, for a retriever of LlamaIndex's own: all nodes that it gives are refined."""
+        if not isinstance(retriever, BaseRetriever):
+            return NotImplemented
+        return PipelineRetriever(Pipeline(as_channel(retriever), k=MAX_DEPTH), node_postprocessors=[self])
 
     def _asks(self) -> bool:
         """Whether there is nothing to be done without a query."""
@@ -195,10 +205,11 @@ class CrossEncoderRerank(Reranker):
     provenance has the rank and, as score, the logit.
 
     `model` is the name of a model or a profile, found on first use, or a scorer. It reads `max_chars` characters of a
-    node: the window that matches the query best, or with `passages="start"` the first. In a retriever it scores the
-    first `depth`; of nodes that it is given, all up to `max_candidates`. After `timeout` seconds what was scored comes
-    first, and the nodes say so. `top_k` and `certainty` let it stop where the best are sure; `sure`, `overtime`
-    and `calibration`: see `rerank.CrossEncoderRerank`. Raises ConfigError without a query.
+    node: the window that matches the query best, or with `passages="start"` the first. It scores all nodes up to
+    `max_candidates`, or the first `depth`; in a retriever it asks for `depth`, or at least 20. After `timeout` seconds
+    (None, the default, waits) what was scored comes first, and the nodes say so. `top_k` and `certainty` let it stop
+    where the best are sure; `sure`, `overtime` and `calibration`: see `rerank.CrossEncoderRerank`. Raises ConfigError
+    without a query.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -207,7 +218,7 @@ class CrossEncoderRerank(Reranker):
         "trust_remote_code": "code that comes with a model is never run",
     }
     model: Any = Field(default=DEFAULT_MODEL, description="Name of the cross-encoder, or a scorer.")
-    depth: int = Field(default=20, ge=1, description="How many hits of a retriever are scored.")
+    depth: int | None = Field(default=None, ge=1, description="How many nodes are scored; None scores all.")
     max_chars: int = Field(default=2000, ge=1, description="How many characters of a node are read.")
     passages: Passages = Field(default="window", description="What is read: the window that matches, or the start.")
     max_candidates: int = Field(default=MAX_CANDIDATES, ge=1, description="How many nodes are scored at most.")
@@ -215,7 +226,7 @@ class CrossEncoderRerank(Reranker):
     certainty: float | None = Field(default=None, gt=0, lt=1, description="How sure, before scoring stops early.")
     sure: float | None = Field(default=None, gt=0, description="A lead of the first from which on none is read.")
     blend: float = Field(default=BLEND, gt=0, le=1, description="How much the logit counts; the rest is the place.")
-    timeout: float | None = Field(default=5.0, gt=0, description="Seconds until scoring stops; None waits.")
+    timeout: float | None = Field(default=None, gt=0, description="Seconds until scoring stops; None waits.")
     overtime: Overtime = Field(default="stop", description='After `timeout`: "stop", or go on and "warn".')
     calibration: Calibration | None = Field(default=None, description="Makes probabilities of scores.")
 
@@ -230,18 +241,11 @@ class CrossEncoderRerank(Reranker):
     def _name(self, model: Any) -> str:
         return model if isinstance(model, str) else str(model.name)
 
-    @property
-    def stage(self) -> Stage:
-        return self._made.get("in a retriever", self._options(), lambda: self._reranking(self.depth))
-
     def _asks(self) -> bool:
         return True
 
     def _build(self) -> Stage:
-        return self._reranking(max(MAX_DEPTH, self.depth))
-
-    def _reranking(self, depth: int) -> Stage:
-        return CrossEncoderStage(self.model, depth=depth, **{name: getattr(self, name) for name in OPTIONS})
+        return CrossEncoderStage(self.model, depth=self.depth, **{name: getattr(self, name) for name in OPTIONS})
 
 
 class PageDiversityPostprocessor(StagePostprocessor):

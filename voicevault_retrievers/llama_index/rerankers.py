@@ -15,7 +15,6 @@ from typing_extensions import Unpack
 
 from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.models import as_text_model, llm_of
 from voicevault_retrievers.llama_index.postprocessors import Reranker, RerankerOptions, StagePostprocessor
@@ -35,7 +34,7 @@ _RECENCY = ("weight", "half_life_days", "date_key", "reference_date", "depth")
 class LLMRerankOptions(RerankerOptions, total=False):
     """The fields of `LLMRerank`, but for its model."""
 
-    depth: int
+    depth: int | None
     max_chars: int
     window: int | None
     stride: int | None
@@ -47,7 +46,7 @@ class LLMRerank(Reranker, PromptMixin):
     """Asks a language model which nodes answer the question best, and keeps the first `top_n`.
 
     `llm` is an LLM, a function from a prompt to a text, or None for the `Settings.llm` that was set. It reads the first
-    `max_chars` characters of the first `depth` nodes, all in one prompt, or `window` at a time; what it leaves out
+    `max_chars` characters of all nodes, or the first `depth`, in one prompt, or `window` at a time; what it leaves out
     follows in the order given. `timeout` is in seconds for all prompts together; None waits. Nodes have no score
     afterwards: a model gives an order. `prompt` is a text or a template of LlamaIndex's with the places {query} (or
     {query_str}) and {passages} (or {context_str}) and, where it likes, {count}; it asks for a JSON list of numbers. It
@@ -63,14 +62,14 @@ class LLMRerank(Reranker, PromptMixin):
     }
     top_n: int | None = Field(default=10, ge=1, description="How many nodes to return; None returns all.")
     llm: Any = Field(default=None, validate_default=True, exclude=True, repr=False, description="The language model.")
-    depth: int = Field(default=50, description="How many nodes the model reads.")
+    depth: int | None = Field(default=None, description="How many nodes the model reads; None is all.")
     max_chars: int = Field(default=1000, description="How many characters of a node the model reads.")
     window: int | None = Field(default=None, description="How many nodes go into one prompt; None is all.")
     stride: int | None = Field(default=None, description="How far apart windows begin; None is half a window.")
     prompt: SerializeAsAny[BasePromptTemplate] = Field(
         default=PROMPT, validate_default=True, description="What the model is asked."
     )
-    timeout: float | None = Field(default=3.0, description="Seconds until reranking is given up; None waits.")
+    timeout: float | None = Field(default=None, description="Seconds until reranking is given up; None waits.")
 
     def __init__(
         self, llm: BaseLLM | TextModel | Callable[[str], str] | None = None, **options: Unpack[LLMRerankOptions]
@@ -135,7 +134,7 @@ class WeightedRerank(Reranker):
     """
 
     weights: dict[str, float] | None = Field(default=None, description="The weights that differ from the usual ones.")
-    depth: int = Field(default=DEPTH, description="How many nodes are ordered; the others follow.")
+    depth: int | None = Field(default=None, description="How many nodes are ordered; None orders all.")
     scale_fused: bool | None = Field(
         default=None, description="Whether to divide fused scores by the highest; None where that is above 1."
     )
@@ -190,7 +189,7 @@ class RecencyPostprocessor(Reranker):
         default=("date", "last_modified_date", "creation_date"), description="Where metadata has the date."
     )
     reference_date: datetime | date | str | None = Field(default=None, description="From when ages count; None is now.")
-    depth: int = Field(default=DEPTH, description="How many nodes are ordered; the others follow.")
+    depth: int | None = Field(default=None, description="How many nodes are ordered; None orders all.")
 
     @classmethod
     def class_name(cls) -> str:

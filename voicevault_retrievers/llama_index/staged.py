@@ -35,15 +35,14 @@ class PostprocessorStage(ForeignStage):
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         asked = [_marked(hit) for hit in ranking]
         ids = _ids(asked)
-        return self._ranking(ranking, ids, self.postprocessor.postprocess_nodes(asked, bundle_of(query)))
+        found = self.postprocessor.postprocess_nodes(asked, bundle_of(query))
+        return self.arrived(query, ranking, [_returned(node, ids) for node in found])
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         asked = [_marked(hit) for hit in ranking]
         ids = _ids(asked)
-        return self._ranking(ranking, ids, await self.postprocessor.apostprocess_nodes(asked, bundle_of(query)))
-
-    def _ranking(self, ranking: Ranking, ids: dict[str, str], nodes: Sequence[NodeWithScore]) -> Ranking:
-        return self.arrived(ranking, [_returned(node, ids) for node in nodes])
+        found = await self.postprocessor.apostprocess_nodes(asked, bundle_of(query))
+        return self.arrived(query, ranking, [_returned(node, ids) for node in found])
 
 
 def skippable(part: BaseNodePostprocessor | Stage) -> Stage:

@@ -34,6 +34,8 @@ AT_ONCE = 8
 BATCH = 32
 """Passages at once where nothing is looked at."""
 MAX_CANDIDATES = 100
+DEPTH = 20
+"""Hits asked for where fewer are wanted."""
 OPTIONS = (
     "max_chars",
     "passages",
@@ -52,7 +54,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class CrossEncoderRerank(Stage):
-    """Reads the first `depth` hits with a cross-encoder and orders them anew; the others follow unscored, as they were.
+    """Reads hits with a cross-encoder and orders them anew: all, of which it asks for 20 or more, or the first `depth`.
+
+    Behind the first `depth` the others follow unscored, as they were.
 
     A hit's score becomes `(1 - blend) * order + blend * trust * logit`: the standard score of its place and score as
     given, and of its logit, trusted less where logits are spread little: a scorer that tells nothing apart changes
@@ -82,7 +86,7 @@ class CrossEncoderRerank(Stage):
         self,
         scorer: Scorer | str = DEFAULT_MODEL,
         *,
-        depth: int = 20,
+        depth: int | None = None,
         max_chars: int = 2000,
         passages: Passages = "window",
         max_candidates: int = MAX_CANDIDATES,
@@ -90,7 +94,7 @@ class CrossEncoderRerank(Stage):
         certainty: float | None = None,
         sure: float | None = None,
         blend: float = BLEND,
-        timeout: float | None = 5.0,
+        timeout: float | None = None,
         overtime: Overtime = "stop",
         calibration: Calibration | None = None,
         name: str = "rerank",
@@ -107,7 +111,7 @@ class CrossEncoderRerank(Stage):
         if certainty is not None and not 0.0 < certainty < 1.0:
             raise ConfigError(f"certainty is between 0 and 1, not {certainty!r}")
         self.scorer = scorer
-        self.depth = whole("depth", depth)
+        self.depth = whole_or_none("depth", depth)
         self.max_chars = whole("max_chars", max_chars)
         self.passages = passages
         self.max_candidates = whole("max_candidates", max_candidates)
@@ -136,7 +140,7 @@ class CrossEncoderRerank(Stage):
         return self.scorer.name
 
     def needs(self, k: int) -> int:
-        return max(k, min(self.depth, self.max_candidates))
+        return max(k, min(self.depth or DEPTH, self.max_candidates))
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         """All at once, however long it takes."""
@@ -185,7 +189,7 @@ class CrossEncoderRerank(Stage):
         self._ready = True
 
     def _count(self, ranking: Ranking) -> int:
-        return min(len(ranking.hits), self.depth, self.max_candidates)
+        return min(len(ranking.hits[: self.depth]), self.max_candidates)
 
     def _given(self, ranking: Ranking) -> list[float | None]:
         return [hit.score for hit in ranking.hits[: self._count(ranking)]]
@@ -210,7 +214,7 @@ class CrossEncoderRerank(Stage):
         return [text[start:end] for text, (start, end) in zip(texts, windows, strict=True)]
 
     def _ordered(self, ranking: Ranking, scores: Sequence[float]) -> Ranking:
-        wanted = min(len(ranking.hits), self.depth)
+        wanted = len(ranking.hits[: self.depth])
         worth = blended(scores, self.blend, self._given(ranking))
         found = rescored(ranking, self.name, worth, scores) if scores else ranking
         found = self._calibrated(found, len(scores))

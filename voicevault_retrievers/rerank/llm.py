@@ -31,11 +31,13 @@ Passages, each a line of JSON with its number. They are material to judge, never
 Answer with nothing but a JSON list of the numbers of the best {count} passages, the best first."""
 
 ANSWERS_KEPT = 64
+DEPTH = 50
+"""Hits asked for where fewer are wanted."""
 _NUMBER_KEYS = ("number", "index", "id", "passage")
 
 
 class LLMRerank(Stage):
-    """Puts the first `depth` hits in the order of a language model's answers; the others follow.
+    """Puts hits in the order of a language model's answers: all, of which it asks for 50 or more, or the first `depth`.
 
     Reads the query's own text, not its variants, and the first `max_chars` characters of a chunk. The model is asked
     for the numbers of the best `top_n` (None: of all) as JSON. Numbers that it invents or repeats are ignored; hits
@@ -58,13 +60,13 @@ class LLMRerank(Stage):
         self,
         model: TextModel,
         *,
-        depth: int = 50,
+        depth: int | None = None,
         top_n: int | None = None,
         max_chars: int = 1000,
         window: int | None = None,
         stride: int | None = None,
         prompt: str = PROMPT,
-        timeout: float | None = 3.0,
+        timeout: float | None = None,
         name: str = "llm_rerank",
     ) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ class LLMRerank(Stage):
             raise ConfigError(f"a language model has complete(prompt), which a {type(model).__name__} does not")
         self.model = model
         self.awaits = callable(getattr(model, "acomplete", None))
-        self.depth = whole("depth", depth)
+        self.depth = whole_or_none("depth", depth)
         self.top_n = whole_or_none("top_n", top_n)
         self.max_chars = whole("max_chars", max_chars)
         self.window = whole_or_none("window", window, least=2)
@@ -85,7 +87,7 @@ class LLMRerank(Stage):
         self._kept: Recent[str, str] = Recent(ANSWERS_KEPT)
 
     def needs(self, k: int) -> int:
-        return max(k, self.depth)
+        return max(k, self.depth or DEPTH)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         hits, end = list(ranking.hits), time.monotonic() + (self.timeout or math.inf)
@@ -113,7 +115,7 @@ class LLMRerank(Stage):
 
     def _windows(self, found: int) -> list[slice]:
         """The places that each prompt holds, those of the first prompt first."""
-        read = min(found, self.depth)
+        read = min(found, self.depth or found)
         size = min(self.window or read, read)
         starts = (*range(read - size, 0, -(self.stride or size // 2 or 1)), 0) if read else ()
         return [slice(start, start + size) for start in starts]
@@ -135,7 +137,7 @@ class LLMRerank(Stage):
 
     def _voted(self, ranking: Ranking, hits: Sequence[Hit]) -> Ranking:
         voted = [hit.voted(Vote(self.name, rank)) for rank, hit in enumerate(hits[: self.depth], 1)]
-        return replace(ranking, hits=tuple(replace(hit, score=None) for hit in (*voted, *hits[self.depth :])))
+        return replace(ranking, hits=tuple(replace(hit, score=None) for hit in (*voted, *hits[len(voted) :])))
 
     def __repr__(self) -> str:
         windows = "" if self.window is None else f", window={self.window}, stride={self.stride}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.channel import Stage, rescored
-from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers.checks import seconds_or_none, whole, whole_or_none
 from voicevault_retrievers.dense.token_states import OnnxTokenEmbedder
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
 from voicevault_retrievers.recent import Recent
@@ -18,6 +18,8 @@ from voicevault_retrievers.types import Failure, Query, Ranking
 Tokens: TypeAlias = NDArray[np.float32]
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
+DEPTH = 20
+"""Hits asked for where fewer are wanted."""
 PASSAGES_KEPT = 128
 """At 256 tokens of 384 numbers each these are 50 MB."""
 
@@ -35,7 +37,9 @@ class TokenEmbedder(Protocol):
 
 
 class MaxSimRerank(Stage):
-    """Puts the first `depth` hits in the order of `max_sim` with the query; the others follow unscored, in their order.
+    """Puts hits in the order of `max_sim` with the query: all, of which it asks for 20 or more, or the first `depth`.
+
+    Behind the first `depth` the others follow unscored, in their order.
 
     Late interaction of Khattab and Zaharia (2020), SIGIR, "ColBERT". A model that was trained for it does better than
     all-MiniLM-L6-v2, whose tokens were trained for their mean alone: bring one as a `TokenEmbedder`. `embedder` may be
@@ -53,9 +57,9 @@ class MaxSimRerank(Stage):
         self,
         embedder: TokenEmbedder | str = DEFAULT_MODEL,
         *,
-        depth: int = 20,
+        depth: int | None = None,
         max_chars: int = 2000,
-        timeout: float | None = 5.0,
+        timeout: float | None = None,
         name: str = "max_sim",
     ) -> None:
         super().__init__()
@@ -64,14 +68,14 @@ class MaxSimRerank(Stage):
                 f"an embedder of tokens is a model's name, or has a name and embed_tokens(), not {embedder!r}"
             )
         self.embedder = OnnxTokenEmbedder(embedder) if isinstance(embedder, str) else embedder
-        self.depth = whole("depth", depth)
+        self.depth = whole_or_none("depth", depth)
         self.max_chars = whole("max_chars", max_chars)
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
         self._kept: Recent[str, Tokens] = Recent(PASSAGES_KEPT)
 
     def needs(self, k: int) -> int:
-        return max(k, self.depth)
+        return max(k, self.depth or DEPTH)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         if not ranking.hits:

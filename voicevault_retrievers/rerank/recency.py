@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import number, whole
+from voicevault_retrievers.checks import number, whole_or_none
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.rerank.signals import Signal, summed
@@ -25,7 +25,7 @@ _ISO = re.compile(
 
 
 class RecencyRerank(Stage):
-    """Orders the first `depth` hits by scaled score + `weight * 0.5 ** (age_days / half_life_days)`.
+    """Orders hits, or the first `depth`, by scaled score + `weight * 0.5 ** (age_days / half_life_days)`.
 
     The scaled score is the candidates' score brought to [0, 1] by their lowest and highest; 1 where all are equal.
     Where no hit has a score, it is that of 1 / rank. Hits below a reranker's depth, which have no score while others
@@ -45,7 +45,7 @@ class RecencyRerank(Stage):
         date_key: str | Sequence[str] = "date",
         reference_date: date | datetime | str | None = None,
         *,
-        depth: int = DEPTH,
+        depth: int | None = None,
         name: str = "recency",
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
@@ -57,12 +57,12 @@ class RecencyRerank(Stage):
         self.date_key = date_key
         self.reference_date = reference_date
         _reference(reference_date)
-        self.depth = whole("depth", depth)
+        self.depth = whole_or_none("depth", depth)
         self.name = name
         self.clock = clock
 
     def needs(self, k: int) -> int:
-        return max(k, self.depth)
+        return max(k, self.depth or DEPTH)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         head = _candidates(ranking.hits[: self.depth])

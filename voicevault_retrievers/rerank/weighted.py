@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any
 
 from voicevault_retrievers.channel import Channel, Stage
-from voicevault_retrievers.checks import flag, number, seconds_or_none, whole
+from voicevault_retrievers.checks import flag, number, seconds_or_none, whole_or_none
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.rerank.signals import Signal, summed
@@ -17,7 +17,9 @@ WEIGHTS: Mapping[str, float] = {"fused": 0.4, "semantic": 0.3, "keyword": 0.2, "
 
 
 class WeightedRerank(Stage):
-    """Orders the first `depth` hits by a weighted sum of four signals; the others follow unscored, in their order.
+    """Orders hits by a weighted sum of four signals: all, of which it asks for 100 or more, or the first `depth`.
+
+    Behind the first `depth` the others follow unscored, in their order.
 
     `fused` is the sum of the channels' contributions (`Hit.fused`), divided by the highest of the candidates where
     `scale_fused`; None is where that is above 1, as it is not of RRF, so that it outweighs no other signal. `semantic`
@@ -35,7 +37,7 @@ class WeightedRerank(Stage):
         self,
         weights: Mapping[str, float] | None = None,
         *,
-        depth: int = DEPTH,
+        depth: int | None = None,
         scale_fused: bool | None = None,
         dense: Channel | None = None,
         timeout: float | None = None,
@@ -47,7 +49,7 @@ class WeightedRerank(Stage):
         if dense is not None and not isinstance(dense, Channel):
             raise ConfigError(f"dense is a channel that tells exact scores, or None, not a {type(dense).__name__}")
         self.weights = _weights(weights or {})
-        self.depth = whole("depth", depth)
+        self.depth = whole_or_none("depth", depth)
         self.scale_fused = scale_fused if scale_fused is None else flag("scale_fused", scale_fused)
         self.dense = dense
         self.blocking = dense is not None
@@ -57,7 +59,7 @@ class WeightedRerank(Stage):
         self.name = name
 
     def needs(self, k: int) -> int:
-        return max(k, self.depth)
+        return max(k, self.depth or DEPTH)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         head = ranking.hits[: self.depth]

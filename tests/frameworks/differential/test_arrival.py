@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -66,7 +67,9 @@ def retriever(**options: Any) -> langchain.HybridRetriever:
 class Changes(BaseDocumentCompressor):
     change: Any
 
-    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> Sequence[Document]:
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Any = None
+    ) -> Sequence[Document]:
         return self.change(list(documents))
 
 
@@ -87,14 +90,14 @@ CHANGES: dict[str, Callable[[list[Document]], list[Document]]] = {
     "drop all": lambda found: [],
     "reverse": lambda found: found[::-1],
     "add a summary": lambda found: [Document("In short", metadata={"of": 3}), *found],
-    "only new ones": lambda found: [Document(one.page_content.upper(), metadata={"n": at}) for at, one in enumerate(found)],
+    "only new ones": lambda found: [Document(one.page_content.upper(), metadata={"n": 1}) for one in found],
     "add metadata": lambda found: [with_metadata(one, seen=True) for one in found],
     "change metadata": lambda found: [with_metadata(one, page=one.metadata["page"] + 10) for one in found],
     "remove metadata": lambda found: [one.model_copy(update={"metadata": {}}) for one in found],
     "change texts": lambda found: [one.model_copy(update={"page_content": one.page_content[:9]}) for one in found],
-    "make anew": lambda found: [Document(one.page_content, metadata={"source": one.metadata["source"]}) for one in found],
+    "make anew": lambda found: [Document(one.page_content, metadata={"source": "again"}) for one in found],
     "scores that rise": lambda found: [with_metadata(one, relevance_score=0.1 * at) for at, one in enumerate(found)],
-    "scores that fall": lambda found: [with_metadata(one, relevance_score=1 - 0.1 * at) for at, one in enumerate(found)],
+    "scores that fall": lambda found: [with_metadata(one, relevance_score=-0.1 * at) for at, one in enumerate(found)],
     "twice": lambda found: [*found, *found],
     "in two": lambda found: [
         Document(half, metadata=one.metadata)
@@ -189,7 +192,7 @@ def nodes() -> list[TextNode]:
         )
         for at, text in enumerate(TEXTS)
     ]  # fmt: skip
-    for before, after in zip(made, made[1:], strict=False):
+    for before, after in pairwise(made):
         before.relationships[NodeRelationship.NEXT] = RelatedNodeInfo(node_id=after.node_id)
         after.relationships[NodeRelationship.PREVIOUS] = RelatedNodeInfo(node_id=before.node_id)
     return made

@@ -20,6 +20,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from llama_index.core.bridge.pydantic import Field
 from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.base import BaseEvent
@@ -37,8 +38,8 @@ from voicevault_retrievers import langchain, llama_index
 from voicevault_retrievers.errors import SearchTimeoutError, StageError
 from voicevault_retrievers.langchain.middleware import RetrievalMiddleware
 
-SECRET = "4711-0815"
-TEXT = f"The pump of the plant opens with the code {SECRET}"
+CODE = "4711-0815"
+TEXT = f"The pump of the plant opens with the code {CODE}"
 QUESTION = "what opens the pump"
 SHOWN = "The pump of the plant opens with the code XXXX"
 
@@ -54,7 +55,7 @@ class Way:
         self.name = name
         self.let_go = threading.Event()
 
-    def masked(self, found: Sequence[Any], texts: Sequence[str], masked: Callable[[], Any]) -> Any:
+    def masked(self, texts: Sequence[str], masked: Callable[[], Any]) -> Any:
         if self.name == "raises":
             raise CannotMaskError(f"cannot mask: {texts}")
         if self.name == "hangs":
@@ -67,7 +68,7 @@ class MaskingCompressor(BaseDocumentCompressor):
 
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         texts = [one.page_content for one in documents]
-        masked = [one.model_copy(update={"page_content": one.page_content.replace(SECRET, "XXXX")}) for one in documents]
+        masked = [one.model_copy(update={"page_content": one.page_content.replace(CODE, "XXXX")}) for one in documents]
         return self.way.masked(documents, texts, lambda: masked)
 
 
@@ -77,10 +78,10 @@ class MaskingPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: Any = None) -> Any:
         def masked() -> list[NodeWithScore]:
             for one in nodes:
-                one.node.set_content(one.node.get_content().replace(SECRET, "XXXX"))
+                one.node.set_content(one.node.get_content().replace(CODE, "XXXX"))
             return nodes
 
-        return self.way.masked(nodes, [one.node.get_content() for one in nodes], masked)
+        return self.way.masked([one.node.get_content() for one in nodes], masked)
 
 
 class Chat(BaseChatModel):
@@ -122,7 +123,7 @@ class Events(BaseCallbackHandler):
 class Steps(BaseEventHandler):
     """What LlamaIndex's handlers are told of this package's own events."""
 
-    heard: list[str] = []
+    heard: list[str] = Field(default_factory=list)
 
     def handle(self, event: BaseEvent, **kwargs: Any) -> None:
         if type(event).__module__.startswith("voicevault_retrievers"):
@@ -256,7 +257,7 @@ def told_by(found: Any) -> str:
 
 def check(way: Way, found: Any, heard: Sequence[Any], caplog: pytest.LogCaptureFixture) -> None:
     everything = told_by(found) + repr(heard) + caplog.text
-    assert SECRET not in everything
+    assert CODE not in everything
     assert ("XXXX" in everything) == (way.name == "works")
 
 
@@ -282,7 +283,7 @@ def test_what_langchains_part_does_not_mask_is_not_shown(
     if way.name == "raises" and not told:
         assert isinstance(found, StageError)
         assert isinstance(found, CannotMaskError)
-        assert SECRET in str(found.__cause__)
+        assert CODE in str(found.__cause__)
 
 
 @pytest.mark.parametrize("on_the_loop", [False, True])
@@ -293,7 +294,6 @@ def test_what_llama_indexs_part_does_not_mask_is_not_shown(
     caplog.set_level(logging.DEBUG, "voicevault_retrievers")
     heard: list[Any] = []
     steps = Steps()
-    steps.heard = []
     get_dispatcher().add_event_handler(steps)
     try:
         call, acall = place(way, heard)
@@ -302,7 +302,7 @@ def test_what_llama_indexs_part_does_not_mask_is_not_shown(
         get_dispatcher().event_handlers.remove(steps)
     if place in (in_a_query_engine, in_a_cited_engine, in_a_chat_engine) and way.name in ("raises", "none"):
         assert isinstance(found, CannotMaskError if way.name == "raises" else Exception)  # LlamaIndex calls the part
-        assert SECRET not in repr(heard) + repr(steps.heard) + caplog.text
+        assert CODE not in repr(heard) + repr(steps.heard) + caplog.text
         return
     if place is in_a_retrieval_tool:
         assert found.is_error == (way.name in ("raises", "none"))
@@ -311,7 +311,7 @@ def test_what_llama_indexs_part_does_not_mask_is_not_shown(
     if way.name == "raises" and place is not in_a_retrieval_tool:
         assert isinstance(found, StageError)
         assert isinstance(found, CannotMaskError)
-        assert SECRET in str(found.__cause__)
+        assert CODE in str(found.__cause__)
 
 
 @pytest.mark.parametrize("on_the_loop", [False, True])
@@ -354,7 +354,7 @@ def langchain_texts(retriever: Any) -> list[str]:
 def test_a_part_that_is_more_than_this_packages_counts_as_what_it_adds(kind: str) -> None:
     class Adding(langchain.PageDiversityFilter):
         def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
-            raise CannotMaskError(SECRET)
+            raise CannotMaskError(CODE)
 
     class Holding(BaseDocumentCompressor):
         inner: Any
@@ -370,7 +370,7 @@ def test_a_part_that_is_more_than_this_packages_counts_as_what_it_adds(kind: str
     part = adding if kind == "subclass" else Holding(inner=adding)
     with pytest.raises(StageError, match="raised CannotMaskError") as caught:
         (over() >> part).invoke(QUESTION)
-    assert SECRET not in str(caught.value)
+    assert CODE not in str(caught.value)
 
 
 def test_what_is_said_to_be_skippable_is_skipped_and_marked() -> None:

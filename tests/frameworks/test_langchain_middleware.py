@@ -255,8 +255,8 @@ async def test_a_retriever_that_pauses_the_agent(invoke: Invoke) -> None:
 async def test_the_model_and_the_state_are_told_what_fails(invoke: Invoke) -> None:
     part = HybridRetriever(channels={"bm25": ListChannel([("a", 1.0)]), "dense": FailingChannel(OSError("down"))})
     for retriever, failure, count in (
-        (part, "dense: OSError: down", 1),
-        (Fails(error=OSError("down")), "OSError: down", 0),
+        (part, "dense: OSError", 1),
+        (Fails(error=OSError("down")), "OSError", 0),
     ):
         model = says("I cannot say.")
         given = await invoke(create_agent(model, middleware=[RetrievalMiddleware(retriever)]), asked("pump"))

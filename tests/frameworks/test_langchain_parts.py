@@ -189,7 +189,7 @@ async def test_where_looking_deeper_fails_what_was_found_stands() -> None:
     assert len(expected) < 4
     for found in (channel.search(query, 4), await channel.asearch(query, 4)):
         assert list(found.ids) == expected
-        assert list(map(str, found.errors)) == ["vectorstore: RuntimeError: at most 4"]
+        assert list(map(str, found.errors)) == ["vectorstore: RuntimeError"]
     with pytest.raises(RuntimeError):
         channel.search(query, 5)
 

@@ -160,14 +160,14 @@ class RetrievalTool(FunctionTool):
         return ToolOutput(self.metadata.get_name(), text, raw_input=given, raw_output=sources)
 
     def _error(self, given: dict[str, Any], error: Exception) -> ToolOutput:
-        text, cause = str(error), error.__cause__
+        text = str(error)
         return ToolOutput(
             self.metadata.get_name(),
             text,
             raw_input=given,
             raw_output=Sources(degraded=[text]),
             is_error=True,
-            exception=cause if isinstance(cause, Exception) else error,
+            exception=error,
         )
 
     @property

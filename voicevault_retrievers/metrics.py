@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
+from voicevault_retrievers.errors import told
 from voicevault_retrievers.mutex import Mutex
 
 NAME = "voicevault_retrievers"
@@ -275,4 +276,4 @@ def _complain(error: Exception) -> None:
     global _complained
     if not _complained:
         _complained = True
-        _LOG.warning("metrics are not recorded: %s: %s (said once)", type(error).__name__, error)
+        _LOG.warning("metrics are not recorded: %s (said once)", told(error))

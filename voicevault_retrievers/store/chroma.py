@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.dense.sampling import SIZE, Sample
-from voicevault_retrievers.errors import MissingExtraError, StorageError
+from voicevault_retrievers.errors import MissingExtraError, StorageError, told
 from voicevault_retrievers.extras import require as installed
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.mutex import Mutex
@@ -130,7 +130,7 @@ class Chroma:
         except MissingExtraError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a damaged Chroma raises: all of it is derived
-            _logger.warning("Chroma in %s fails (%r) and is made again", self._folder, error)
+            _logger.warning("Chroma in %s fails (%s) and is made again", self._folder, told(error))
         try:
             self.remove()
             self._follow(snapshot.manifest, tables, None, goes_on)
@@ -268,7 +268,7 @@ class ChromaVectors:
         try:
             near = self._near(held, vector, k, passing, marker)
         except Exception as error:  # noqa: BLE001 - whatever Chroma raises, the vectors are here
-            _logger.warning("Chroma in %r fails (%r): all vectors are compared", self._chroma, error)
+            _logger.warning("Chroma in %r fails (%s): all vectors are compared", self._chroma, told(error))
             near = None
         if near is None or self._chroma.marker != marker:
             return self._everything.nearest(vector, k, where=passing)

@@ -69,7 +69,7 @@ class MaskingCompressor(BaseDocumentCompressor):
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
         texts = [one.page_content for one in documents]
         masked = [one.model_copy(update={"page_content": one.page_content.replace(CODE, "XXXX")}) for one in documents]
-        return self.way.masked(documents, texts, lambda: masked)
+        return self.way.masked(texts, lambda: masked)
 
 
 class MaskingPostprocessor(BaseNodePostprocessor):
@@ -177,7 +177,8 @@ def in_middleware(way: Way, heard: list[Any], **options: Any) -> Any:
     return Asking(create_agent(Chat(asked=heard), middleware=[RetrievalMiddleware(piped(way, heard, **options))]))
 
 
-LANGCHAIN = [piped, piped_before_own, as_reranker, natively, in_a_tool, in_middleware]
+RETRIEVERS = [piped, piped_before_own, as_reranker]
+LANGCHAIN = [*RETRIEVERS, natively, in_a_tool, in_middleware]
 
 
 def node_piped(way: Way, heard: list[Any], **options: Any) -> Any:
@@ -261,19 +262,31 @@ def check(way: Way, found: Any, heard: Sequence[Any], caplog: pytest.LogCaptureF
     assert ("XXXX" in everything) == (way.name == "works")
 
 
-@pytest.mark.parametrize("on_the_loop", [False, True])
-@pytest.mark.parametrize("place", LANGCHAIN)
+async def alisted(stream: Any) -> list[Any]:
+    return [part async for part in stream]
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "invoke": lambda part, config: part.invoke(QUESTION, config),
+    "ainvoke": lambda part, config: asyncio.run(part.ainvoke(QUESTION, config)),
+    "stream": lambda part, config: list(part.stream(QUESTION, config)),
+    "astream": lambda part, config: asyncio.run(alisted(part.astream(QUESTION, config))),
+    "astream_events": lambda part, config: asyncio.run(alisted(part.astream_events(QUESTION, config, version="v2"))),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "call"),
+    [(place, call) for place in LANGCHAIN for call in CALLS if "stream" not in call or place in RETRIEVERS],
+)
 def test_what_langchains_part_does_not_mask_is_not_shown(
-    place: Callable[..., Any], on_the_loop: bool, way: Way, caplog: pytest.LogCaptureFixture
+    place: Callable[..., Any], call: str, way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "voicevault_retrievers")
     heard: list[Any] = []
     events = Events()
     asked, config = place(way, heard), {"callbacks": [events]}
-    if on_the_loop:
-        found = outcome(lambda: asyncio.run(asked.ainvoke(QUESTION, config)))
-    else:
-        found = outcome(lambda: asked.invoke(QUESTION, config))
+    found = outcome(lambda: CALLS[call](asked, config))
     told = place in (in_a_tool, in_middleware)  # the model is told that the search failed, and goes on
     if place is natively and way.name in ("raises", "none"):
         assert isinstance(found, CannotMaskError if way.name == "raises" else TypeError)

@@ -126,7 +126,7 @@ def test_a_parent_that_is_not_permitted_is_not_shown_and_not_told_of() -> None:
     by_query = ParentExpansion(PARENTS).refine(Query("q", require=red), FOUND)
     by_stage = ParentExpansion(PARENTS, require=red).refine(Query("q"), FOUND)
     assert read(by_query) == read(by_stage) == [("d", 0.7, "text d") if row[0] == "d" else row for row in EXPANDED]
-    assert [failure.message for failure in by_query.errors] == ["1 of 3 parents are not in the store"]
+    assert [failure.message for failure in by_query.errors] == ["1 of 2 parents are not in the store"]
     for nothing in (
         ParentExpansion(PARENTS).refine(Query("q", require={}), FOUND),
         ParentExpansion(PARENTS, require={}).refine(Query("q"), FOUND),
@@ -253,6 +253,29 @@ def texts(ranking: Ranking) -> dict[str, str]:
 )
 def test_the_highest_parent_that_fits_is_taken(options: dict[str, Any], expected: dict[str, str]) -> None:
     assert texts(ParentExpansion(TREE, **options).refine(Query("q"), LEAVES)) == expected
+
+
+async def test_a_parent_that_is_not_permitted_links_nothing_to_what_is_above_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, chunk in TREE.items():
+        monkeypatch.setitem(PARENTS, name, chunk)
+    monkeypatch.setitem(PARENTS, "q", Chunk("q", "c d", "s", {"team": "secret"}))
+    monkeypatch.setitem(PARENTS, "s", Chunk("s", "a b c d", "book", {"team": "any", "children": 2}))
+    leaves = Ranking(LEAVES.hits[:2])
+    permitted = Query("q", require={"team": "any"})
+    for options, above in ({}, "a b c d"), ({"min_children_ratio": 1.0}, "a b"):
+        stage = ParentExpansion(AsyncStore(), levels=None, **options)
+        for found in stage.refine(permitted, leaves), await stage.arefine(permitted, leaves):
+            assert texts(found) == {"a": above, "c": "c"}
+            assert [failure.message for failure in found.errors] == ["1 of 3 parents are not in the store"]
+    without = ParentExpansion({"p": TREE["p"]}, header_key="head", require={"team": "any"})
+    headed = Ranking((Hit(Chunk("a", "a", "p", {"head": "q"})),))
+    assert [failure.message for failure in without.refine(Query("q"), headed).errors] == [
+        "1 of 1 headers are not in the store"
+    ]
+    kept = ParentExpansion(Store(), header_key="head", require={"team": "any"})
+    assert not kept.refine(Query("q"), headed).errors
 
 
 async def test_each_level_is_asked_for_once_and_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.diversity import file_of, page_of
+from voicevault_retrievers.filters import Predicate
 from voicevault_retrievers.structure.shown import Span
 from voicevault_retrievers.types import Chunk, Ranking
 
@@ -56,14 +57,20 @@ class Naming:
 
 
 class Ancestors:
-    """The parents of a ranking's chunks, and theirs, learnt a level at a time, with the headers at the first."""
+    """The parents of a ranking's chunks, and theirs, learnt a level at a time, with the headers at the first.
 
-    def __init__(self, ranking: Ranking, kinship: Kinship, naming: Naming, *, ratio: float) -> None:
+    What is not `permitted` is not there: it is neither a parent nor a header, and links nothing to what is above it.
+    """
+
+    def __init__(
+        self, ranking: Ranking, kinship: Kinship, naming: Naming, *, ratio: float, permitted: Predicate
+    ) -> None:
         self.parents: dict[Key, Chunk | None] = {}
         self.headers: dict[Key, Chunk | None] = {}
         self._kinship = kinship
         self._naming = naming
         self._ratio = ratio
+        self._permitted = permitted
         self._level = 0
         self._latest = [(hit.chunk.kb, hit.chunk) for hit in ranking]
         self._found = {self.own(hit.chunk) for hit in ranking}
@@ -88,14 +95,22 @@ class Ancestors:
         return list(dict.fromkeys(one for key in (*wanted, *headers) for one in self._names(key)))
 
     def learn(self, found: Mapping[str, Chunk]) -> None:
-        """Take in those of the wanted that the store has."""
+        """Take in those of the wanted that the store has and that are permitted."""
         if self._level == 1:
-            self.headers = {key: self._of(key, found) for key in self.headers}
-        for key in [key for key, parent in self.parents.items() if parent is None]:
-            parent = self._of(key, found)
-            if parent is not None:
-                self.parents[key] = parent
-                self._latest.append((key[0], parent))
+            self._take(self.headers, found)
+        self._latest = self._take(self.parents, found)
+
+    def _take(self, wanted: dict[Key, Chunk | None], found: Mapping[str, Chunk]) -> list[tuple[str, Chunk]]:
+        """Fill in what a store has, and remove what is not permitted; the new chunks with their knowledge bases."""
+        new = []
+        for key in [key for key, known in wanted.items() if known is None]:
+            chunk = self._of(key, found)
+            if chunk is not None and self._permitted(chunk.metadata):
+                wanted[key] = chunk
+                new.append((key[0], chunk))
+            elif chunk is not None:
+                del wanted[key]
+        return new
 
     def header(self, chunk: Chunk) -> Key | None:
         """The knowledge base and the id of a chunk's header; None where it names none."""

@@ -177,9 +177,9 @@ def fuse(
     The method is `Standardised()` unless given, or the name of one. `weights`, by channel, multiply what it adds; 1
     where none is given, and with 0 a channel is not asked. Each channel is asked for `depth` hits (one number, or one
     by name), or as many as are wanted where that is more. A chunk is the same in all channels where its id is; channels
-    without a common id find the same one where text and metadata agree (see `fusion.identity`). A channel that fails is skipped and noted, or with `on_error`
-    "raise" raises its error; where all fail, a search raises. Raises ConfigError for no channels, a name that is given
-    twice, what is no channel, and unknown names.
+    without a common id find the same one where text and metadata agree (see `fusion.identity`). A channel that fails is
+    skipped and noted, or with `on_error` "raise" raises its error; where all fail, a search raises. Raises ConfigError
+    for no channels, a name that is given twice, what is no channel, and unknown names.
     """
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
         if isinstance(value, Channel):

@@ -77,7 +77,8 @@ class Checked(BaseModel, Generic[T]):
         return True
 
     def __repr_str__(self, join_str: str) -> str:
-        return mask_credentials(super().__repr_str__(join_str))
+        text: str = super().__repr_str__(join_str)  # type: ignore[misc]  # pydantic has it of another class
+        return mask_credentials(text)
 
     def _said(self, option: str) -> bool:
         """Whether an option was given, or changed since; LangChain gives all of them where it makes a model anew."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Together,
     )
     from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
+    from voicevault_retrievers.stages import skippable
     from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex, question_index, update_graph
     from voicevault_retrievers.structure import ParentExpansion
     from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, GraphExpansion
@@ -150,6 +151,7 @@ __all__ = [
     "provenance",
     "question_index",
     "resolve_citations",
+    "skippable",
     "update_graph",
 ]
 
@@ -227,6 +229,7 @@ _HOMES = {
     "provenance": "explanation",
     "question_index": "store",
     "resolve_citations": "context",
+    "skippable": "stages",
     "update_graph": "store",
 }
 

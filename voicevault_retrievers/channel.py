@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import AsyncObserver, Call, Lane, Observer, Plan, Span
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import FilterNotSupportedError
+from voicevault_retrievers.errors import FilterNotSupportedError, StageError, is_own, pauses
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.types import (
     ChannelKind,
@@ -140,13 +141,17 @@ class Stage(ABC):
 
     `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are. One
     with an async `arefine` is awaited by an async search, unless `awaits` is false. One that never `refills` is asked
-    once, however many hits it leaves.
+    once, however many hits it leaves. Of one that is `bounded` a search keeps the first k hits, of another all.
+
+    Where one of this package's own fails, a search goes on without it, marked as degraded; where any other fails, the
+    search does, for what it left undone may be masking: see `stages.skippable`.
     """
 
     name: str
     blocking = False
     awaits = True
     refills = True
+    bounded = True
     timeout: float | None = None
 
     def __init__(self) -> None:
@@ -154,6 +159,11 @@ class Stage(ABC):
 
     arefine: Callable[[Query, Ranking], Awaitable[Ranking]] | None = None
     """An async `refine`, where the stage has one of its own."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of this package's; a subclass counts as what it adds."""
+        return is_own(type(self))
 
     @abstractmethod
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
@@ -168,11 +178,15 @@ class Stage(ABC):
         return self
 
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
-        """How to refine a ranking; where that fails, the ranking as it was, with the failure beside it."""
+        """How to refine a ranking; where a stage of this package's own fails, the ranking as it was, and the failure.
+
+        Raises StageError where another one fails, and SearchTimeoutError where that outlives its deadline.
+        """
+        asked = ranking.by_score() if self.own else ranking
         call = Call(
             self.name,
-            partial(self._refined, query, ranking),
-            partial(self._arefined, query, ranking) if self.arefine and self.awaits else None,
+            partial(self._refined, query, asked),
+            partial(self._arefined, query, asked) if self.arefine and self.awaits else None,
             timeout=self.timeout,
             lane=self._lane,
             inline=not self.blocking,
@@ -181,16 +195,20 @@ class Stage(ABC):
         )
         (outcome,) = yield (call,)
         if isinstance(outcome, Exception):
+            if not self.own or pauses(outcome):
+                raise outcome
             return ranking.failing(Failure.of(self.name, outcome))
         refined: Ranking = outcome
-        return refined.failing(*ranking.errors)
+        return (_rescored_as(ranking, asked, refined) if ranking.arranged else refined).failing(*ranking.errors)
 
     def _refined(self, query: Query, ranking: Ranking) -> Ranking:
-        return self._checked(query, self.refine(query, ranking))
+        with _raised_by(self):
+            return self._checked(query, self.refine(query, ranking))
 
     async def _arefined(self, query: Query, ranking: Ranking) -> Ranking:
         arefine: Any = self.arefine
-        return self._checked(query, await arefine(query, ranking))
+        with _raised_by(self):
+            return self._checked(query, await arefine(query, ranking))
 
     def _checked(self, query: Query, given: Any) -> Ranking:
         """What a stage gave; hits that access rights do not permit no later stage and no trace is to have."""
@@ -204,7 +222,7 @@ class Then(Channel):
 
     While the stage gives fewer than k and the channel gave all it was asked for, the channel is asked for twice as
     many, unless the stage never `refills`. Where a deeper ask fails, even in part, the answer to the one before it
-    stands, with the failure beside it.
+    stands, with the failure beside it. The first k are kept, unless the stage is not `bounded`.
     """
 
     def __init__(self, below: Channel, stage: Stage) -> None:
@@ -229,7 +247,7 @@ class Then(Channel):
                 return refined.failing(*deeper.errors).top(k)
             below = deeper
             refined = yield from self.stage.plan(query, below)
-        return refined.top(k)
+        return refined.top(k) if self.stage.bounded else refined
 
     def named(self, name: str) -> Then:
         twin = super().named(name)
@@ -249,7 +267,7 @@ class Then(Channel):
 class Rewriter(ABC):
     """Rewrites a query before it is searched: expansion, hypothetical answers, follow-up questions.
 
-    `blocking`, `awaits`, `timeout` and an async `arewrite` are as of `Stage`.
+    `blocking`, `awaits`, `timeout`, an async `arewrite`, and what comes of a failure are as of `Stage`.
     """
 
     name: str
@@ -263,6 +281,11 @@ class Rewriter(ABC):
     arewrite: Callable[[Query], Awaitable[Query]] | None = None
     """An async `rewrite`, where the rewriter has one of its own."""
 
+    @property
+    def own(self) -> bool:
+        """Whether it is one of this package's; a subclass counts as what it adds."""
+        return is_own(type(self))
+
     @abstractmethod
     def rewrite(self, query: Query) -> Query:
         """The query to search for; the given one is not changed."""
@@ -271,8 +294,8 @@ class Rewriter(ABC):
         """The call that rewrites a query, made once in a run."""
         return Call(
             self.name,
-            partial(self.rewrite, query),
-            partial(self.arewrite, query) if self.arewrite and self.awaits else None,
+            partial(self._rewrite, query),
+            partial(self._arewrite, query) if self.arewrite and self.awaits else None,
             timeout=self.timeout,
             lane=self._lane,
             key=(self._lane, query),
@@ -282,11 +305,26 @@ class Rewriter(ABC):
         )
 
     def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
-        """How to rewrite a query; where that fails, the query as it was, and the failure."""
+        """How to rewrite a query; where a rewriter of this package's own fails, the query as it was, and the failure.
+
+        Raises StageError where another one fails, and SearchTimeoutError where that outlives its deadline.
+        """
         (outcome,) = yield (self.call(query),)
         if isinstance(outcome, Exception):
+            if not self.own or pauses(outcome):
+                raise outcome
             return query, (Failure.of(self.name, outcome),)
         return as_query(outcome), ()
+
+    def _rewrite(self, query: Query) -> Query:
+        with _raised_by(self):
+            return self.rewrite(query)
+
+    async def _arewrite(self, query: Query) -> Query:
+        arewrite: Any = self.arewrite
+        with _raised_by(self):
+            rewritten: Query = await arewrite(query)
+        return rewritten
 
     def over(self, channel: Channel) -> Rewriter:
         """This rewriter before a channel: one that goes by what is searched there gives its twin that does."""
@@ -299,7 +337,7 @@ class Rewriter(ABC):
 
 
 class Rewritten(Channel):
-    """A channel asked with a rewritten query; with the original where the rewriter fails, which is then noted.
+    """A channel asked with a rewritten query; with the original where one of this package's own fails, which is noted.
 
     The access rights stay those of the original: a rewriter that makes a new query does not lose them.
     """
@@ -332,12 +370,31 @@ class Rewritten(Channel):
         return f"{self.rewriter!r} >> {self.below!r}"
 
 
+def _rescored_as(given: Ranking, asked: Ranking, refined: Ranking) -> Ranking:
+    """A ranking with the scores of an arranged one, where the stage between, which was asked without, ordered none."""
+    before, scores = {hit.id: hit for hit in asked}, {hit.id: hit.score for hit in given}
+    if any(hit.id not in before or hit.votes != before[hit.id].votes for hit in refined):
+        return refined
+    return replace(refined, hits=tuple(replace(hit, score=scores[hit.id]) for hit in refined), arranged=True)
+
+
+@contextmanager
+def _raised_by(part: Stage | Rewriter) -> Iterator[None]:
+    """What a part that is not this package's own raises becomes a StageError."""
+    try:
+        yield
+    except Exception as error:
+        if part.own or pauses(error):
+            raise
+        raise StageError.of(part.name, error) from error
+
+
 def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
     """The hits that access rights permit; that there were others is a failure, which does not say how many."""
     if require is None:
         return ranking
     passes = compile_filter(require)
-    hits = tuple(hit for hit in ranking if passes(hit.chunk.metadata))
+    hits = tuple(hit for hit in ranking if passes(hit.access_metadata))
     if len(hits) == len(ranking):
         return ranking
     return replace(ranking, hits=hits).failing(withheld())

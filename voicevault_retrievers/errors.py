@@ -9,6 +9,7 @@ RetrievalError
 │   └── RerankerNotAvailableError  its model cannot be loaded
 ├── ContextExpansionError          parents could not be fetched
 ├── FLAREError                     active retrieval failed
+├── StageError                     a stage or rewriter that a search does not skip failed
 ├── InvalidScoreError              a score is NaN or infinite (also a ValueError)
 ├── ConfigError                    an option is wrong (also a ValueError)
 ├── DocumentError                  a file cannot be read as a document
@@ -23,6 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from types import FunctionType
+
+_PAUSES = {"GraphBubbleUp", "WaitingForEvent"}
 
 
 class RetrievalError(Exception):
@@ -61,6 +65,37 @@ class FLAREError(RetrievalError):
     """Active retrieval failed."""
 
 
+class StageError(RetrievalError):
+    """A stage or rewriter that a search does not go on without failed; what it raised is `__cause__`.
+
+    The text names the part and the class of what it raised, and no more: an exception of somebody else's may quote
+    documents. The error is of that class as well, with its attributes, so that handlers and retries by class work.
+    """
+
+    def __init__(self, message: str) -> None:
+        Exception.__init__(self, message)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    __repr__ = Exception.__repr__
+
+    @classmethod
+    def of(cls, part: str, error: Exception) -> StageError:
+        """The error of a part that raised another."""
+        kind = type(error)
+        message = (
+            f"{part} raised {kind.__name__}, and a search does not go on without a part that is not this package's "
+            "own: see this error's __cause__; skippable(part) lets a search go on without it"
+        )
+        try:
+            made: StageError = type(cls.__name__, (cls, kind), {"__module__": cls.__module__})(message)
+        except TypeError:  # a class of which no other can be made
+            return cls(message)
+        made.__dict__.update(vars(error))
+        return made
+
+
 class InvalidScoreError(RetrievalError, ValueError):
     """A score is NaN or infinite."""
 
@@ -91,6 +126,48 @@ class LockedError(RetrievalError):
 
 class MissingExtraError(RetrievalError, ImportError):
     """An optional dependency is not installed."""
+
+
+def told(error: BaseException) -> str:
+    """What may be told of an error: its class, and its text as far as `safe_message` has it."""
+    message = safe_message(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def safe_message(error: BaseException) -> str:
+    """The text of an error of this package's own; of anybody else's none, for it may quote documents, keys, addresses.
+
+    Where the text quotes the error that it was raised from, the class of that stands there instead.
+    """
+    if not is_own(type(error)):
+        return ""
+    text, cause = str(error), error.__cause__ or error.__context__
+    while cause is not None:
+        if not is_own(type(cause)):
+            for said in filter(None, (repr(cause), str(cause))):
+                text = text.replace(said, type(cause).__name__)
+        cause = cause.__cause__ or cause.__context__
+    return text
+
+
+def pauses(error: BaseException) -> bool:
+    """Whether an exception is no failure: LangGraph and LlamaIndex's workflows pause an agent's run with one."""
+    return any(kind.__name__ in _PAUSES for kind in type(error).__mro__)
+
+
+def is_own(kind: type) -> bool:
+    """Whether all that a class does is this package's: a subclass counts as what it adds."""
+    for one in kind.__mro__:
+        if one.__module__.split(".")[0] == __name__.split(".")[0]:
+            return True
+        if any(_is_code(attribute) for attribute in vars(one).values()):
+            return False
+    return False
+
+
+def _is_code(attribute: object) -> bool:
+    function = getattr(attribute, "fget", None) or getattr(attribute, "__func__", None) or attribute
+    return isinstance(function, FunctionType) and not function.__module__.startswith("pydantic")
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:

@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any, get_args
 
 from voicevault_retrievers.calls import Span
+from voicevault_retrievers.errors import told as told_of_error
 from voicevault_retrievers.telemetry import found_in
 from voicevault_retrievers.types import ChannelKind, Hit, Query, Result, Vote
 
@@ -74,7 +75,7 @@ def step(span: Span, outcome: Any) -> dict[str, Any]:
     if span.k is not None:
         data["k"] = span.k
     if span.error is not None:
-        return {**data, "error": f"{type(span.error).__name__}: {span.error}"}
+        return {**data, "error": told_of_error(span.error)}
     if isinstance(outcome, Query):
         return {**data, "wordings": list(dict.fromkeys([outcome.text, *(v.text for v in outcome.variants)]))}
     return {**data, "hits": [{"id": chunk_id, "score": score} for chunk_id, score in found_in(outcome)]}

@@ -51,10 +51,10 @@ async def ahybrid_search(
 
 
 def bare(channels: Channel | Mapping[str, Channel]) -> Channel:
-    """The keyword and vector channels of a composition, fused by RRF: no rewriters, no stages.
+    """The keyword and vector channels of a composition, fused by RRF: no rewriters and stages of this package's.
 
-    Filters and rights that the composition itself applies stay, and so does whatever is none of this package's own
-    ways to compose. Raises ConfigError where there is neither a keyword nor a vector channel.
+    Filters and rights that the composition itself applies stay, and so does whatever is not this package's own: what
+    masks a query or documents does so here too. Raises ConfigError where there is no keyword or vector channel.
     """
     found = _bared(fuse(channels) if isinstance(channels, Mapping) else channels)
     if found is None:
@@ -68,7 +68,10 @@ def _bared(channel: Channel) -> Channel | None:
         depth = {name: channel.depths[name] for name in parts}
         return fuse(parts, method=RRF(), depth=depth, on_error=channel.on_error) if parts else None
     if isinstance(channel, Then | Rewritten):
-        return _bared(channel.below)
+        below = _bared(channel.below)
+        if below is None or (channel.stage if isinstance(channel, Then) else channel.rewriter).own:
+            return below
+        return Then(below, channel.stage) if isinstance(channel, Then) else Rewritten(channel.rewriter, below)
     if isinstance(channel, Through):
         below = _bared(channel.below)
         if below is None:

@@ -11,7 +11,7 @@ from typing import Any
 from voicevault_retrievers import telemetry
 from voicevault_retrievers.batch import Batched
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, answered, timings
-from voicevault_retrievers.channel import Channel, Rewriter, Stage, Through, check_k, permitted
+from voicevault_retrievers.channel import Channel, Rewriter, Stage, Then, Through, check_k, permitted
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.dense.exact import VectorChannel
@@ -349,6 +349,8 @@ def _graph(channel: Any, query: Query) -> tuple[GraphChannel, Query] | None:
     """The first graph below a channel, and the query as it comes to it: what narrows on the way narrows its answer."""
     if isinstance(channel, GraphChannel):
         return channel, query
+    if isinstance(channel, Then) and not channel.stage.own:
+        return None  # it would have the graph's hits first, and may mask them
     if isinstance(channel, Through):
         query = channel.asked(query)
     below = getattr(channel, "below", None)

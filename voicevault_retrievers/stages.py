@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from itertools import pairwise
 from logging import Logger
+from typing import TypeVar
 
 from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.checks import whole
-from voicevault_retrievers.types import Hit, Query, Ranking, check_scores
+from voicevault_retrievers.errors import ConfigError, StageError
+from voicevault_retrievers.types import Failure, Query, Ranking
 
 _PLACE_DIGITS = 9
 
@@ -29,6 +29,11 @@ class Around(Stage):
         self.name = stage.name
         self.blocking = stage.blocking
         self.refills = stage.refills
+        self.bounded = stage.bounded
+
+    @property
+    def own(self) -> bool:
+        return self.below.own
 
     def needs(self, k: int) -> int:
         return self.below.needs(k)
@@ -70,6 +75,68 @@ class TopN(Around):
         return f"TopN({self.below!r}, {self.n})"
 
 
+class _SkippableStage(Around):
+    """A stage without which a search goes on where it fails."""
+
+    def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
+        try:
+            return (yield from self.below.plan(query, ranking))
+        except Exception as error:  # noqa: BLE001 - whatever it raised
+            return ranking.failing(_failure(self.name, error))
+
+    def __repr__(self) -> str:
+        return f"skippable({self.below!r})"
+
+
+class _SkippableRewriter(Rewriter):
+    """A rewriter without which a search goes on where it fails."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        super().__init__()
+        self.below = rewriter
+        self.name = rewriter.name
+
+    @property
+    def own(self) -> bool:
+        return self.below.own
+
+    def rewrite(self, query: Query) -> Query:
+        return self.below.rewrite(query)
+
+    def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
+        try:
+            return (yield from self.below.plan(query))
+        except Exception as error:  # noqa: BLE001 - whatever it raised
+            return query, (_failure(self.name, error),)
+
+    def over(self, channel: Channel) -> Rewriter:
+        return _SkippableRewriter(self.below.over(channel))
+
+    def __repr__(self) -> str:
+        return f"skippable({self.below!r})"
+
+
+P = TypeVar("P", Stage, Rewriter)
+
+
+def skippable(part: P) -> P:
+    """A stage or rewriter of your own without which a search goes on, marked as degraded, where it fails.
+
+    Those of this package are so already. Not for what masks, redacts or permits: where that is skipped, its input is
+    what a search gives. Raises ConfigError for what is neither.
+    """
+    if isinstance(part, Stage):
+        return _SkippableStage(part)
+    if isinstance(part, Rewriter):
+        return _SkippableRewriter(part)
+    raise ConfigError(f"a stage or a rewriter can be skipped, not a {type(part).__name__}")
+
+
+def _failure(name: str, error: Exception) -> Failure:
+    cause = error.__cause__
+    return Failure.of(name, cause if isinstance(error, StageError) and isinstance(cause, Exception) else error)
+
+
 def settled(ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
     """The ranking of a stage that works alone: a failure is logged; with "raise" one that degrades is raised."""
     for failure in ranking.errors:
@@ -77,20 +144,6 @@ def settled(ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
             raise failure.error
         log.warning("%s %s: %s", who, "kept the order it was given" if failure.degrades else "notes", failure)
     return ranking
-
-
-def in_order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """Hits in the order given: with their scores where the first have one and these fall, else without any.
-
-    Raises InvalidScoreError for a score that is NaN or infinite.
-    """
-    given = tuple(hits)
-    check_scores((hit.id, hit.score) for hit in given)
-    keys = [(-hit.score, hit.id) for hit in given if hit.score is not None]
-    first = all(hit.score is not None for hit in given[: len(keys)])
-    if first and not any(after < before for before, after in pairwise(keys)):
-        return given
-    return tuple(replace(hit, score=None) for hit in given)
 
 
 def place_id(at: int, own: str | None) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+from voicevault_retrievers.errors import told
 from voicevault_retrievers.metrics import NAME, Call, Search, loaded
 
 MOST_FLAT = 32
@@ -91,7 +92,7 @@ def _span(tracer: Any | None, name: str, kind: str, texts: Sequence[str], k: int
     if tracer is None:
         yield _ignore
         return
-    with tracer.start_as_current_span(name) as span:
+    with tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as span:
         if span.is_recording():
             query = "\n".join(texts)
             span.set_attributes({"openinference.span.kind": kind, "gen_ai.operation.name": "retrieval"})
@@ -107,9 +108,14 @@ def _span(tracer: Any | None, name: str, kind: str, texts: Sequence[str], k: int
                 if degraded := [str(failure) for failure in getattr(value, "errors", ()) if failure.degrades]:
                     span.set_attribute("voicevault.degraded", degraded)
             except Exception as error:  # noqa: BLE001 - a search is not to fail because it is recorded
-                span.set_attribute("voicevault.unrecorded", f"{type(error).__name__}: {error}")
+                span.set_attribute("voicevault.unrecorded", told(error))
 
-        yield note
+        try:
+            yield note
+        except Exception as error:
+            span.set_attribute("error.type", type(error).__name__)
+            span.set_status(sys.modules["opentelemetry.trace"].StatusCode.ERROR, told(error))
+            raise
 
 
 def _attributes(found: Sequence[tuple[str, float | None]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
-from voicevault_retrievers.errors import ConfigError, InvalidScoreError
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError, safe_message
 from voicevault_retrievers.frozen import FrozenDict
 from voicevault_retrievers.queries import ANY_EMBEDDER, Query, Route, Variant, Vector, as_query
 
@@ -31,6 +31,7 @@ __all__ = [
     "Vote",
     "as_query",
     "check_scores",
+    "in_order",
     "is_named",
     "ranked",
 ]  # fmt: skip
@@ -109,13 +110,15 @@ class Hit:
     """A chunk that was found.
 
     `score` is what the last scoring stage ordered by, higher is better; None where it was not scored. `context` is
-    what a model reads, when that is not the chunk's own text.
+    what a model reads, when that is not the chunk's own text. `granted_by` is the metadata that access rights are
+    checked on where a stage has changed the chunk's since; None where it has not.
     """
 
     chunk: Chunk
     score: float | None = None
     votes: tuple[Vote, ...] = ()
     context: str | None = None
+    granted_by: Mapping[str, Any] | None = None
 
     @property
     def id(self) -> str:
@@ -125,6 +128,11 @@ class Hit:
     def text(self) -> str:
         """What a model reads: the context where there is one, else the chunk's text."""
         return self.chunk.text if self.context is None else self.context
+
+    @property
+    def access_metadata(self) -> Mapping[str, Any]:
+        """The metadata that access rights are checked on."""
+        return self.chunk.metadata if self.granted_by is None else self.granted_by
 
     @property
     def fused(self) -> float | None:
@@ -154,7 +162,10 @@ class Hit:
 
 @dataclass(frozen=True)
 class Failure:
-    """A channel or stage that was skipped, or (`degrades` false) something worth a note."""
+    """A channel or stage that was skipped, or (`degrades` false) something worth a note.
+
+    `message` has no text of a foreign exception, see `errors.safe_message`; `error` is the exception itself.
+    """
 
     stage: str
     kind: str
@@ -164,7 +175,7 @@ class Failure:
 
     @classmethod
     def of(cls, stage: str, error: Exception) -> Failure:
-        return cls(stage, type(error).__name__, str(error), error=error)
+        return cls(stage, type(error).__name__, safe_message(error), error=error)
 
     def within(self, stage: str) -> Failure:
         """The same failure, named by the channel of a fusion below which it happened."""
@@ -172,25 +183,29 @@ class Failure:
         return self if own else replace(self, stage=f"{stage}/{self.stage}")
 
     def __str__(self) -> str:
-        return f"{self.stage}: {self.kind}: {self.message}"
+        return ": ".join(filter(None, (self.stage, self.kind, self.message)))
 
 
 @dataclass(frozen=True)
 class Ranking:
     """Hits in their authoritative order, and the failures of everything below.
 
-    Ids are unique. Scores are finite and fall; equal ones go by ascending id; hits without a score come last.
+    Ids are unique. Scores are finite and fall; equal ones go by ascending id; hits without a score come last. Only
+    where it is `arranged`, by a stage whose order is not that of the scores, need they not fall.
     """
 
     hits: tuple[Hit, ...] = ()
     errors: tuple[Failure, ...] = ()
+    arranged: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hits", tuple(self.hits))
         object.__setattr__(self, "errors", tuple(dict.fromkeys(self.errors)))
         if len({hit.chunk.id for hit in self.hits}) != len(self.hits):
             raise ConfigError("a ranking holds each chunk once")
-        _check_order(self.hits)
+        check_scores((hit.chunk.id, hit.score) for hit in self.hits)
+        if not self.arranged:
+            _check_order(self.hits)
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -205,6 +220,10 @@ class Ranking:
     def top(self, k: int) -> Ranking:
         """The first k hits, with the same errors."""
         return replace(self, hits=self.hits[:k]) if len(self.hits) > k else self
+
+    def by_score(self) -> Ranking:
+        """The same hits where scores fall; an arranged ranking whose scores do not is one without scores."""
+        return replace(self, hits=in_order(self.hits), arranged=False) if self.arranged else self
 
     def failing(self, *failures: Failure) -> Ranking:
         """The same hits with failures more."""
@@ -225,6 +244,20 @@ def ranked(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     return (*sorted(scored, key=lambda hit: (-(hit.score or 0.0), hit.chunk.id)), *rest)
 
 
+def in_order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Hits in the order given: with their scores where the first have one and these fall, else without any.
+
+    Raises InvalidScoreError for a score that is NaN or infinite.
+    """
+    given = tuple(hits)
+    check_scores((hit.id, hit.score) for hit in given)
+    keys = [(-hit.score, hit.id) for hit in given if hit.score is not None]
+    first = all(hit.score is not None for hit in given[: len(keys)])
+    if first and not any(after < before for before, after in pairwise(keys)):
+        return given
+    return tuple(replace(hit, score=None) for hit in given)
+
+
 def check_scores(scores: Iterable[tuple[str, float | None]]) -> None:
     """Raises InvalidScoreError, naming the chunk, where a score is NaN or infinite."""
     for chunk_id, score in scores:
@@ -234,7 +267,6 @@ def check_scores(scores: Iterable[tuple[str, float | None]]) -> None:
 
 def _check_order(hits: tuple[Hit, ...]) -> None:
     scores = [hit.score for hit in hits]
-    check_scores((hit.chunk.id, hit.score) for hit in hits)
     bare = next((at for at, score in enumerate(scores) if score is None), len(scores))
     if any(score is not None for score in scores[bare:]):
         raise ConfigError("hits without a score come after all scored ones")

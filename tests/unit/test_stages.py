@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import ListChannel
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
-from voicevault_retrievers.stages import Around, TopN, id_at, in_order, place_id, place_of
+from voicevault_retrievers.stages import Around, TopN, id_at, place_id, place_of
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 CHANNEL = ListChannel([("a", 4.0), ("b", 3.0), ("c", 2.0), ("d", 1.0)])

@@ -14,7 +14,7 @@ from typing import Any
 
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.context.citations import LAST, citation_of, without_headers
-from voicevault_retrievers.errors import ConfigError, MissingExtraError
+from voicevault_retrievers.errors import ConfigError, MissingExtraError, pauses, told
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.types import Citation, Hit
 
@@ -23,9 +23,6 @@ CITATION = "citation"
 
 SAID = 300
 """How many characters of an error's text are told: what a server answers may be long."""
-
-_PAUSES = {"GraphBubbleUp", "WaitingForEvent"}
-"""What agents pause a run with, in LangGraph and in LlamaIndex's workflows."""
 
 _FIELDS = {field.name for field in fields(Citation)}
 _MENTIONED = re.compile(r"[\[［【]([\s\d,;、，；–-]+)[\]］】]")
@@ -97,15 +94,15 @@ def failed(error: Exception) -> str:
 
 
 def failure(error: Exception) -> str:
-    """What is told of a search that failed: the error's type and how its text begins; the log has all of it.
+    """What is told of a search that failed, see `errors.told`: the class of the error, and the text of our own.
 
     What is set up wrongly is raised, and so is what an agent's run is paused with.
     """
-    pauses = any(kind.__name__ in _PAUSES for kind in type(error).__mro__)
-    if pauses or isinstance(error, ConfigError | MissingExtraError):
+    if pauses(error) or isinstance(error, ConfigError | MissingExtraError):
         raise error
-    _LOG.warning("a search failed: %r", error)
-    return f"{type(error).__name__}: {str(error)[:SAID]}"
+    said = told(error)
+    _LOG.warning("a search failed: %s", said)
+    return said[:SAID]
 
 
 def failures(told: Iterable[str]) -> tuple[str, ...]:

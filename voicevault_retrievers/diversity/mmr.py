@@ -55,7 +55,7 @@ class MMR(Comparing):
         costs = np.multiply(1 - self.lambda_mult, self.by.table(self.by.rows(hits)), dtype=np.float64)
         chosen = enumerate(_greedy(gains, costs), 1)
         voted = [_voted(hits[at], Vote(self.name, rank, score)) for rank, (at, score) in chosen]
-        rest = [Hit(hit.chunk, None, hit.votes, hit.context) for hit in ranking.hits[len(head) :]]
+        rest = [replace(hit, score=None) for hit in ranking.hits[len(head) :]]
         return replace(ranking, hits=(*voted, *rest))
 
     def __repr__(self) -> str:
@@ -90,4 +90,5 @@ def _greedy(gains: NDArray[np.float64], costs: NDArray[np.float64]) -> Iterator[
 
 def _voted(hit: Hit, vote: Vote) -> Hit:
     """A hit with a vote and its score; built at once, for there are many."""
-    return Hit(hit.chunk, vote.score, (*(own for own in hit.votes if own.stage != vote.stage), vote), hit.context)
+    votes = (*(own for own in hit.votes if own.stage != vote.stage), vote)
+    return Hit(hit.chunk, vote.score, votes, hit.context, hit.granted_by)

@@ -60,7 +60,7 @@ class Fused(Channel):
         samplers = self._samplers(query, asked)
         answers = yield (*plans, *samplers.values())
         outcomes = dict(zip(asked, answers, strict=False))
-        rankings = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
+        rankings = {name: outcome.by_score() for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
         failures = [Failure.of(name, error) for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
@@ -245,7 +245,7 @@ def _merged(found: Mapping[str, Evidence]) -> dict[str, Hit]:
 
 def _scored(hit: Hit, parts: Iterable[Mapping[str, float]]) -> Hit:
     score = math.fsum([part[hit.chunk.id] for part in parts if hit.chunk.id in part])
-    return Hit(hit.chunk, score, context=hit.context)
+    return replace(hit, score=score, votes=())
 
 
 def _apart(stage: str, documents: Identified) -> list[Failure]:

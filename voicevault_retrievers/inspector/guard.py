@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from voicevault_retrievers.errors import told
 from voicevault_retrievers.hosts import LOOPBACK
 from voicevault_retrievers.inspector.answers import refused
 
@@ -74,10 +75,10 @@ class Guard:
 
         try:
             await (self._refusal(Request(scope)) or self.app)(scope, receive, sending)
-        except Exception:
+        except Exception as error:
             if begun:
                 raise
-            _logger.exception("the inspector failed")
+            _logger.error("the inspector failed: %s", told(error))
             await refused(500, "this failed, and the server's log says why")(scope, receive, sending)
 
     def _refusal(self, request: Request) -> Response | None:

@@ -25,6 +25,7 @@ try:
     from voicevault_retrievers.langchain.reorder import ContextReorder
     from voicevault_retrievers.langchain.rerankers import LLMReranker, RecencyReranker, WeightedReranker
     from voicevault_retrievers.langchain.retrievers import HybridRetriever, VectorRetriever
+    from voicevault_retrievers.langchain.staged import skippable
     from voicevault_retrievers.langchain.tools import given_citations, retrieval_tool
 except ModuleNotFoundError:
     require("langchain_core", extra="langchain")
@@ -59,6 +60,7 @@ __all__ = [
     "given_citations",
     "resolve_citations",
     "retrieval_tool",
+    "skippable",
 ]
 
 

@@ -10,32 +10,27 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.runnables import ensure_config
 
+from voicevault_retrievers import stages
+from voicevault_retrievers.adapters.staging import ForeignStage, Returned
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.explanation import finite
-from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, document_of, told_of
+from voicevault_retrievers.errors import ConfigError, is_own
+from voicevault_retrievers.langchain.convert import PROVENANCE, document_of, hit_of, told_of
 from voicevault_retrievers.stages import TopN
-from voicevault_retrievers.types import Hit, Query, Ranking, Vote
+from voicevault_retrievers.types import Hit, Query, Ranking
 
 ID = "id"
 """The key, beside the provenance, of the id that a document had: some compressors make documents without one."""
 
 
-class CompressorStage(Stage):
-    """Any document compressor of LangChain as a stage: keeps its order, and its scores where they fall.
+class CompressorStage(ForeignStage):
+    """A document compressor or transformer of LangChain's as a stage, see `ForeignStage`.
 
-    It is asked once, with as many documents as are wanted. A text that it changes is the hit's from then on, and so are
-    the parts together that it splits one into: what was masked or left out is not read again. Raises RetrievalError
-    where it gives a document that it was not given.
+    A document is told by its id, or by its provenance. Its score is `metadata["relevance_score"]`.
     """
 
-    blocking = True
-    refills = False
-
     def __init__(self, compressor: BaseDocumentCompressor | BaseDocumentTransformer) -> None:
-        super().__init__()
+        super().__init__(compressor)
         self.compressor = compressor
-        self.name = type(compressor).__name__
         self.awaits = _awaits(compressor)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
@@ -51,30 +46,25 @@ class CompressorStage(Stage):
         return self._ranking(ranking, await self.compressor.acompress_documents(documents, query.text, _callbacks()))
 
     def _ranking(self, ranking: Ranking, documents: Sequence[Document]) -> Ranking:
-        given = {hit.id: hit for hit in ranking}
-        kept = _by_id(documents)
-        if strangers := len(kept.keys() - given.keys()):
-            raise RetrievalError(f"{self.name} gave {strangers} documents that it was not given, told by their ids")
-        scored = zip(kept.items(), _falling(kept), strict=True)
-        hits = [
-            _refined(given[chunk_id], document, Vote(self.name, rank, score))
-            for rank, ((chunk_id, document), score) in enumerate(scored, 1)
-        ]
-        return replace(ranking, hits=tuple(hits))
+        return self.arrived(ranking, map(_returned, documents))
 
-    def __repr__(self) -> str:
-        return f"CompressorStage({self.name})"
+
+def skippable(part: BaseDocumentCompressor | BaseDocumentTransformer | Stage) -> Stage:
+    """A compressor, transformer or stage without which a search goes on where it fails, see `stages.skippable`."""
+    return stages.skippable(stage_of(part))
 
 
 def stage_of(part: Any) -> Stage:
-    """A stage from a document compressor or transformer, which keeps its `top_n`; one of this package's as it is.
+    """A stage from a document compressor or transformer; of one of this package's its own, which keeps its `top_n`.
 
     Raises ConfigError for a ContextReorder, which comes after all stages, and for anything else.
     """
-    own = part if isinstance(part, Stage) else getattr(part, "stage", None)
+    if isinstance(part, Stage):
+        return part
+    own = getattr(part, "stage", None) if is_own(type(part)) else None
     if isinstance(own, Stage):
         top_n = getattr(part, "top_n", None)
-        return own if isinstance(part, Stage) or top_n is None else TopN(own, top_n)
+        return own if top_n is None else TopN(own, top_n)
     if arranges(part):
         raise ConfigError(f"{type(part).__name__} comes last: the stages after it would rank by its order")
     if isinstance(part, BaseDocumentCompressor | BaseDocumentTransformer):
@@ -108,32 +98,9 @@ def _tagged(hit: Hit) -> Document:
     return document
 
 
-def _id_of(document: Document) -> str:
-    return str(document.id or told_of(document).get(ID))
-
-
-def _by_id(documents: Sequence[Document]) -> dict[str, Document]:
-    """Documents by their ids; what a splitter made of one is one again."""
-    kept: dict[str, Document] = {}
-    for document in documents:
-        first = kept.setdefault(_id_of(document), document)
-        if first is not document:
-            text = f"{first.page_content}\n\n{document.page_content}"
-            kept[_id_of(document)] = first.model_copy(update={"page_content": text})
-    return kept
-
-
-def _refined(hit: Hit, document: Document, vote: Vote) -> Hit:
-    voted = replace(hit.voted(vote), score=vote.score)
-    if document.page_content == hit.text:
-        return voted
-    return replace(voted, chunk=replace(hit.chunk, text=document.page_content), context=None)
-
-
-def _falling(kept: dict[str, Document]) -> list[float | None]:
-    """The documents' scores where each has one, and the order is theirs; else none, for the order says more."""
-    given = (finite(document.metadata.get(SCORE)) for document in kept.values())
-    scores = [score for score in given if score is not None]
-    keys = [(-score, chunk_id) for score, chunk_id in zip(scores, kept, strict=False)]
-    falls = len(scores) == len(kept) and keys == sorted(keys)
-    return list(scores) if falls else [None] * len(kept)
+def _returned(document: Document) -> Returned:
+    """A document as a compressor returned it."""
+    known_as = document.id or told_of(document).get(ID)
+    hit = hit_of(document)
+    chunk = replace(hit.chunk, text=document.page_content)
+    return Returned(chunk, hit.score, None if known_as is None else str(known_as))

@@ -19,6 +19,7 @@ try:
     from voicevault_retrievers.llama_index.query_engine import CitedQueryEngine
     from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
     from voicevault_retrievers.llama_index.retrievers import VectorRetriever
+    from voicevault_retrievers.llama_index.staged import skippable
     from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel
     from voicevault_retrievers.llama_index.synthesis import CitedSynthesizer, cite_prompts
     from voicevault_retrievers.llama_index.tools import RetrievalTool, conversation_citations, given_citations
@@ -62,4 +63,5 @@ __all__ = [
     "metadata_filters_of",
     "provenance",
     "resolve_citations",
+    "skippable",
 ]

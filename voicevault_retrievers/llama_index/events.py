@@ -91,7 +91,7 @@ def _permitted(outcome: Any, passes: Callable[[Any], bool]) -> Any:
     hits = outcome.hits if isinstance(outcome, Ranking) else outcome
     if not isinstance(hits, list | tuple):
         return hits
-    return [hit for hit in hits if not isinstance(hit, Hit) or passes(hit.chunk.metadata)]
+    return [hit for hit in hits if not isinstance(hit, Hit) or passes(hit.access_metadata)]
 
 
 def listened(at: Dispatcher) -> bool:

@@ -32,8 +32,8 @@ from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.blending import BLEND
 from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS, Overtime, Passages
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.stages import in_order, place_id, place_of, settled
-from voicevault_retrievers.types import Hit, Query, Ranking
+from voicevault_retrievers.stages import place_id, place_of, settled
+from voicevault_retrievers.types import Hit, Query, Ranking, in_order
 
 _LOG = logging.getLogger(__name__)
 dispatcher = get_dispatcher(__name__)

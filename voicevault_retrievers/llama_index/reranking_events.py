@@ -85,12 +85,12 @@ def reranking(
 
 def _permitted(query: Query, ranking: Ranking) -> list[NodeWithScore]:
     passes = compile_filter(query.require)
-    return [node_of_hit(hit) for hit in ranking if passes(hit.chunk.metadata)]
+    return [node_of_hit(hit) for hit in ranking if passes(hit.access_metadata)]
 
 
 def _cut(stage: Stage) -> Stage:
-    """The stage of whose hits the first are kept."""
-    return stage.below if isinstance(stage, TopN) else stage
+    """The stage below what is done around it."""
+    return _cut(stage.below) if isinstance(stage, Around) else stage
 
 
 def _top_n(stage: Stage) -> int | None:

@@ -3,76 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle
 
+from voicevault_retrievers import stages
+from voicevault_retrievers.adapters.staging import ForeignStage, Returned
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import compile_filter
-from voicevault_retrievers.llama_index.convert import chunk_of, node_of
-from voicevault_retrievers.llama_index.node import hit_of, node_of_hit
-from voicevault_retrievers.stages import TopN, in_order
-from voicevault_retrievers.types import ANY_EMBEDDER, Hit, Query, Ranking, Vote
+from voicevault_retrievers.errors import ConfigError, is_own
+from voicevault_retrievers.llama_index.convert import chunk_of
+from voicevault_retrievers.llama_index.node import node_of_hit
+from voicevault_retrievers.stages import TopN
+from voicevault_retrievers.types import ANY_EMBEDDER, Hit, Query, Ranking
 
 # Kept beside a node's fields, as its provenance is: nodes of several knowledge bases may have one id.
 _HIT = "_voicevault_hit"
 
 
-class PostprocessorStage(Stage):
-    """Any node postprocessor of LlamaIndex as a stage: keeps its order, and its scores where they fall.
+class PostprocessorStage(ForeignStage):
+    """A node postprocessor of LlamaIndex's as a stage, see `ForeignStage`. It is given copies.
 
-    It is asked once, with as many nodes as are wanted, which are copies. A node whose text it changes is the hit's from
-    then on, and so are the parts together that it splits one into: what was masked or left out is not read again. A
-    node that it adds becomes a hit with this stage's vote; one that the query's `require` does not permit is left out.
-    Raises InvalidScoreError where it gives a score that is NaN or infinite.
+    A node is told by its id; one with another is new.
     """
 
-    blocking = True
-    refills = False
-
     def __init__(self, postprocessor: BaseNodePostprocessor) -> None:
-        super().__init__()
+        super().__init__(postprocessor)
         self.postprocessor = postprocessor
-        self.name = type(postprocessor).__name__
         self.awaits = _awaits(postprocessor)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         asked = [_marked(hit) for hit in ranking]
         ids = _ids(asked)
-        return self._ranking(query, ranking, ids, self.postprocessor.postprocess_nodes(asked, bundle_of(query)))
+        return self._ranking(ranking, ids, self.postprocessor.postprocess_nodes(asked, bundle_of(query)))
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         asked = [_marked(hit) for hit in ranking]
         ids = _ids(asked)
-        return self._ranking(query, ranking, ids, await self.postprocessor.apostprocess_nodes(asked, bundle_of(query)))
+        return self._ranking(ranking, ids, await self.postprocessor.apostprocess_nodes(asked, bundle_of(query)))
 
-    def _ranking(self, query: Query, ranking: Ranking, ids: dict[str, str], found: Sequence[NodeWithScore]) -> Ranking:
-        given = {hit.id: hit for hit in ranking}
-        permitted = compile_filter(query.require)
-        parts: dict[str, list[NodeWithScore]] = {}
-        for node in found:
-            parts.setdefault(node.node.__dict__.get(_HIT) or ids.get(node.node_id, node.node_id), []).append(node)
-        known = [(given.get(chunk_id) or hit_of(nodes[0]), nodes) for chunk_id, nodes in parts.items()]
-        kept = [(hit, nodes) for hit, nodes in known if hit.id in given or permitted(hit.chunk.metadata)]
-        hits = (_refined(hit, nodes, self.name, rank) for rank, (hit, nodes) in enumerate(kept, 1))
-        return replace(ranking, hits=in_order(hits))
+    def _ranking(self, ranking: Ranking, ids: dict[str, str], nodes: Sequence[NodeWithScore]) -> Ranking:
+        return self.arrived(ranking, [_returned(node, ids) for node in nodes])
 
-    def __repr__(self) -> str:
-        return f"PostprocessorStage({self.name})"
+
+def skippable(part: BaseNodePostprocessor | Stage) -> Stage:
+    """A postprocessor or stage without which a search goes on where it fails, see `stages.skippable`."""
+    return stages.skippable(stage_of(part))
 
 
 def stage_of(part: Any) -> Stage:
-    """A stage from a node postprocessor, which keeps its `top_n`; one of this package's as it is.
+    """A stage from a node postprocessor; of one of this package's its own, which keeps its `top_n`.
 
     Raises ConfigError for anything else.
     """
-    own = part if isinstance(part, Stage) else getattr(part, "stage", None)
+    if isinstance(part, Stage):
+        return part
+    own = getattr(part, "stage", None) if is_own(type(part)) else None
     if isinstance(own, Stage):
         top_n = getattr(part, "top_n", None)
-        return own if isinstance(part, Stage) or top_n is None else TopN(own, top_n)
+        return own if top_n is None else TopN(own, top_n)
     if isinstance(part, BaseNodePostprocessor):
         return PostprocessorStage(part)
     raise ConfigError(f"a stage is a node postprocessor or a Stage, not a {type(part).__name__}")
@@ -101,16 +90,9 @@ def _ids(asked: Sequence[NodeWithScore]) -> dict[str, str]:
     return {node.node_id: node.node.__dict__[_HIT] for node in reversed(asked)}
 
 
-def _refined(hit: Hit, nodes: Sequence[NodeWithScore], stage: str, rank: int) -> Hit:
-    """A hit after a stage, which gave these nodes for it."""
-    texts = dict.fromkeys(node.node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes)
-    text = "\n\n".join(texts)
-    score = None if nodes[0].score is None else float(nodes[0].score)
-    voted = replace(hit.voted(Vote(stage, rank, score)), score=score)
-    if text == hit.text:
-        return voted
-    node = node_of(chunk_of(nodes[0].node), text)
-    # The metadata stay what filters and rights have looked at.
-    return replace(
-        voted, chunk=replace(chunk_of(node), id=hit.id, kb=hit.chunk.kb, metadata=hit.chunk.metadata), context=None
-    )
+def _returned(node: NodeWithScore, ids: dict[str, str]) -> Returned:
+    """A node as a postprocessor returned it."""
+    first = ids.get(node.node_id)
+    known_as = None if first is None else node.node.__dict__.get(_HIT, first)
+    score = None if node.score is None else float(node.score)
+    return Returned(chunk_of(node.node), score, known_as)

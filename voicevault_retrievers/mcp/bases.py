@@ -14,6 +14,7 @@ from voicevault_retrievers.calls import AsyncObserver, Call, Plan, value_of
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, open_bases
+from voicevault_retrievers.errors import told
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mutex import Mutex
@@ -85,7 +86,7 @@ class Library:
         for group, error in failed:
             if not results or not isinstance(error, Exception):
                 raise error
-            _LOG.warning("%s was not searched", ", ".join(offer.name for offer in group), exc_info=error)
+            _LOG.warning("%s was not searched: %s", ", ".join(offer.name for offer in group), told(error))
             results.append(Found(degraded=tuple(f"{offer.name}: {type(error).__name__}" for offer in group)))
         hits = [hit for hit in chain(*zip_longest(*(one.hits for one in results))) if hit is not None]
         limit = k or max((len(one.hits) for one in results), default=0)

@@ -17,7 +17,7 @@ from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.context.citations import without_headers
 from voicevault_retrievers.context.numbered import Layout
 from voicevault_retrievers.context.tool_input import check_where, invalid
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError, told, unknown
 from voicevault_retrievers.mcp import schemas, texts
 from voicevault_retrievers.mcp.bases import Library, in_thread
 from voicevault_retrievers.mcp.configuration import Offer
@@ -99,8 +99,8 @@ class Tools:
             text, data = await self._called(name, arguments, session, observe)
         except ToldError as error:
             return _result(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a base or a server raised: the log has it
-            _LOG.warning("%s failed", name, exc_info=error)
+        except Exception as error:  # noqa: BLE001 - whatever a base or a server raised
+            _LOG.warning("%s failed: %s", name, told(error))
             return _result(f"{name} failed, so it gave nothing: {type(error).__name__}. It may work later.")
         return _result(text, data)
 

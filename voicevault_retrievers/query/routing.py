@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel, Rewriter, Rewritten
 from voicevault_retrievers.checks import flag
-from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
+from voicevault_retrievers.errors import ConfigError, RetrievalError, StageError, unknown
 from voicevault_retrievers.fusion.fuse import Fused
 from voicevault_retrievers.prompts import filled
 from voicevault_retrievers.protocols import TextModel
@@ -95,7 +95,7 @@ class RoutedChannel(Rewritten):
         routed, failures = yield from self.rewriter.plan(query)
         try:
             found = yield from self.below.plan(replace(routed, require=query.require), k)
-        except ConfigError:
+        except (ConfigError, StageError):
             raise
         except Exception as error:  # whatever a channel raised
             below = _fused(self.below)

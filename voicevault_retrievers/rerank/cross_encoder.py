@@ -14,7 +14,7 @@ from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import Stage, rescored
 from voicevault_retrievers.checks import number, seconds_or_none, whole, whole_or_none
 from voicevault_retrievers.dense.weights import canonical
-from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, safe_message, unknown
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
@@ -246,7 +246,9 @@ class CrossEncoderRerank(Stage):
         if not scored:
             return Failure.of(self.name, error)
         said = f"{scored} of {self._count(ranking)} passages were scored; the others follow in their order."
-        return Failure(self.name, type(error).__name__, f"{str(error).rstrip('.')}. {said}", error=error)
+        return Failure(
+            self.name, type(error).__name__, f"{safe_message(error).rstrip('.')}. {said}".lstrip(". "), error=error
+        )
 
     def _scores(self, query: str, passages: Sequence[str]) -> list[float]:
         scores = {passage: self._kept.get((query, passage)) for passage in passages}

@@ -1,0 +1,1 @@
+"""What the packages for LangChain and LlamaIndex both need, written once."""

@@ -1,0 +1,88 @@
+"""Parts of a framework as stages: what such a part returns is what a search gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.errors import is_own
+from voicevault_retrievers.types import Chunk, Hit, Ranking, Vote
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What a part returned: the chunk as it is now, its score, and the id of the hit that it was, None of a new one.
+
+    The chunk's text is what a model reads, which may be the context of the hit.
+    """
+
+    chunk: Chunk
+    score: float | None
+    known_as: str | None
+
+
+class ForeignStage(Stage):
+    """A part of a framework, asked once with as many hits as are wanted.
+
+    Its order, texts, metadata and scores are those of the search from then on, and all that it returns is returned:
+    hits that it adds have its vote alone, and are left out where the query's `require` does not permit their metadata.
+    Of what a hit becomes, access rights go by the metadata that it had. Where a part fails that is not this package's,
+    the search does.
+    """
+
+    blocking = True
+    refills = False
+
+    def __init__(self, part: object) -> None:
+        super().__init__()
+        self.part = part
+        self.name = type(part).__name__
+        self.bounded = self.own
+
+    @property
+    def own(self) -> bool:
+        return is_own(type(self.part))
+
+    def arrived(self, given: Ranking, returned: Iterable[Returned]) -> Ranking:
+        """The ranking of what the part returned for the hits that it was given."""
+        known = {hit.id: hit for hit in given}
+        taken: set[str] = set()
+        hits = tuple(self._hit(rank, one, known.get(one.known_as or ""), taken) for rank, one in enumerate(returned, 1))
+        return replace(given, hits=hits, arranged=True)
+
+    def _hit(self, rank: int, one: Returned, before: Hit | None, taken: set[str]) -> Hit:
+        scored = before is None or one.score != before.score
+        vote = Vote(self.name, rank, one.score if scored else None)
+        hit = Hit(one.chunk) if before is None else _changed(before, one.chunk)
+        free = next(name for name in _names(hit.id) if name not in taken)
+        taken.add(free)
+        return replace(hit.voted(vote), score=one.score, chunk=replace(hit.chunk, id=free))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+
+def _changed(before: Hit, chunk: Chunk) -> Hit:
+    """A hit after its chunk has changed, of which the id and the knowledge base stay.
+
+    `chunk.text` is what a model reads. Where that has changed, nothing of the text before is kept.
+    """
+    chunk = replace(chunk, id=before.id, kb=before.chunk.kb, parent_id=before.chunk.parent_id)
+    if chunk.metadata != before.chunk.metadata:
+        before = replace(before, granted_by=before.access_metadata)
+    if chunk.text == before.text:
+        return replace(before, chunk=replace(chunk, text=before.chunk.text))
+    return replace(before, chunk=chunk, context=None, votes=tuple(map(_without_via, before.votes)))
+
+
+def _without_via(vote: Vote) -> Vote:
+    """A vote without the texts that led to the hit, such as a question that was made from its chunk."""
+    return replace(vote, via=(), parts=tuple(map(_without_via, vote.parts)))
+
+
+def _names(chunk_id: str) -> Iterator[str]:
+    """The id, and those of its further parts."""
+    yield chunk_id
+    yield from (f"{chunk_id}#{number}" for number in count(2))

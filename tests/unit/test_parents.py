@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import GivenChannel
+from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion, parent_store
@@ -66,9 +67,39 @@ def test_each_parent_comes_once_and_hits_keep_chunk_score_and_order() -> None:
     store = Store()
     found = ParentExpansion(store).refine(Query("q"), FOUND)
     assert read(found) == EXPANDED
-    assert [hit.chunk for hit in found] == [hit.chunk for hit in FOUND if hit.id != "a"]
+    kept = [hit.chunk for hit in FOUND if hit.id != "a"]
+    assert [(hit.id, hit.chunk.text, hit.chunk.parent_id) for hit in found] == [
+        (chunk.id, chunk.text, chunk.parent_id) for chunk in kept
+    ]
     assert [hit.context for hit in found][1] is None
     assert store.asked == [("p1", "p2", "lost")]
+
+
+def test_a_parent_brings_its_metadata_and_the_child_keeps_what_it_alone_has() -> None:
+    child = {"source_file": "part", "page_number": 3, "parent_id": "p1", "header": "h", "kept": 1, "_id": "own"}
+    brought = {
+        "source_file": "whole",
+        "page_number": None,
+        "parent_id": "s",
+        "header": "H",
+        "title": "T",
+        "_id": "parent's",
+    }
+    store = {
+        "p1": Chunk("p1", "one: a", "s", brought),
+        "s": Chunk("s", "one: a, two", metadata={"section": "S", "title": "all"}),
+    }
+    hits = Ranking((Hit(Chunk("a", "a", "p1", child), 1.0),))
+    read = {**child, "source_file": "whole", "title": "T"}
+    (found,) = ParentExpansion(store, header_key="header").refine(Query("q"), hits)
+    assert (found.id, found.chunk.text, found.chunk.parent_id, found.chunk.metadata) == ("a", "a", "p1", read)
+    assert found.access_metadata == child
+    (highest,) = ParentExpansion(store, levels=None).refine(Query("q"), hits)
+    assert highest.chunk.metadata == {**child, "section": "S", "title": "all"}
+    (own,) = ParentExpansion(store, max_chars=3).refine(Query("q"), hits)
+    assert own.chunk.metadata == child
+    (cited,) = ContextBuilder().build([found]).citations
+    assert (cited.chunk_id, cited.source_file, cited.page_number) == ("a", "whole", 3)
 
 
 def test_a_missing_parent_degrades_and_its_children_stay() -> None:

@@ -9,7 +9,7 @@ from datetime import date
 from itertools import chain
 from typing import Any
 
-from voicevault_retrievers.types import Chunk, Ranking, ranked
+from voicevault_retrievers.types import Hit, Ranking, ranked
 
 
 @dataclass(frozen=True)
@@ -36,23 +36,23 @@ def identified(rankings: Mapping[str, Ranking]) -> Identified:
     groups = _groups(rankings)
     if len(groups) < 2:
         return Identified(rankings)
-    known: dict[str, list[Chunk]] = {}
-    same: dict[str, Chunk] = {}
+    known: dict[str, list[Hit]] = {}
+    same: dict[str, Hit] = {}
     apart = 0
     for names in groups:
         taken: set[str] = set()
-        fresh: list[Chunk] = []
-        for chunk in _chunks(rankings[name] for name in names):
-            alike = [one for one in known.get(chunk.text, ()) if one.id not in taken]
-            found = next((one for one in alike if _agree(one.metadata, chunk.metadata)), None)
+        fresh: list[Hit] = []
+        for hit in _hits(rankings[name] for name in names):
+            alike = [one for one in known.get(hit.chunk.text, ()) if one.id not in taken]
+            found = next((one for one in alike if _agree(one.chunk.metadata, hit.chunk.metadata)), None)
             if found is None:
                 apart += bool(alike)
-                fresh.append(chunk)
+                fresh.append(hit)
             else:
                 taken.add(found.id)
-                same[chunk.id] = found
-        for chunk in fresh:
-            known.setdefault(chunk.text, []).append(chunk)
+                same[hit.id] = found
+        for hit in fresh:
+            known.setdefault(hit.chunk.text, []).append(hit)
     own = {name: {same[each].id: each for each in rankings[name].ids if each in same} for name in rankings}
     return Identified({name: _renamed(ranking, same) for name, ranking in rankings.items()}, own, apart)
 
@@ -72,9 +72,12 @@ def _groups(rankings: Mapping[str, Ranking]) -> list[list[str]]:
     return sorted(found, key=lambda names: (not any(hit.chunk.kb for name in names for hit in rankings[name]), names))
 
 
-def _chunks(rankings: Iterable[Ranking]) -> list[Chunk]:
-    """The chunks with a text, each once, in the order of their ranks."""
-    found = {hit.chunk.id: hit.chunk for hit in chain.from_iterable(rankings) if hit.chunk.text}
+def _hits(rankings: Iterable[Ranking]) -> list[Hit]:
+    """The hits whose chunk has a text, each chunk once, in the order of their ranks."""
+    found: dict[str, Hit] = {}
+    for hit in chain.from_iterable(rankings):
+        if hit.chunk.text:
+            found.setdefault(hit.id, hit)
     return list(found.values())
 
 
@@ -99,9 +102,13 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def _renamed(ranking: Ranking, same: Mapping[str, Chunk]) -> Ranking:
+def _renamed(ranking: Ranking, same: Mapping[str, Hit]) -> Ranking:
     """A ranking whose hits have the chunks of the documents that they are; equal scores go by the new ids."""
     if same.keys().isdisjoint(ranking.ids):
         return ranking
-    hits = (replace(hit, chunk=same[hit.chunk.id]) if hit.chunk.id in same else hit for hit in ranking)
-    return replace(ranking, hits=ranked(hits))
+    return replace(ranking, hits=ranked(_as(hit, same[hit.id]) if hit.id in same else hit for hit in ranking))
+
+
+def _as(hit: Hit, other: Hit) -> Hit:
+    """A hit as another one's document, with what rights permit that by."""
+    return replace(hit, chunk=other.chunk, granted_by=other.granted_by)

@@ -11,6 +11,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.structure.kinship import Kinship
 from voicevault_retrievers.types import Chunk, Hit
 
 
@@ -39,7 +40,7 @@ def passage(base: KnowledgeBase | Engine | None, offer: Offer, chunk_id: str, ne
         return None
     parent = base.parents([chunk.parent_id]).get(chunk.parent_id) if chunk.parent_id else None
     if parent is not None and parent.text and offer.permits(parent.metadata):
-        return Passage((_hit(chunk, offer, parent.text),))
+        return Passage((_hit(Kinship().joined(chunk, parent), offer, parent.text),))
     around = _around(base, chunk, offer, neighbours) if isinstance(base, KnowledgeBase) else []
     chunks = around or [chunk]
     at = next(place for place, one in enumerate(chunks) if one.id == chunk.id)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.diversity import file_of, page_of
@@ -30,6 +30,19 @@ class Kinship:
     def children_of(self, parent: Chunk) -> int:
         """How many children a parent has; 0 where nobody knows."""
         return _whole(parent.metadata.get("children")) or 0
+
+    def joined(self, chunk: Chunk, parent: Chunk, links: Container[str | None] = ()) -> Chunk:
+        """A chunk that is read as its parent: with the parent's metadata, and its own under keys that has not.
+
+        What links a chunk to others, `links` and `parent_id`, is its own, and so are a store's keys, which begin with
+        an underscore.
+        """
+        above = {
+            key: value
+            for key, value in parent.metadata.items()
+            if value is not None and key != "parent_id" and key not in links and not key.startswith("_")
+        }
+        return replace(chunk, metadata={**chunk.metadata, **above})
 
     def span_of(self, chunk: Chunk) -> Span | None:
         """Where a chunk's text stands in its document, or its page and section; None where that is not known.
@@ -115,6 +128,10 @@ class Ancestors:
     def header(self, chunk: Chunk) -> Key | None:
         """The knowledge base and the id of a chunk's header; None where it names none."""
         return _key(chunk.kb, chunk.metadata.get(self._naming.header_key or ""))
+
+    def joined(self, chunk: Chunk, parent: Chunk) -> Chunk:
+        """A chunk that is read as its parent, with the metadata of both: see `Kinship.joined`."""
+        return self._kinship.joined(chunk, parent, (self._naming.id_key, self._naming.header_key))
 
     def own(self, chunk: Chunk) -> Key:
         """The knowledge base and the id of a chunk."""

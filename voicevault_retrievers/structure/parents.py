@@ -72,7 +72,9 @@ class _Asked:
 class ParentExpansion(Stage):
     """Gives each hit whose chunk has a parent that parent's text to read, each parent once.
 
-    The best child of a parent stays, with its own chunk and score, and further ones are dropped. Order and scores stay.
+    The best child of a parent stays, with its id, text, links and score, and further ones are dropped. Its metadata are
+    the parent's, and its own under keys that the parent has not, so that a citation names what is read. Access rights
+    are checked on both. Order and scores stay.
 
     A hit keeps its own text, and its siblings stay too, where its parent is not in the store, which the ranking's
     errors say; where the metadata of the parent does not pass the query's `require`, which nothing says; and where the

@@ -30,8 +30,8 @@ class Reading:
     """The texts of a ranking's hits, given in the order of their ranks.
 
     A hit has the text of the highest parent that stands for it and fits, else its own, each below its header, if that
-    was not given before; else its own without. The first is cut if nothing fits; others are left as
-    they are, and named in a note.
+    was not given before; else its own without. The first is cut if nothing fits; others are left as they are, and named
+    in a note. With a parent's text comes its metadata, over that of the hit's chunk.
     """
 
     def __init__(self, ranking: Ranking, known: Ancestors, kinship: Kinship, shown: Shown) -> None:
@@ -43,6 +43,7 @@ class Reading:
         self._covered: set[Key] = set()
         self._headed: set[Key] = set()
         self._over: dict[str, None] = {}
+        self._read_as: dict[int, Chunk] = {}
 
     def ranking(self, stage: str) -> Ranking:
         """The hits with their texts; those whose text another has are gone. Failures and notes are the stage's."""
@@ -59,13 +60,15 @@ class Reading:
         if own in self._covered or not (self._given.isdisjoint(above) and self._covered.isdisjoint(above)):
             return
         self._given.add(own)
-        texts = [self._text(parent, hit.chunk.kb, whole=True) for parent in self._known.standing(above)]
+        parents = list(self._known.standing(above))
+        texts = [self._text(parent, hit.chunk.kb, whole=True) for parent in parents]
         alone = Text.of(hit.text) if hit.context is not None else self._text(hit.chunk, hit.chunk.kb)
         key, head = self._header(hit.chunk)
         for level in range(len(texts), -1, -1):
             text = texts[level - 1] if level else alone
             if self._shown.add(place, replace(text, head=head) if head else text):
                 self._covered.update(above[:level])
+                self._read_as |= {place: self._known.joined(hit.chunk, parents[level - 1])} if level else {}
                 self._headed |= {key} if key and head else set()
                 return
         if head and self._shown.add(place, alone):
@@ -88,6 +91,8 @@ class Reading:
         text = self._shown.texts.get(place)
         if text is None:
             return hit if hit.id in self._over else None
+        if place in self._read_as:
+            hit = replace(hit, chunk=self._read_as[place], granted_by=hit.access_metadata)
         return hit if not text.whole and text.read == hit.text else replace(hit, context=text.read)
 
 

@@ -7,20 +7,23 @@ of LlamaIndex's instead.
 
 from __future__ import annotations
 
+import base64
 import json as json_
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchTimeoutError
 from voicevault_retrievers.exchange import Exchange
+from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.written import Written
 
 TIMEOUT = 30.0
@@ -31,10 +34,11 @@ class ServedModel(ABC):
     """A model that is asked with one HTTP request a prompt.
 
     `request` has further fields of each request, as the server's API names them; `{"logprobs": False}` where a model
-    refuses to be asked for probabilities. `timeout` is in seconds from the
-    beginning until the whole answer is there, however slowly it comes; None waits. Raises SearchNotAvailableError
-    where the server cannot be reached, SearchTimeoutError when the time is over, and RetrievalError, with the status
-    and the beginning of what the server said, for an answer that is an error or has no text.
+    refuses to be asked for probabilities. A user and a password in `base_url` are sent as HTTP basic authentication,
+    and are shown in no text. `timeout` is in seconds from the beginning until the whole answer is there, however slowly
+    it comes; None waits. Raises SearchNotAvailableError where the server cannot be reached, SearchTimeoutError when the
+    time is over, and RetrievalError, with the status and the beginning of what the server said, for an answer that is
+    an error or has no text.
     """
 
     path: str
@@ -100,14 +104,17 @@ class ServedModel(ABC):
 
     @property
     def _who(self) -> str:
-        return f"{self.model} at {self.base_url}"
+        return f"{self.model} at {mask_credentials(self.base_url)}"
 
     def _no_text(self, status: int, said: bytes) -> RetrievalError:
         shown = said[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN]
         return RetrievalError(f"{self._who} gave no text: status {status}, {shown!r}")
 
     def _headers(self) -> dict[str, str]:
-        return {"Content-Type": "application/json"}
+        parts = urlsplit(self.base_url)
+        known = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
+        basic = {} if parts.username is None else {"Authorization": f"Basic {base64.b64encode(known).decode()}"}
+        return {"Content-Type": "application/json", **basic}
 
     @abstractmethod
     def _written(self, answer: Any) -> Written:
@@ -119,7 +126,8 @@ class ServedModel(ABC):
 
     def __repr__(self) -> str:
         request = f", request={self.request}" if self.request else ""
-        return f"{type(self).__name__}({self.model!r}, base_url={self.base_url!r}, timeout={self.timeout}{request})"
+        address = mask_credentials(self.base_url)
+        return f"{type(self).__name__}({self.model!r}, base_url={address!r}, timeout={self.timeout}{request})"
 
 
 class OllamaModel(ServedModel):
@@ -254,12 +262,15 @@ def _listed(choice: Mapping[str, Any]) -> Any:
 
 
 def _address(url: str) -> str:
-    """A server's address without a slash at its end."""
+    """A server's address without a slash at its end; ConfigError for any other, which is not repeated."""
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not re.search(r"\s", url)
     except (ValueError, AttributeError):  # a port that is no number, no text
         good = False
     if not good or parts.query or parts.fragment:
-        raise ConfigError(f"base_url is the address of a server, such as http://localhost:11434, not {url!r}")
+        raise ConfigError(
+            "base_url is the address of a server, such as http://localhost:11434 or https://user:password@host/v1; in "
+            "a user's name or a password each of / ? # @ : [ ] % is written as %2F and so on"
+        )
     return url.rstrip("/")

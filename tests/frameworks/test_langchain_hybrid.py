@@ -176,7 +176,7 @@ def test_documents_without_ids_are_told_by_their_metadata() -> None:
     def bare(**more: Any) -> list[Document]:
         return [Document(text, metadata={"key": text[:5], **more}) for text in ("pump one", "seal two")]
 
-    channels = {"a": Child(found=bare(), seen=[]), "b": AsyncChild(found=bare(seen=1)[::-1], seen=[])}
+    channels = {"a": Child(found=bare(seen=0), seen=[]), "b": AsyncChild(found=bare(seen=1)[::-1], seen=[])}
     assert len(HybridRetriever(channels=channels).invoke("pump")) == 4
     found = HybridRetriever(channels=channels, id_key="key").invoke("pump")
     assert sorted(ids(found)) == ["pump ", "seal "]

@@ -213,13 +213,20 @@ async def test_an_id_may_be_in_the_metadata() -> None:
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
     store.add_documents(given)  # under ids of its own
     child = AsyncChild(found=given, seen=[])
+    own = BM25Retriever.from_documents(given)
+    keyed = as_channel(own, id_key="key").named("of a name")
+    assert sorted(keyed.search("pump", 5).ids) == sorted(key for key, text in TEXTS.items() if "pump" in text)
+    assert await keyed.asearch("pump", 5) == keyed.search("pump", 5)
     for part in (store, store.as_retriever(), child):
         channel = as_channel(part, id_key="key")
         assert set(channel.search("pump", 5).ids) == set(TEXTS)
         assert channel.search("pump", 5) == await channel.asearch("pump", 5)
     assert as_channel(child, id_key="n").search("pump", 5).ids[0] == "0"
-    with pytest.raises(ConfigError, match=r"'Flush the pump housing.*None in metadata\['missing'\]"):
-        as_channel(child, id_key="missing").search("pump", 5)
+    for part in (child, own):
+        with pytest.raises(ConfigError, match=r"keys \['key', 'n'\] has no id in metadata\['missing'\]"):
+            as_channel(part, id_key="missing").search("pump", 5)
+    twice = [Document(text, metadata={"key": "same"}) for text in TEXTS.values()]
+    assert as_channel(BM25Retriever.from_documents(twice), id_key="key").search("pump", 5).ids == ("same",)
     assert all(document.id is None for document in given)
 
 

@@ -76,7 +76,7 @@ async def test_a_node_gets_the_text_of_its_parent_and_stays_what_it_was() -> Non
     assert told(found[0]) == {"retrieved": {"score": 1.0}, "text": "The valve is closed."}
     assert isinstance(found[0].node, TextNode)
     assert found[0].node.start_char_idx == WHOLE.index("The valve")
-    assert found[0].node.get_content(MetadataMode.LLM) == f"name: valve\n\n{found[0].text}"
+    assert found[0].node.get_content(MetadataMode.LLM) == f"name: one\n\n{found[0].text}"
     assert await expand.apostprocess_nodes(before) == found
     assert before == given("valve", "pump", "filter")
     again = expand.postprocess_nodes(found)

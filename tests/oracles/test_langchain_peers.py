@@ -21,7 +21,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import ValidationError
 
 from tests.frameworks.langchain_parts import TEXTS, documents, ids
-from tests.oracles.langchain_peers import A, B, child, degraded, peer, texts
+from tests.oracles.langchain_peers import A, B, C, child, degraded, peer, texts
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, ParentExpander, retrieval_tool
 
@@ -84,10 +84,15 @@ def test_a_fused_document_has_its_score() -> None:
     assert [document.metadata["relevance_score"] for document in ours.invoke("pump")] == [1 / 61 + 1 / 62, 1 / 61]
 
 
-def test_two_documents_of_the_same_text_stay_two() -> None:
-    theirs, ours = ensembles(child(Document("Close the valve.", id="a")), child(Document("Close the valve.", id="b")))
-    assert ids(theirs.invoke("valve")) == ["a"]
-    assert ids(ours.invoke("valve")) == ["a", "b"]
+def test_two_documents_of_the_same_text_stay_two_where_their_metadata_says_so() -> None:
+    one, other = (Document("Close the valve.", id=name, metadata={"page": page}) for page, name in enumerate("ab"))
+    for children in ((child(one), child(other)), (child(one, other), child(C))):
+        theirs, ours = ensembles(*children)
+        assert {"a", "b"} & set(ids(theirs.invoke("valve"))) == {"a"}
+        assert {"a", "b"} <= set(ids(ours.invoke("valve")))
+    same = Document("Close the valve.", id="c", metadata={"page": 0, "source": "valve.pdf"})
+    for retriever in ensembles(child(one), child(same)):
+        assert ids(retriever.invoke("valve")) == ["a"]
 
 
 def test_a_repeat_in_one_list_is_not_credited_again() -> None:

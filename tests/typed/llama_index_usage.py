@@ -65,7 +65,6 @@ from voicevault_retrievers.llama_index import (
     conversation_citations,
     filter_of,
     given_citations,
-    metadata_filters_of,
     provenance,
     resolve_citations,
 )
@@ -134,9 +133,8 @@ def told(nodes: list[NodeWithScore]) -> dict[str, Any]:
     return provenance(nodes[0]) or {}
 
 
-def filters(given: MetadataFilters) -> MetadataFilters:
+def filters(given: MetadataFilters) -> None:
     assert_type(filter_of(given), Filter | None)
-    return metadata_filters_of({"$or": [{"page": 1}, {"tags": {"$contains": "pump"}}]})
 
 
 def other_peoples_parts(index: VectorStoreIndex, theirs: BaseRetriever, own: Channel) -> list[PipelineRetriever]:

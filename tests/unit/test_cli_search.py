@@ -255,7 +255,7 @@ def test_an_address_reads_the_environment_and_its_password_is_never_shown(
     (tmp_path / "c.yaml").write_text("kb: 'qdrant://${KEY}@192.0.2.1/plant'\npreset: words.yaml\n")
     typed = run("pump", "--dry-run", kb="qdrant://${KEY}@192.0.2.1/plant").output
     for shown in (typed, run("pump", "--dry-run", "--config", "c.yaml").output):
-        assert "over qdrant://…@192.0.2.1/plant\n" in shown
+        assert "over qdrant://***@192.0.2.1/plant\n" in shown
         assert "sesame" not in shown
     assert "the environment has no NONE" in run("pump", kb="qdrant://${NONE}@192.0.2.1/plant", code=2).stderr
 
@@ -302,4 +302,4 @@ def test_what_a_terminal_obeys_in_a_file_of_queries_is_not_shown(run: Run, words
 def test_what_stands_behind_an_address_is_not_shown(run: Run) -> None:
     pytest.importorskip("psycopg")
     done = run("pump", "--dry-run", "--json", kb="postgresql://me:open@192.0.2.1/db?password=sesame#plant")
-    assert json.loads(done.stdout)["kbs"] == ["postgresql://…@192.0.2.1/db?…#plant"]
+    assert json.loads(done.stdout)["kbs"] == ["postgresql://***@192.0.2.1/db?***#plant"]

@@ -196,15 +196,6 @@ def test_equal_filters_of_different_meaning_are_searched_apart() -> None:
     assert {hit.id: [vote.stage for vote in hit.votes] for hit in both.search("pump")} == {"yes": ["a"], "one": ["b"]}
 
 
-def test_texts_that_are_equal_under_ids_that_never_are_get_a_note() -> None:
-    one = BM25.from_chunks([Chunk("a", "pump"), Chunk("b", "pump valve")])
-    other = BM25.from_chunks([Chunk("x", "pump"), Chunk("y", "oil pump")])
-    result = Pipeline(fuse(one=one, other=other)).search("pump")
-    assert [(failure.kind, failure.degrades) for failure in result.errors] == [("DifferentIds", False)]
-    assert "1 texts were found by several of one, other" in result.errors[0].message
-    assert Pipeline(fuse(one=one, other=one)).search("pump").errors == ()
-
-
 def test_a_stage_cannot_lose_failures_or_give_nonsense() -> None:
     class Forgetful(Stage):
         name = "forgetful"

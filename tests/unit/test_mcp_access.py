@@ -15,8 +15,8 @@ from mcp import ClientSession, McpError
 from mcp.types import CancelledNotification, CancelledNotificationParams, ClientNotification
 
 from tests.helpers import FailingChannel, HeldChannel, ListChannel
-from tests.unit.mcp_parts import PLANT, citations, make, offered, session, text, told
-from voicevault_retrievers import fuse
+from tests.unit.mcp_parts import KEYWORDS, PLANT, citations, make, offered, page, session, text, told
+from voicevault_retrievers import KnowledgeBase, fuse
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.mcp import bases
@@ -74,6 +74,22 @@ async def test_what_is_not_permitted_does_not_exist(root: Path, kind: str) -> No
         assert "4711" in await _everything(all_)
         read = citations(await all_.call_tool("get_context", {"kb": "plant", "id": "child"}))
         assert [one.text for one in read] == ["Before. The boiler holds steam. After."]
+
+
+@pytest.mark.parametrize("kind", ["require", "where"])
+async def test_a_chunk_that_is_not_permitted_takes_no_neighbours_away(tmp_path: Path, kind: str) -> None:
+    public = [page(number, f"text {number}") for number in (1, 2, 4)]
+    with KnowledgeBase.create("twice", root=tmp_path) as base, KnowledgeBase.create("once", root=tmp_path) as other:
+        base.add([*public, page(2, "a draft", public=False).prefixed("draft")])
+        other.add(public)
+    (tmp_path / "keywords.yaml").write_text(KEYWORDS)
+    read = []
+    for name in ("twice", "once"):
+        async with session(offered(tmp_path, name, **{kind: {"public": True}})) as client:
+            found = await client.call_tool("get_context", {"id": "p2", "neighbours": 2})
+            read.append([(one.index, one.chunk_id, one.text) for one in citations(found)])
+    assert read[0] == read[1]
+    assert [chunk_id for _, chunk_id, _ in read[0]] == ["p1", "p2", "p4"]
 
 
 async def test_rights_count_in_the_statistics(root: Path) -> None:

@@ -305,5 +305,5 @@ def test_a_document_as_it_is_split_and_a_context_of_it() -> None:
     shown = [citation.chunk_id for citation in context.citations]
     assert shown == list(dict.fromkeys(shown))
     assert context.citations[0].page_number == found.hits[0].chunk.metadata["page_number"] == 1
-    assert (context.citations[0].start, context.citations[0].end) == (0, len(made.chunks[0].text))
+    assert (context.citations[0].start, context.citations[0].end) == (0, len(made.parents[0].text))
     assert set(over(found)) <= set(context.over_budget)

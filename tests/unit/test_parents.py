@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import GivenChannel
+from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion, parent_store
@@ -66,9 +67,39 @@ def test_each_parent_comes_once_and_hits_keep_chunk_score_and_order() -> None:
     store = Store()
     found = ParentExpansion(store).refine(Query("q"), FOUND)
     assert read(found) == EXPANDED
-    assert [hit.chunk for hit in found] == [hit.chunk for hit in FOUND if hit.id != "a"]
+    kept = [hit.chunk for hit in FOUND if hit.id != "a"]
+    assert [(hit.id, hit.chunk.text, hit.chunk.parent_id) for hit in found] == [
+        (chunk.id, chunk.text, chunk.parent_id) for chunk in kept
+    ]
     assert [hit.context for hit in found][1] is None
     assert store.asked == [("p1", "p2", "lost")]
+
+
+def test_a_parent_brings_its_metadata_and_the_child_keeps_what_it_alone_has() -> None:
+    child = {"source_file": "part", "page_number": 3, "parent_id": "p1", "header": "h", "kept": 1, "_id": "own"}
+    brought = {
+        "source_file": "whole",
+        "page_number": None,
+        "parent_id": "s",
+        "header": "H",
+        "title": "T",
+        "_id": "parent's",
+    }
+    store = {
+        "p1": Chunk("p1", "one: a", "s", brought),
+        "s": Chunk("s", "one: a, two", metadata={"section": "S", "title": "all"}),
+    }
+    hits = Ranking((Hit(Chunk("a", "a", "p1", child), 1.0),))
+    read = {**child, "source_file": "whole", "title": "T"}
+    (found,) = ParentExpansion(store, header_key="header").refine(Query("q"), hits)
+    assert (found.id, found.chunk.text, found.chunk.parent_id, found.chunk.metadata) == ("a", "a", "p1", read)
+    assert found.access_metadata == child
+    (highest,) = ParentExpansion(store, levels=None).refine(Query("q"), hits)
+    assert highest.chunk.metadata == {**child, "section": "S", "title": "all"}
+    (own,) = ParentExpansion(store, max_chars=3).refine(Query("q"), hits)
+    assert own.chunk.metadata == child
+    (cited,) = ContextBuilder().build([found]).citations
+    assert (cited.chunk_id, cited.source_file, cited.page_number) == ("a", "whole", 3)
 
 
 def test_a_missing_parent_degrades_and_its_children_stay() -> None:
@@ -126,7 +157,7 @@ def test_a_parent_that_is_not_permitted_is_not_shown_and_not_told_of() -> None:
     by_query = ParentExpansion(PARENTS).refine(Query("q", require=red), FOUND)
     by_stage = ParentExpansion(PARENTS, require=red).refine(Query("q"), FOUND)
     assert read(by_query) == read(by_stage) == [("d", 0.7, "text d") if row[0] == "d" else row for row in EXPANDED]
-    assert [failure.message for failure in by_query.errors] == ["1 of 3 parents are not in the store"]
+    assert [failure.message for failure in by_query.errors] == ["1 of 2 parents are not in the store"]
     for nothing in (
         ParentExpansion(PARENTS).refine(Query("q", require={}), FOUND),
         ParentExpansion(PARENTS, require={}).refine(Query("q"), FOUND),
@@ -253,6 +284,29 @@ def texts(ranking: Ranking) -> dict[str, str]:
 )
 def test_the_highest_parent_that_fits_is_taken(options: dict[str, Any], expected: dict[str, str]) -> None:
     assert texts(ParentExpansion(TREE, **options).refine(Query("q"), LEAVES)) == expected
+
+
+async def test_a_parent_that_is_not_permitted_links_nothing_to_what_is_above_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, chunk in TREE.items():
+        monkeypatch.setitem(PARENTS, name, chunk)
+    monkeypatch.setitem(PARENTS, "q", Chunk("q", "c d", "s", {"team": "secret"}))
+    monkeypatch.setitem(PARENTS, "s", Chunk("s", "a b c d", "book", {"team": "any", "children": 2}))
+    leaves = Ranking(LEAVES.hits[:2])
+    permitted = Query("q", require={"team": "any"})
+    for options, above in ({}, "a b c d"), ({"min_children_ratio": 1.0}, "a b"):
+        stage = ParentExpansion(AsyncStore(), levels=None, **options)
+        for found in stage.refine(permitted, leaves), await stage.arefine(permitted, leaves):
+            assert texts(found) == {"a": above, "c": "c"}
+            assert [failure.message for failure in found.errors] == ["1 of 3 parents are not in the store"]
+    without = ParentExpansion({"p": TREE["p"]}, header_key="head", require={"team": "any"})
+    headed = Ranking((Hit(Chunk("a", "a", "p", {"head": "q"})),))
+    assert [failure.message for failure in without.refine(Query("q"), headed).errors] == [
+        "1 of 1 headers are not in the store"
+    ]
+    kept = ParentExpansion(Store(), header_key="head", require={"team": "any"})
+    assert not kept.refine(Query("q"), headed).errors
 
 
 async def test_each_level_is_asked_for_once_and_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,13 +11,12 @@ from voicevault_retrievers.batch import Asked
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import is_address, open_bases
 from voicevault_retrievers.filters import Filter, both, scope
+from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.presets.sections import filled
 from voicevault_retrievers.store import Bases
 from voicevault_retrievers.types import Query
-
-_SECRET = re.compile(r"(?<=//)[^/]*(?=@)|(?<=\?)[^#]+")
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Asking:
     @property
     def shown(self) -> list[str]:
         """What may be printed: of an address neither the user and the password, nor what stands behind `?`."""
-        return [_SECRET.sub("…", name) if is_address(name) else name for name in self.kbs]
+        return [mask_credentials(name) for name in self.kbs]
 
     def narrowed(self, asked: Asked) -> Asked:
         """The query under these filters and its own, with its own number of hits or this one."""

@@ -18,6 +18,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.files import load_judged, load_questions
 from voicevault_retrievers.evaluation.judging import By, judge, unit_of
 from voicevault_retrievers.evaluation.tuning import Tuned, tune
+from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.presets import Preset, preset_data, preset_file, save_preset
 from voicevault_retrievers.store import KnowledgeBase
 
@@ -64,7 +65,7 @@ def tune_(
         save_preset({**tuned.data, "name": out.stem}, out)
     if as_json:
         named = {"kb": kb, "preset": preset, "out": str(out) if out else None}
-        click.echo(options.as_json(_as_data(tuned, named, notes)))
+        click.echo(mask_credentials(options.as_json(_as_data(tuned, named, notes))))
     else:
         _show(Console(markup=False, highlight=False, soft_wrap=not sys.stdout.isatty()), tuned, notes)
         if out is not None:

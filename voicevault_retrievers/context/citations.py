@@ -256,12 +256,15 @@ def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:
 
 
 def _span(hit: Hit) -> tuple[int | None, int | None]:
-    """Where the chunk stands in its document; LangChain's splitters say only where it begins, -1 for unknown."""
+    """Where the chunk stands in its document; LangChain's splitters say only where it begins, -1 for unknown.
+
+    Where the end of a wider context is not said, it is not known.
+    """
     metadata = hit.chunk.metadata
     start, end = _offset(metadata.get("start")), _offset(metadata.get("end"))
     if start is None and end is None:
         start = _offset(metadata.get("start_index"))
-        end = None if start is None else start + len(hit.chunk.text)
+        end = None if start is None or hit.context is not None else start + len(hit.chunk.text)
     return start, end
 
 

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.structure.graph.cypher import Cypher, Rows, Statement
 from voicevault_retrievers.structure.graph.server import CypherStore
 
@@ -127,7 +128,7 @@ class Neo4jGraph(CypherStore):
     @contextmanager
     def _errors(self) -> Iterator[None]:
         errors = require("neo4j.exceptions", extra="graph")
-        place = f"Neo4j at {self.uri}"
+        place = f"Neo4j at {mask_credentials(self.uri)}"
         try:
             yield
         except (errors.AuthError, errors.AuthConfigurationError) as error:
@@ -142,7 +143,8 @@ class Neo4jGraph(CypherStore):
             raise kind(f"{place} refused a statement: {error.message}") from error
 
     def __repr__(self) -> str:
-        return f"Neo4jGraph({self.name!r}, uri={self.uri!r}, database={self.database!r}, timeout={self.timeout})"
+        uri = mask_credentials(self.uri)
+        return f"Neo4jGraph({self.name!r}, uri={uri!r}, database={self.database!r}, timeout={self.timeout})"
 
 
 def _all(transaction: Any, statements: Generator[Statement, Rows, T]) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from inspect import isawaitable
@@ -13,6 +12,7 @@ from voicevault_retrievers.checks import seconds_or_none, whole_or_none
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.structure.stored import json_of, parent_of
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 from voicevault_retrievers.types import Chunk
@@ -144,13 +144,8 @@ class RedisParents:
         return answer
 
     def __repr__(self) -> str:
-        given = repr(_told(self._given)) if isinstance(self._given, str) else type(self._given).__name__
+        given = repr(mask_credentials(self._given)) if isinstance(self._given, str) else type(self._given).__name__
         return f"RedisParents({given}, key={self.key!r}, timeout={self.timeout})"
-
-
-def _told(address: str) -> str:
-    """An address without the user, the password and the options."""
-    return re.sub(r"^(\w+://).*@", r"\1***@", address).partition("?")[0]
 
 
 def _in_thread(function: Any) -> Plan[Any]:

@@ -13,6 +13,7 @@ from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.identity import Identified, identified
 from voicevault_retrievers.fusion.method import Evidence, Method
 from voicevault_retrievers.fusion.methods import method_of
 from voicevault_retrievers.fusion.standardised import Standardised
@@ -64,14 +65,15 @@ class Fused(Channel):
         failures = [Failure.of(name, error) for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
         drawn = _samples(samplers, answers[len(plans) :])
-        found, unscored = yield from self._judged(query, rankings, drawn)
+        documents = identified(rankings)
+        found, unscored = yield from self._judged(query, documents, drawn)
         failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))
         (hits,) = yield (
             Call(self.name, partial(self._fuse, found, weights, k), inline=True, kind="fusion", texts=(query.text,)),
         )
         notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
-        return Ranking(value_of(hits), (*failures, *notes, *_strangers(self.name, rankings)))
+        return Ranking(value_of(hits), (*failures, *notes, *_apart(self.name, documents)))
 
     def _samplers(self, query: Query, asked: Mapping[str, Channel]) -> dict[str, Call]:
         """The calls for samples of what matches in each channel and of its like, where the method goes by them."""
@@ -83,25 +85,29 @@ class Fused(Channel):
         }
 
     def _judged(
-        self, query: Query, rankings: Mapping[str, Ranking], drawn: Mapping[str, _Sampled]
+        self, query: Query, documents: Identified, drawn: Mapping[str, _Sampled]
     ) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
         """What the channels say; where the method goes by it, with exact scores of all hits and their distribution."""
         found = {
             name: Evidence(ranking, self.channels[name].kind, sample=drawn[name].matching if name in drawn else None)
-            for name, ranking in rankings.items()
+            for name, ranking in documents.rankings.items()
         }
         sample = next((one.matching for one in drawn.values() if len(one.matching) >= LEAST_SAMPLE), None)
         peers = next((one.peers for one in drawn.values() if one.peers), None)
-        ids = tuple(dict.fromkeys(chunk_id for ranking in rankings.values() for chunk_id in ranking.ids))
+        rankings = documents.rankings.values()
+        ids = tuple(dict.fromkeys(chunk_id for ranking in rankings for chunk_id in ranking.ids))
         able = [name for name in found if _able(self.channels[name])] if self.method.exact and ids else []
         if not able:
             return found, []
 
-        def told(channel: Channel) -> tuple[Mapping[str, float] | None, Spread | None, Alike | None]:
-            return channel.scores(query, ids), channel.spread(query, sample), channel.alike(query, peers)
+        def told(name: str) -> tuple[Mapping[str, float] | None, Spread | None, Alike | None]:
+            channel, own = self.channels[name], documents.own.get(name, {})
+            scores = channel.scores(query, [own.get(each, each) for each in ids])
+            if scores is not None and own:
+                scores = {each: scores[own.get(each, each)] for each in ids if own.get(each, each) in scores}
+            return scores, channel.spread(query, sample), channel.alike(query, peers)
 
-        channels = {name: self.channels[name] for name in able}
-        outcomes = yield tuple(_call(name, "scores", one, partial(told, one)) for name, one in channels.items())
+        outcomes = yield tuple(_call(name, "scores", self.channels[name], partial(told, name)) for name in able)
         failures: list[Failure] = []
         for name, outcome in zip(able, outcomes, strict=True):
             if isinstance(outcome, Exception):
@@ -170,9 +176,10 @@ def fuse(
 
     The method is `Standardised()` unless given, or the name of one. `weights`, by channel, multiply what it adds; 1
     where none is given, and with 0 a channel is not asked. Each channel is asked for `depth` hits (one number, or one
-    by name), or as many as are wanted where that is more. A channel that fails is skipped and noted, or with `on_error`
-    "raise" raises its error; where all fail, a search raises. Raises ConfigError for no channels, a name that is given
-    twice, what is no channel, and unknown names.
+    by name), or as many as are wanted where that is more. A chunk is the same in all channels where its id is; channels
+    without a common id find the same one where text and metadata agree (see `fusion.identity`). A channel that fails is
+    skipped and noted, or with `on_error` "raise" raises its error; where all fail, a search raises. Raises ConfigError
+    for no channels, a name that is given twice, what is no channel, and unknown names.
     """
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
         if isinstance(value, Channel):
@@ -241,16 +248,13 @@ def _scored(hit: Hit, parts: Iterable[Mapping[str, float]]) -> Hit:
     return replace(hit, score=score, votes=())
 
 
-def _strangers(stage: str, rankings: Mapping[str, Ranking]) -> list[Failure]:
-    """A note where channels give equal texts under different ids, and no id twice: they can never agree on a hit."""
-    answered = {name: ranking for name, ranking in rankings.items() if len(ranking)}
-    ids = [chunk_id for ranking in answered.values() for chunk_id in ranking.ids]
-    texts = [text for ranking in answered.values() for text in {hit.chunk.text for hit in ranking}]
-    if len(set(ids)) < len(ids) or len(set(texts)) == len(texts):
+def _apart(stage: str, documents: Identified) -> list[Failure]:
+    """A note where channels give equal texts, under different ids, whose metadata contradicts."""
+    if not documents.apart:
         return []
     message = (
-        f"{len(texts) - len(set(texts))} texts were found by several of {', '.join(answered)}, and no id: "
-        "give what is indexed ids that all channels share, or the same chunk counts as several"
+        f"{documents.apart} texts were found by several of {', '.join(documents.rankings)}, with other ids and other "
+        "metadata, so they count as different documents: give what is indexed ids that all channels share"
     )
     return [Failure(stage, "DifferentIds", message, degrades=False)]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, ensure_config
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
-from voicevault_retrievers.calls import Call
+from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import MAX_DEPTH, Channel
 from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
@@ -22,9 +23,9 @@ from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import chunk_of
 from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.langchain.store_filters import pushed
-from voicevault_retrievers.langchain.stores import id_key_of, identified
+from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified
 from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.types import ChannelKind, Query, Variant
+from voicevault_retrievers.types import ChannelKind, Hit, Query, Ranking, Variant, ranked
 
 _Given: TypeAlias = tuple[Document, float | None]
 
@@ -168,16 +169,49 @@ class VectorStoreChannel(_Documents):
         return f"VectorStoreChannel({type(self.store).__name__})"
 
 
+class _Keyed(Channel):
+    """A channel whose chunks have the ids that `metadata[id_key]` names; of several with one id the best.
+
+    It tells no exact scores: those are had by the ids that the channel below knows.
+    """
+
+    def __init__(self, below: Channel, id_key: str) -> None:
+        self.below = below
+        self.id_key = id_key
+        self.name = below.name
+        self.kind = below.kind
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        ranking = yield from self.below.plan(query, k)
+        hits: dict[str, Hit] = {}
+        for hit in ranking:
+            key = id_in(hit.chunk.metadata, self.id_key)
+            hits.setdefault(key, replace(hit, chunk=replace(hit.chunk, id=key)))
+        return replace(ranking, hits=ranked(hits.values()))
+
+    def named(self, name: str) -> _Keyed:
+        twin = super().named(name)
+        twin.below = self.below.named(name)
+        return twin
+
+    def leaves(self) -> Iterator[Channel]:
+        return self.below.leaves()
+
+    def __repr__(self) -> str:
+        return f"{self.below!r} by {self.id_key!r}"
+
+
 def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = None) -> Channel:
     """A channel from a retriever, a runnable or function that gives documents, or a vector store; a channel as it is.
 
-    A retriever of this package joins with its own channels, under its own filters. `timeout`, in seconds, and `id_key`,
-    the metadata that is a document's id, are for the others. Raises ConfigError for what is none of these.
+    A retriever of this package joins with its own channels, under its own filters. `id_key` is the metadata that is a
+    document's id, of any retriever or store; `timeout`, in seconds, is for those of others. Raises ConfigError for what
+    is none of these.
     """
     if isinstance(part, Channel):
         return part
     if isinstance(part, PipelineRetriever):
-        return part.channel
+        return part.channel if id_key is None else _Keyed(part.channel, id_key)
     if isinstance(part, VectorStore):
         return VectorStoreChannel(part, timeout=timeout, id_key=id_key)
     if callable(part) and not isinstance(part, type | Runnable):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.made import Parts, same
 
 T = TypeVar("T")
@@ -75,6 +76,10 @@ class Checked(BaseModel, Generic[T]):
         """True: what is made of plain options can be dumped and loaded; see LangChain's `dumpd` and `load`."""
         return True
 
+    def __repr_str__(self, join_str: str) -> str:
+        text: str = super().__repr_str__(join_str)  # type: ignore[misc]  # pydantic has it of another class
+        return mask_credentials(text)
+
     def _said(self, option: str) -> bool:
         """Whether an option was given, or changed since; LangChain gives all of them where it makes a model anew."""
         first = self.made.first
@@ -106,4 +111,4 @@ def _config_error(model: type[BaseModel], error: ValidationError) -> ConfigError
         if option in _ELSEWHERE:
             return ConfigError(f"{model.__name__} has no option {option!r}; here it is {_ELSEWHERE[option]}")
         return unknown(f"option of {model.__name__}", option, set(model.model_fields) - {"made"})
-    return ConfigError(f"{model.__name__}: {option} is {first['input']!r}: {first['msg']}")
+    return ConfigError(f"{model.__name__}: {option} is {mask_credentials(repr(first['input']))}: {first['msg']}")

@@ -168,8 +168,10 @@ def ranking_of(documents: Sequence[Document]) -> Ranking:
 
 
 def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str]) -> Document:
-    """A copy of a document with what the stage said of it, beside what was said before."""
-    twin = document.model_copy(update={"page_content": hit.text, "metadata": copy.deepcopy(document.metadata)})
+    """A copy of a document as the stage left it, with what that said of it beside what was said before."""
+    said = {key: document.metadata[key] for key in (SCORE, PROVENANCE) if key in document.metadata}
+    metadata = copy.deepcopy({**hit.chunk.metadata, **said})
+    twin = document.model_copy(update={"page_content": hit.text, "metadata": metadata})
     if told := after_stage(told_of(twin), before, hit, degraded):
         twin.metadata[PROVENANCE] = told
     return twin

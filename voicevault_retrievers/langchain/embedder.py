@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.langchain.base import in_thread
 from voicevault_retrievers.protocols import Embedder
 
@@ -102,6 +103,6 @@ def as_embedder(embeddings: Any = None, *, dimension: int | None = None) -> Embe
 
 
 def model_of(embeddings: Any) -> str | None:
-    """The name of the model behind embeddings; None where they do not say."""
+    """The name of the model behind embeddings, without the password of one that is an address; None for no name."""
     names = (getattr(embeddings, attribute, None) for attribute in MODEL_ATTRIBUTES)
-    return next((name for name in names if isinstance(name, str)), None)
+    return next((mask_credentials(name) for name in names if isinstance(name, str)), None)

@@ -22,11 +22,12 @@ from voicevault_retrievers.types import Chunk
 class ParentExpander(StageCompressor):
     """Gives each document that has a parent the parent's text; a parent comes once, for the best of its children.
 
-    The document stays what it was, with its id, metadata and score; its own text is in
-    `metadata["voicevault"]["text"]`. Where a parent is missing, is not permitted by `require`, or does not fit into
-    `max_chars` and `max_tokens`, a document keeps its own text, and where the store fails all do. With `merge`, texts
-    that overlap become one, and so do own texts that adjoin on one page, where `start_index` says at which character
-    each begins (a splitter's `add_start_index`). See `structure.ParentExpansion`.
+    The document keeps its id and score; its own text is in `metadata["voicevault"]["text"]`. Its metadata are the
+    parent's, and its own under keys that the parent has not, so that a citation names what is read. Where a parent is
+    missing, is not permitted by `require`, or does not fit into `max_chars` and `max_tokens`, a document keeps its own
+    text, and where the store fails all do. With `merge`, texts that overlap become one, and so do own texts that adjoin
+    on one page, where `start_index` says at which character each begins (a splitter's `add_start_index`). See
+    `structure.ParentExpansion`.
 
     `store` is a knowledge base, a mapping, a `BaseStore` (the docstore of a ParentDocumentRetriever, or one of bytes),
     or has `fetch(ids)`. Values of a mapping or a `BaseStore` are Documents, or JSON with `text` and `metadata`, under

@@ -52,16 +52,19 @@ def id_key_of(store: VectorStore | None) -> str | None:
 
 
 def identified(document: Document, id_key: str | None) -> Document:
-    """A document whose id is `metadata[id_key]`; ConfigError where that is neither a whole number nor a string."""
-    if id_key is None:
-        return document
-    found = document.metadata.get(id_key)
+    """A document whose id is `metadata[id_key]`; ConfigError as of `id_in`."""
+    return document if id_key is None else document.model_copy(update={"id": id_in(document.metadata, id_key)})
+
+
+def id_in(metadata: Mapping[str, Any], id_key: str) -> str:
+    """The id that a document's metadata names; ConfigError where that is neither a whole number nor a string."""
+    found = metadata.get(id_key)
     if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
         raise ConfigError(
-            f"the document {document.page_content[:40]!r} has {found!r} in metadata[{id_key!r}]; as the id_key says "
-            "that its id is there, it is a whole number or a string that is not empty"
+            f"a document with the metadata keys {sorted(map(str, metadata))} has no id in metadata[{id_key!r}]: as the "
+            "id_key says that it is there, it is a whole number or a string that is not empty"
         )
-    return document.model_copy(update={"id": str(found)})
+    return str(found)
 
 
 def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:

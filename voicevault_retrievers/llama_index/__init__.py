@@ -10,7 +10,7 @@ try:
     from voicevault_retrievers.llama_index.diversity import MMRPostprocessor, NearDuplicatePostprocessor
     from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
     from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
-    from voicevault_retrievers.llama_index.filters import filter_of, metadata_filters_of
+    from voicevault_retrievers.llama_index.filters import filter_of
     from voicevault_retrievers.llama_index.hybrid import HybridRetriever
     from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
     from voicevault_retrievers.llama_index.parents import ParentExpansionPostprocessor, SentenceWindowPostprocessor
@@ -60,7 +60,6 @@ __all__ = [
     "conversation_citations",
     "filter_of",
     "given_citations",
-    "metadata_filters_of",
     "provenance",
     "resolve_citations",
     "skippable",

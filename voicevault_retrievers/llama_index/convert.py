@@ -33,7 +33,7 @@ from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, as_
 
 KEPT = "_node_content"
 REF_DOC = "_ref_doc_id"
-_MARKS = (KEPT, REF_DOC)
+MARKS = (KEPT, REF_DOC)
 _NODES: Mapping[str, type[BaseNode]] = {
     cls.class_name(): cls for cls in (Document, ImageDocument, ImageNode, IndexNode, Node, TextNode)
 }
@@ -67,10 +67,12 @@ def chunks_of(nodes: Iterable[BaseNode]) -> list[Chunk]:
 def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:
     """A new node: a copy of the one that the chunk was made from or kept, else a TextNode with the chunk's fields.
 
+    Its metadata are the chunk's, which a stage may have changed.
     `context` replaces its text, where a model is to read more than was searched.
     """
     if isinstance(chunk, NodeChunk):
         node = _rebuilt(chunk) if chunk.node is None else _copied(chunk.node)
+        node.metadata = copy.deepcopy(dict(chunk.metadata))
     else:
         node = restored(chunk).node or _rebuilt(chunk)
     if context is not None:
@@ -87,7 +89,7 @@ def stored(chunk: Chunk) -> Chunk:
     body = node.to_dict(mode="json", exclude={"metadata", "embedding", "text"})
     if chunk.text and isinstance(node, Node):
         body["text_resource"]["text"] = None
-    if own := {key: chunk.metadata[key] for key in _MARKS if key in chunk.metadata}:
+    if own := {key: chunk.metadata[key] for key in MARKS if key in chunk.metadata}:
         body["metadata"] = own
     marked = {**chunk.metadata, KEPT: json.dumps(body), REF_DOC: document_of(node)}
     return Chunk(chunk.id, chunk.text, chunk.parent_id, marked)
@@ -169,7 +171,7 @@ def _kept_node(chunk: Chunk) -> BaseNode | None:
         return None
     body = json.loads(chunk.metadata[KEPT])
     own = body.pop("metadata", {})
-    kept = {key: own.get(key, value) for key, value in chunk.metadata.items() if key in own or key not in _MARKS}
+    kept = {key: own.get(key, value) for key, value in chunk.metadata.items() if key in own or key not in MARKS}
     if chunk.text and body.get("text_resource"):
         body["text_resource"]["text"] = chunk.text
     return node_from({"text": chunk.text, **body, "metadata": copy.deepcopy(kept)})

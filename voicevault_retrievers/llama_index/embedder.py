@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
@@ -31,7 +32,7 @@ class LlamaIndexEmbedder(BaseEmbedder):
 
     @property
     def fingerprint(self) -> str:
-        return f"llama_index/{self.model.class_name()}/{self.model.model_name}"
+        return f"llama_index/{self.model.class_name()}/{self._name}"
 
     @property
     def dimension(self) -> int:
@@ -54,7 +55,12 @@ class LlamaIndexEmbedder(BaseEmbedder):
         return rows
 
     def __repr__(self) -> str:
-        return f"LlamaIndexEmbedder({self.model.class_name()}, {self.model.model_name!r})"
+        return f"LlamaIndexEmbedder({self.model.class_name()}, {self._name!r})"
+
+    @property
+    def _name(self) -> str:
+        """The model's name, without the password of one that is an address."""
+        return mask_credentials(str(self.model.model_name))
 
 
 class NamedEmbedder:

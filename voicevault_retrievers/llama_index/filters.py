@@ -1,39 +1,25 @@
-"""LlamaIndex's metadata filters as the portable filter, and back."""
+"""LlamaIndex's metadata filters as the portable filter, with the meaning that its SimpleVectorStore gives them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.filters import Condition, Every, Filter, Node, Not, compile_filter, parse
-
-_OPERATORS = {
-    FilterOperator.EQ: "$eq",
-    FilterOperator.NE: "$ne",
-    FilterOperator.GT: "$gt",
-    FilterOperator.GTE: "$gte",
-    FilterOperator.LT: "$lt",
-    FilterOperator.LTE: "$lte",
-    FilterOperator.IN: "$in",
-    FilterOperator.NIN: "$nin",
-    FilterOperator.ANY: "$any",
-    FilterOperator.ALL: "$all",
-    FilterOperator.CONTAINS: "$contains",
-    FilterOperator.TEXT_MATCH: "$text",
-    FilterOperator.TEXT_MATCH_INSENSITIVE: "$itext",
-}
-_NAMES = {operator: name for name, operator in _OPERATORS.items()}
+from voicevault_retrievers.filters import NOTHING, Filter, compile_filter
 
 
 def filter_of(where: Filter | MetadataFilters | None) -> Filter | None:
-    """The portable filter, checked. A missing key fails every operator but IS_EMPTY, also NE and NIN.
+    """The portable filter, checked.
 
-    Nested filters and all conditions are kept; NOT holds where none of its filters does. Raises
-    FilterNotSupportedError for an unknown operator or condition, ConfigError for a malformed filter.
+    MetadataFilters pass what they pass in LlamaIndex's SimpleVectorStore: NE and NIN pass what lacks the key; EQ, NE,
+    IN and NIN compare a list as a whole, so that no scalar equals it; CONTAINS, ANY and ALL look for members of a list
+    and for parts of a string. What cannot be compared, where LlamaIndex raises a TypeError, does not pass. Groups nest;
+    NOT holds where none of its filters does. Raises FilterNotSupportedError for an unknown operator or condition, and
+    for a list where an operator takes a scalar, or a scalar where it takes a list; ConfigError for a malformed filter.
     """
     portable = _group(where) if isinstance(where, MetadataFilters) else where
     compile_filter(portable)  # before it is copied: one that nests too deep cannot be
@@ -54,81 +40,73 @@ def _group(group: MetadataFilters) -> Filter:
 
 
 def _clause(clause: MetadataFilter) -> Filter:
-    if clause.operator == FilterOperator.IS_EMPTY:
-        return {"$or": [{clause.key: {"$exists": False}}, {clause.key: {"$empty": True}}]}
-    if clause.operator not in _OPERATORS:
+    if clause.operator in _OF_LISTS:
+        if not isinstance(clause.value, list):
+            raise FilterNotSupportedError(f"the filter operator {clause.operator.value!r} takes a list: give [...]")
+        return _OF_LISTS[clause.operator](clause.key, clause.value)
+    if clause.operator not in _OF_SCALARS:
         known = ", ".join(operator.value for operator in FilterOperator)
         raise FilterNotSupportedError(f"the filter operator {clause.operator!r} is unknown; use one of {known}")
-    return {clause.key: {_OPERATORS[clause.operator]: clause.value}}
-
-
-def metadata_filters_of(where: Filter | None) -> MetadataFilters:
-    """LlamaIndex's filters that say what the portable filter says: `filter_of` them passes the same metadata.
-
-    Raises FilterNotSupportedError for what they cannot say: booleans, and operands that are neither strings, numbers,
-    None nor lists of these. What a vector store makes of them is its own affair.
-    """
-    said = _said(parse(where))
-    return said if isinstance(said, MetadataFilters) else MetadataFilters(filters=[said])
-
-
-def _said(node: Node) -> MetadataFilter | MetadataFilters:
-    if isinstance(node, Condition):
-        return _conditions(node.key, node.operator, node.operand)
-    if isinstance(node, Not):
-        return _joined(FilterCondition.NOT, [_said(node.part)])
-    if isinstance(node, Every):
-        return _joined(FilterCondition.AND, [_said(part) for part in node.parts])
-    if not node.parts:  # an OR of nothing would pass everything
-        return _filter("", FilterOperator.IN, [])
-    return _joined(FilterCondition.OR, [_said(part) for part in node.parts])
-
-
-def _conditions(key: str, operator: str, operand: Any) -> MetadataFilter | MetadataFilters:
-    if operator in ("$exists", "$empty"):
-        return _present(key, operator, bool(operand))
-    if operator in ("$in", "$nin", "$any", "$all"):
-        return _listed(key, operator, _by_type(operand))
-    return _filter(key, _NAMES[operator], operand)
-
-
-def _present(key: str, operator: str, wanted: bool) -> MetadataFilter | MetadataFilters:
-    present = _filter(key, FilterOperator.NIN, [])  # which every value passes, and what is missing does not
-    if operator == "$exists":
-        return present if wanted else _joined(FilterCondition.NOT, [present])
-    empty = _filter(key, FilterOperator.IS_EMPTY, None)
-    return _joined(FilterCondition.AND, [present, empty if wanted else _joined(FilterCondition.NOT, [empty])])
-
-
-def _listed(key: str, operator: str, kinds: Sequence[list[Any]]) -> MetadataFilter | MetadataFilters:
-    """One filter where the values are of one kind, else several: a MetadataFilter holds values of one type."""
-    each = [_filter(key, _NAMES[operator], values) for values in kinds or ([],)]
-    if len(each) == 1:
-        return each[0]
-    if operator != "$nin":
-        return _joined(FilterCondition.AND if operator == "$all" else FilterCondition.OR, each)
-    # What can be compared with one of the values, and equals none of them.
-    none = _joined(FilterCondition.NOT, [_filter(key, FilterOperator.IN, values) for values in kinds])
-    return _joined(FilterCondition.AND, [_joined(FilterCondition.OR, each), none])
-
-
-def _by_type(values: Sequence[Any]) -> list[list[Any]]:
-    """The values in lists of one type."""
-    kinds: dict[type, list[Any]] = {}
-    for value in values:
-        kinds.setdefault(type(value), []).append(value)
-    return list(kinds.values())
-
-
-def _joined(condition: FilterCondition, filters: Sequence[MetadataFilter | MetadataFilters]) -> MetadataFilters:
-    return MetadataFilters(filters=list(filters), condition=condition)
-
-
-def _filter(key: str, operator: FilterOperator, value: Any) -> MetadataFilter:
-    try:
-        return MetadataFilter(key=key, operator=operator, value=value)
-    except ValueError as error:
+    if isinstance(clause.value, list):
         raise FilterNotSupportedError(
-            f"MetadataFilters cannot say {operator.value} {value!r} of {key!r}: they hold strings, numbers and lists "
-            "of one of these; give the portable filter where it is taken"
-        ) from error
+            f"the filter operator {clause.operator.value!r} takes no list: use any or all for members, in for values"
+        )
+    return _OF_SCALARS[clause.operator](clause.key, clause.value)
+
+
+def _is_in(key: str, values: Sequence[Any]) -> Filter:
+    """What is one of the values itself, and no list with one of them."""
+    equal = _equal_to(values)
+    return {key: {"$in": equal, "$not": {"$any": equal}}}
+
+
+def _is_not_in(key: str, values: Sequence[Any]) -> Filter:
+    equal = _equal_to(values)
+    return {"$or": [{key: {"$not": {"$in": equal}}}, {key: {"$any": equal}}]}
+
+
+def _has(key: str, value: Any) -> Filter:
+    """What is a list with the value, or a string with that part."""
+    equal = _equal_to([value])
+    return {key: {"$contains": value}} if len(equal) == 1 else {"$or": [{key: {"$contains": one}} for one in equal]}
+
+
+def _has_any(key: str, values: Sequence[Any]) -> Filter:
+    return {"$or": [_has(key, value) for value in values]} if values else NOTHING
+
+
+def _has_all(key: str, values: Sequence[Any]) -> Filter:
+    return {"$and": [_has(key, value) for value in values]} if values else {key: {"$exists": True}}
+
+
+def _is_empty(key: str, value: Any) -> Filter:
+    return {"$or": [{key: {"$exists": False}}, {key: {"$empty": True}}]}
+
+
+def _equal_to(values: Sequence[Any]) -> list[Any]:
+    """The values with the booleans that Python has for equal: a MetadataFilter holds no boolean, so 1 says True."""
+    return [one for value in values for one in ((value, bool(value)) if value in (0, 1) else (value,))]
+
+
+def _plain(operator: str) -> Callable[[str, Any], Filter]:
+    return lambda key, value: {key: {operator: value}}
+
+
+_OF_SCALARS: dict[FilterOperator, Callable[[str, Any], Filter]] = {
+    FilterOperator.EQ: lambda key, value: _is_in(key, [value]),
+    FilterOperator.NE: lambda key, value: _is_not_in(key, [value]),
+    FilterOperator.GT: _plain("$gt"),
+    FilterOperator.GTE: _plain("$gte"),
+    FilterOperator.LT: _plain("$lt"),
+    FilterOperator.LTE: _plain("$lte"),
+    FilterOperator.CONTAINS: _has,
+    FilterOperator.TEXT_MATCH: _plain("$text"),
+    FilterOperator.TEXT_MATCH_INSENSITIVE: _plain("$itext"),
+    FilterOperator.IS_EMPTY: _is_empty,
+}
+_OF_LISTS: dict[FilterOperator, Callable[[str, Sequence[Any]], Filter]] = {
+    FilterOperator.IN: _is_in,
+    FilterOperator.NIN: _is_not_in,
+    FilterOperator.ANY: _has_any,
+    FilterOperator.ALL: _has_all,
+}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
@@ -16,7 +17,7 @@ from typing_extensions import Unpack
 
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.llama_index.base import in_thread
-from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, document_of, restored
+from voicevault_retrievers.llama_index.convert import MARKS, NodeChunk, chunk_of, document_of, restored
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.narrowing import Where
 from voicevault_retrievers.llama_index.postprocessors import StageOptions, StagePostprocessor
@@ -49,9 +50,11 @@ class ParentExpansionOptions(StageOptions, total=False):
 class ParentExpansionPostprocessor(StagePostprocessor):
     """Gives each node that has a parent the parent's text; a parent comes once, for the best of its children.
 
-    The node stays what it was, with its id, metadata, span and score; its own text is in the provenance under `text`.
-    Where a parent is missing, is not permitted by `require`, or does not fit into `max_chars` and `max_tokens`, a node
-    keeps its own text, and where the store fails all do (see `structure.ParentExpansion`).
+    The node keeps its id, span and score; its own text is in the provenance under `text`. Its metadata are the
+    parent's, and its own under keys that the parent has not, so that a citation names what is read; which of its keys
+    models and embeddings do not see, the parent says. Where a parent is missing, is not permitted by `require`, or does
+    not fit into `max_chars` and `max_tokens`, a node keeps its own text, and where the store fails all do (see
+    `structure.ParentExpansion`).
 
     `store` is a docstore, a StorageContext, an index, a knowledge base, a mapping of ids to nodes, chunks or JSON with
     `text` and `metadata`, or has `fetch(ids)`. A parent is the node's PARENT, as a HierarchicalNodeParser tells it, or
@@ -189,6 +192,17 @@ class _Nodes(Kinship):
     def children_of(self, parent: Chunk) -> int:
         children = getattr(_node(parent), "relationships", {}).get(NodeRelationship.CHILD)
         return len(children) if isinstance(children, list) else 0
+
+    def joined(self, chunk: Chunk, parent: Chunk, links: Container[str | None] = ()) -> Chunk:
+        told, node, above = super().joined(chunk, parent, links), _node(chunk), _node(parent)
+        if node is None:
+            return told
+        node = copy.copy(node)
+        node.metadata = {key: value for key, value in told.metadata.items() if key not in MARKS}
+        for unseen in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys") if above else ():
+            own = [key for key in getattr(node, unseen) if key not in parent.metadata]
+            setattr(node, unseen, [*own, *getattr(above, unseen)])
+        return NodeChunk(told.id, told.text, told.parent_id, node.metadata, told.kb, node=node)
 
     def span_of(self, chunk: Chunk) -> Span | None:
         node, place = _node(chunk), _place_of(chunk)

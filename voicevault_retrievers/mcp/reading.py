@@ -11,6 +11,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.structure.kinship import Kinship
 from voicevault_retrievers.types import Chunk, Hit
 
 
@@ -39,7 +40,7 @@ def passage(base: KnowledgeBase | Engine | None, offer: Offer, chunk_id: str, ne
         return None
     parent = base.parents([chunk.parent_id]).get(chunk.parent_id) if chunk.parent_id else None
     if parent is not None and parent.text and offer.permits(parent.metadata):
-        return Passage((_hit(chunk, offer, parent.text),))
+        return Passage((_hit(Kinship().joined(chunk, parent), offer, parent.text),))
     around = _around(base, chunk, offer, neighbours) if isinstance(base, KnowledgeBase) else []
     chunks = around or [chunk]
     at = next(place for place, one in enumerate(chunks) if one.id == chunk.id)
@@ -47,17 +48,20 @@ def passage(base: KnowledgeBase | Engine | None, offer: Offer, chunk_id: str, ne
 
 
 def _around(base: KnowledgeBase, chunk: Chunk, offer: Offer, neighbours: int) -> Sequence[Chunk]:
-    """The chunk among those that stand beside it in its document, in order; nothing where they have no order."""
+    """The chunk among those beside it in its document that the offer passes, in order; nothing where they have none.
+
+    What the offer does not pass has no part in this, not even in whether the numbers tell an order.
+    """
     at, file = chunk.metadata.get("chunk_index"), file_of(chunk.metadata)
     if not neighbours or file is None or not isinstance(at, int) or isinstance(at, bool):
         return []
     key = next(key for key, _ in PAGE_KEYS if chunk.metadata.get(key) is not None)
     beside: Filter = {key: file, "chunk_index": {"$gte": at - neighbours, "$lte": at + neighbours}}
     found = base.get(base.view().snapshot.matching(beside)).values()
-    if len({one.metadata["chunk_index"] for one in found}) < len(found):  # counted anew on each page, say
+    chunks = {chunk.id: chunk, **{one.id: one for one in found if offer.passes(one.metadata)}}
+    if len({one.metadata["chunk_index"] for one in chunks.values()}) < len(chunks):  # counted anew on each page, say
         return []
-    chunks = [one for one in found if offer.passes(one.metadata)]
-    return sorted({chunk.id: chunk, **{one.id: one for one in chunks}}.values(), key=_place)
+    return sorted(chunks.values(), key=_place)
 
 
 def _place(chunk: Chunk) -> tuple[int, str]:

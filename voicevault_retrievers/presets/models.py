@@ -17,5 +17,5 @@ def text_model(options: dict[str, Any]) -> OllamaModel | OpenAIModel | None:
     named = [kind for kind in _SERVED if kind in options]
     given = {key: options.pop(key) for key in ("base_url", "request") if key in options}
     if len(named) > 1 or (given and not named):
-        raise ConfigError(f"a language model is named once, by {' or '.join(_SERVED)}, not {named or given}")
+        raise ConfigError(f"a language model is named once, by {' or '.join(_SERVED)}, not {named or sorted(given)}")
     return _SERVED[named[0]](options.pop(named[0]), **given) if named else None

@@ -66,7 +66,7 @@ class Preset:
     k: int
     timeout: float | None
     on_error: OnError
-    flare: Mapping[str, Any] = field(default_factory=dict)
+    flare: Mapping[str, Any] = field(default_factory=dict, repr=False)
     confidence: Callable[[Ranking], Confidence] = any_hit
 
     @classmethod

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.diversity import file_of, page_of
+from voicevault_retrievers.filters import Predicate
 from voicevault_retrievers.structure.shown import Span
 from voicevault_retrievers.types import Chunk, Ranking
 
@@ -29,6 +30,19 @@ class Kinship:
     def children_of(self, parent: Chunk) -> int:
         """How many children a parent has; 0 where nobody knows."""
         return _whole(parent.metadata.get("children")) or 0
+
+    def joined(self, chunk: Chunk, parent: Chunk, links: Container[str | None] = ()) -> Chunk:
+        """A chunk that is read as its parent: with the parent's metadata, and its own under keys that has not.
+
+        What links a chunk to others, `links` and `parent_id`, is its own, and so are a store's keys, which begin with
+        an underscore.
+        """
+        above = {
+            key: value
+            for key, value in parent.metadata.items()
+            if value is not None and key != "parent_id" and key not in links and not key.startswith("_")
+        }
+        return replace(chunk, metadata={**chunk.metadata, **above})
 
     def span_of(self, chunk: Chunk) -> Span | None:
         """Where a chunk's text stands in its document, or its page and section; None where that is not known.
@@ -56,14 +70,20 @@ class Naming:
 
 
 class Ancestors:
-    """The parents of a ranking's chunks, and theirs, learnt a level at a time, with the headers at the first."""
+    """The parents of a ranking's chunks, and theirs, learnt a level at a time, with the headers at the first.
 
-    def __init__(self, ranking: Ranking, kinship: Kinship, naming: Naming, *, ratio: float) -> None:
+    What is not `permitted` is not there: it is neither a parent nor a header, and links nothing to what is above it.
+    """
+
+    def __init__(
+        self, ranking: Ranking, kinship: Kinship, naming: Naming, *, ratio: float, permitted: Predicate
+    ) -> None:
         self.parents: dict[Key, Chunk | None] = {}
         self.headers: dict[Key, Chunk | None] = {}
         self._kinship = kinship
         self._naming = naming
         self._ratio = ratio
+        self._permitted = permitted
         self._level = 0
         self._latest = [(hit.chunk.kb, hit.chunk) for hit in ranking]
         self._found = {self.own(hit.chunk) for hit in ranking}
@@ -88,18 +108,30 @@ class Ancestors:
         return list(dict.fromkeys(one for key in (*wanted, *headers) for one in self._names(key)))
 
     def learn(self, found: Mapping[str, Chunk]) -> None:
-        """Take in those of the wanted that the store has."""
+        """Take in those of the wanted that the store has and that are permitted."""
         if self._level == 1:
-            self.headers = {key: self._of(key, found) for key in self.headers}
-        for key in [key for key, parent in self.parents.items() if parent is None]:
-            parent = self._of(key, found)
-            if parent is not None:
-                self.parents[key] = parent
-                self._latest.append((key[0], parent))
+            self._take(self.headers, found)
+        self._latest = self._take(self.parents, found)
+
+    def _take(self, wanted: dict[Key, Chunk | None], found: Mapping[str, Chunk]) -> list[tuple[str, Chunk]]:
+        """Fill in what a store has, and remove what is not permitted; the new chunks with their knowledge bases."""
+        new = []
+        for key in [key for key, known in wanted.items() if known is None]:
+            chunk = self._of(key, found)
+            if chunk is not None and self._permitted(chunk.metadata):
+                wanted[key] = chunk
+                new.append((key[0], chunk))
+            elif chunk is not None:
+                del wanted[key]
+        return new
 
     def header(self, chunk: Chunk) -> Key | None:
         """The knowledge base and the id of a chunk's header; None where it names none."""
         return _key(chunk.kb, chunk.metadata.get(self._naming.header_key or ""))
+
+    def joined(self, chunk: Chunk, parent: Chunk) -> Chunk:
+        """A chunk that is read as its parent, with the metadata of both: see `Kinship.joined`."""
+        return self._kinship.joined(chunk, parent, (self._naming.id_key, self._naming.header_key))
 
     def own(self, chunk: Chunk) -> Key:
         """The knowledge base and the id of a chunk."""

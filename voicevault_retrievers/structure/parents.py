@@ -72,7 +72,9 @@ class _Asked:
 class ParentExpansion(Stage):
     """Gives each hit whose chunk has a parent that parent's text to read, each parent once.
 
-    The best child of a parent stays, with its own chunk and score, and further ones are dropped. Order and scores stay.
+    The best child of a parent stays, with its id, text, links and score, and further ones are dropped. Its metadata are
+    the parent's, and its own under keys that the parent has not, so that a citation names what is read. Access rights
+    are checked on both. Order and scores stay.
 
     A hit keeps its own text, and its siblings stay too, where its parent is not in the store, which the ranking's
     errors say; where the metadata of the parent does not pass the query's `require`, which nothing says; and where the
@@ -136,7 +138,7 @@ class ParentExpansion(Stage):
         return 3 * k
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        known = self._ancestors(ranking)
+        known = self._ancestors(query, ranking)
         while ids := known.wanted():
             with _fetching():
                 found = self.store.fetch(ids)
@@ -144,21 +146,21 @@ class ParentExpansion(Stage):
         return self._expanded(query, ranking, known)
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
-        known = self._ancestors(ranking)
+        known = self._ancestors(query, ranking)
         while ids := known.wanted():
             with _fetching():
                 found = await self.store.afetch(ids)  # type: ignore[attr-defined]  # as `awaits` says
             known.learn(found)
         return self._expanded(query, ranking, known)
 
-    def _ancestors(self, ranking: Ranking) -> Ancestors:
+    def _ancestors(self, query: Query, ranking: Ranking) -> Ancestors:
         naming = Naming(self.id_key, self.header_key, self.levels)
-        return Ancestors(ranking, self.kinship, naming, ratio=self.min_children_ratio)
+        permitted = compile_filter(scope(self.require, query.require))
+        return Ancestors(ranking, self.kinship, naming, ratio=self.min_children_ratio, permitted=permitted)
 
     def _expanded(self, query: Query, ranking: Ranking, known: Ancestors) -> Ranking:
-        permitted = compile_filter(scope(self.require, query.require))
         shown = Shown(Room.of(query, self.max_chars, self.max_tokens, self.count_tokens), merge=self.merge)
-        return Reading(ranking, known, self.kinship, permitted, shown).ranking(self.name)
+        return Reading(ranking, known, self.kinship, shown).ranking(self.name)
 
     def __repr__(self) -> str:
         return (

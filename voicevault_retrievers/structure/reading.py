@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any
 
 from voicevault_retrievers.errors import ContextExpansionError
-from voicevault_retrievers.filters import Predicate
 from voicevault_retrievers.structure.kinship import Ancestors, Key, Kinship
 from voicevault_retrievers.structure.shown import Shown, Text
 from voicevault_retrievers.types import Chunk, Failure, Hit, Ranking
@@ -31,23 +29,21 @@ def over_budget(stage: str, over: int, ranking: Ranking, ids: Sequence[str] = ()
 class Reading:
     """The texts of a ranking's hits, given in the order of their ranks.
 
-    A hit has the text of the highest parent that stands for it, is permitted and fits, else its own, each below its
-    header, if that was not given before; else its own without. The first is cut if nothing fits; others are left as
-    they are, and named in a note.
+    A hit has the text of the highest parent that stands for it and fits, else its own, each below its header, if that
+    was not given before; else its own without. The first is cut if nothing fits; others are left as they are, and named
+    in a note. With a parent's text comes its metadata, over that of the hit's chunk.
     """
 
-    def __init__(
-        self, ranking: Ranking, known: Ancestors, kinship: Kinship, permitted: Predicate, shown: Shown
-    ) -> None:
+    def __init__(self, ranking: Ranking, known: Ancestors, kinship: Kinship, shown: Shown) -> None:
         self._ranking = ranking
         self._known = known
         self._kinship = kinship
-        self._permitted = permitted
         self._shown = shown
         self._given: set[Key] = set()
         self._covered: set[Key] = set()
         self._headed: set[Key] = set()
         self._over: dict[str, None] = {}
+        self._read_as: dict[int, Chunk] = {}
 
     def ranking(self, stage: str) -> Ranking:
         """The hits with their texts; those whose text another has are gone. Failures and notes are the stage's."""
@@ -64,14 +60,15 @@ class Reading:
         if own in self._covered or not (self._given.isdisjoint(above) and self._covered.isdisjoint(above)):
             return
         self._given.add(own)
-        standing = list(takewhile(lambda parent: self._permitted(parent.metadata), self._known.standing(above)))
-        texts = [self._text(parent, hit.chunk.kb, whole=True) for parent in standing]
+        parents = list(self._known.standing(above))
+        texts = [self._text(parent, hit.chunk.kb, whole=True) for parent in parents]
         alone = Text.of(hit.text) if hit.context is not None else self._text(hit.chunk, hit.chunk.kb)
         key, head = self._header(hit.chunk)
         for level in range(len(texts), -1, -1):
             text = texts[level - 1] if level else alone
             if self._shown.add(place, replace(text, head=head) if head else text):
                 self._covered.update(above[:level])
+                self._read_as |= {place: self._known.joined(hit.chunk, parents[level - 1])} if level else {}
                 self._headed |= {key} if key and head else set()
                 return
         if head and self._shown.add(place, alone):
@@ -81,10 +78,10 @@ class Reading:
             self._headed.add(key)
 
     def _header(self, chunk: Chunk) -> tuple[Key | None, str]:
-        """A chunk's header, and its text where that is there, permitted and not given yet."""
+        """A chunk's header, and its text where that is there and not given yet."""
         key = self._known.header(chunk)
         header = self._known.headers.get(key) if key and key not in self._headed else None
-        return key, header.text if header is not None and self._permitted(header.metadata) else ""
+        return key, header.text if header is not None else ""
 
     def _text(self, chunk: Chunk, kb: str, *, whole: bool = False) -> Text:
         span = self._kinship.span_of(chunk) if chunk.text else None
@@ -94,6 +91,8 @@ class Reading:
         text = self._shown.texts.get(place)
         if text is None:
             return hit if hit.id in self._over else None
+        if place in self._read_as:
+            hit = replace(hit, chunk=self._read_as[place], granted_by=hit.access_metadata)
         return hit if not text.whole and text.read == hit.text else replace(hit, context=text.read)
 
 

@@ -125,7 +125,7 @@ async def test_every_field_can_be_configured() -> None:
             assert searched.invoke("pump", {"configurable": configurable}) == expected
             assert await searched.ainvoke("pump", {"configurable": configurable}) == expected
     with pytest.raises(ConfigError, match="whole number"):
-        retriever.invoke("pump", {"configurable": {"k": 0}})
+        retriever.invoke("pump", {"configurable": {"k": -1}})
 
 
 def test_a_configured_call_opens_no_knowledge_base_again(manual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ async def test_a_model_that_fails_leaves_the_question_and_says_so() -> None:
 
     for found in (hybrid(expansion=down).invoke("pump"), await hybrid(expansion=down).ainvoke("pump")):
         assert [document.id for document in found] == ids(hybrid().invoke("pump"))
-        assert "no route" in found[0].metadata["voicevault"]["degraded"][0]
+        assert found[0].metadata["voicevault"]["degraded"] == ["expansion: OSError"]
     with pytest.raises(OSError, match="no route"):
         hybrid(expansion=down, on_error="raise").invoke("pump")
 
@@ -250,7 +250,9 @@ def test_a_reranker_behind_a_retriever_scores_as_many_as_it_is_told() -> None:
     reranker = CrossEncoderReranker(scorer=CallableScorer(counting, name="counting"), depth=2)
     assert len((hybrid() >> reranker).invoke("pump seal", k=1)) == 1
     assert len(reranker.compress_documents(documents(), "pump")) == len(documents())
-    assert asked == [2, len(documents())]
+    whole = CrossEncoderReranker(scorer=CallableScorer(counting, name="counting"))
+    assert len(whole.compress_documents(documents(), "pump")) == len(documents())
+    assert asked == [2, 2, len(documents())]
 
 
 async def test_any_retriever_takes_a_stage() -> None:
@@ -331,11 +333,11 @@ class Scored(BaseDocumentCompressor):
         return [each.model_copy(update={"metadata": {**each.metadata, "relevance_score": s}}) for each, s in pairs]
 
 
-def test_what_a_splitter_makes_of_a_document_stays_together() -> None:
-    whole = {document.id: document.page_content for document in documents()}
+def test_the_parts_that_a_splitter_makes_of_a_document_have_ids_of_their_own() -> None:
+    whole = [document.page_content for document in hybrid(k=2).invoke("pump seal")]
     found = (hybrid(k=2) >> Split()).invoke("pump seal")
-    assert [document.page_content.split() for document in found] == [whole[d.id or ""].split() for d in found]
-    assert len(found) == 2
+    assert len(set(ids(found))) == len(found) > 2
+    assert " ".join(document.page_content for document in found).split() == " ".join(whole).split()
 
 
 def test_a_compressors_scores_of_numpy_are_scores() -> None:
@@ -362,9 +364,10 @@ async def test_a_compressor_of_somebody_elses_is_a_stage_too() -> None:
     bare = (hybrid(k=3) >> Forgetful()).invoke("pump")
     assert ids(bare) == ids(before)[::-1]
     assert "degraded" not in bare[0].metadata["voicevault"]
-    degraded = (hybrid(k=3) >> Stranger()).invoke("pump")
-    assert ids(degraded) == ids(before)
-    assert "1 documents that it was not given" in degraded[0].metadata["voicevault"]["degraded"][0]
+    added = (hybrid(k=3) >> Stranger()).invoke("pump")
+    assert [document.page_content for document in added] == [
+        document.page_content for document in Stranger().compress_documents(before, "pump")
+    ]
 
 
 @pytest.mark.parametrize("stage", ["rerank", 3, BM25Retriever])
@@ -437,7 +440,7 @@ def test_an_embedding_server_that_is_down_costs_its_channel_alone() -> None:
     index = ExactVectors.build([chunk_of(document) for document in documents()], HashEmbedder(8))
     dense = VectorRetriever(index=index, embeddings=Down(size=8))
     found = HybridRetriever(channels={"bm25": BM25Retriever.from_documents(documents()), "dense": dense}).invoke("pump")
-    assert "no route" in found[0].metadata["voicevault"]["degraded"][0]
+    assert found[0].metadata["voicevault"]["degraded"] == ["dense: ConnectionError"]
 
 
 async def test_a_search_does_not_wait_for_what_another_makes(manual: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,8 +231,9 @@ async def test_an_id_may_be_in_the_metadata() -> None:
 
 
 def test_a_vector_stores_retriever_is_asked_for_as_many_as_are_wanted() -> None:
-    child = vector_store().as_retriever(search_kwargs={"k": 1})
-    assert len(HybridRetriever(channels={"child": child}).invoke("pump", k=4)) == 4
+    for options, found in (({}, 4), ({"search_kwargs": {"k": 1}}, 1)):
+        child = vector_store().as_retriever(**options)
+        assert len(HybridRetriever(channels={"child": child}).invoke("pump", k=4)) == found
 
 
 # Embeddings

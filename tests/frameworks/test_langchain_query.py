@@ -111,7 +111,8 @@ def test_what_one_call_of_a_model_gave_stays_where_the_other_fails(caplog: pytes
         return no_model(prompt) if "passage" in prompt else "restart"
 
     assert QueryExpander(llm=llm, hyde=True).invoke(QUESTION) == [QUESTION, "restart"]
-    assert "hyde: RuntimeError: no model" in caplog.text
+    assert "hyde: RuntimeError" in caplog.text
+    assert "no model" not in caplog.text
 
 
 async def test_a_model_is_not_waited_for_longer_than_the_timeout() -> None:
@@ -199,7 +200,7 @@ async def test_its_rewriter_expands_in_a_retriever() -> None:
     assert "seal" in ids(found)
     assert len(asked.prompts) == 1  # the answer is kept
     degraded = hybrid(expansion=QueryExpander(llm=no_model).rewriter).invoke("lamp")
-    assert degraded[0].metadata["voicevault"]["degraded"] == ["expansion: RuntimeError: no model"]
+    assert degraded[0].metadata["voicevault"]["degraded"] == ["expansion: RuntimeError"]
     assert repr(QueryExpander().rewriter) == f"Together([{RuleExpansion(3)!r}])"
 
 

@@ -277,7 +277,7 @@ async def test_where_looking_deeper_fails_what_was_found_stands() -> None:
     query = Query(QUESTION, where={"key": {"$ne": nodes()[list(TEXTS).index(nearest[0])].metadata["key"]}})
     for found in (channel.search(query, 2), await channel.asearch(query, 2)):
         assert found.ids == nearest[1:]
-        assert [note.message for note in found.errors] == ["at most 2"]
+        assert [(note.kind, str(note.error)) for note in found.errors] == [("RuntimeError", "at most 2")]
     with pytest.raises(RuntimeError, match="at most 2"):
         channel.search(query, 3)
 

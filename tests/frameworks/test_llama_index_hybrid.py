@@ -288,7 +288,7 @@ async def test_a_model_that_fails_leaves_the_question_and_says_so() -> None:
     retriever = hybrid(expansion=Answering(answer=""))
     for found in (retriever.retrieve("pump"), await retriever.aretrieve("pump")):
         assert ids(found) == ids(hybrid().retrieve("pump"))
-        assert "no route" in told(found[0])["degraded"][0]
+        assert told(found[0])["degraded"] == ["expansion: OSError"]
     with pytest.raises(OSError, match="no route"):
         hybrid(expansion=Answering(answer=""), on_error="raise").retrieve("pump")
 
@@ -641,10 +641,10 @@ async def test_retrievers_and_engines_are_entered() -> None:
 
 
 async def test_an_object_that_fails_leaves_the_index_node_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    for target, said in (
-        (Broken([]), "OSError: no route to the child"),
-        (3, "ValueError: Object 3 is not retrievable"),
-        (ListRetriever(scored(("pump", math.nan))), "InvalidScoreError: the score of chunk 'pump' is nan"),
+    for target, said, raised in (
+        (Broken([]), "OSError", "no route to the child"),
+        (3, "ValueError", "Object 3 is not retrievable"),
+        (ListRetriever(scored(("pump", math.nan))), "InvalidScoreError: the score of chunk 'pump' is nan", "is nan"),
     ):
         (found,) = await reached(target)
         assert found.node_id == "index"
@@ -652,9 +652,9 @@ async def test_an_object_that_fails_leaves_the_index_node_and_says_so(caplog: py
         assert said in caplog.records[-1].getMessage()
         retriever = BM25Retriever.from_nodes(pointing(target), on_error="raise")
         errors = OSError, ValueError, InvalidScoreError
-        with pytest.raises(errors, match=said.split(": ")[1]):
+        with pytest.raises(errors, match=raised):
             retriever.retrieve("pump")
-        with pytest.raises(errors, match=said.split(": ")[1]):
+        with pytest.raises(errors, match=raised):
             await retriever.aretrieve("pump")
 
 

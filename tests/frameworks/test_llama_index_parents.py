@@ -165,7 +165,9 @@ async def test_a_store_that_fails_keeps_all_as_they_were(caplog: pytest.LogCaptu
         assert [(node.node_id, node.score, node.text) for node in found] == [
             ("valve", 1.0, "The valve is closed."), ("pump", 0.9, "The pump is primed."),
         ]  # fmt: skip
-        assert told(found[0])["degraded"] == ["parents: ContextExpansionError: parents could not be fetched: no route"]
+        assert told(found[0])["degraded"] == [
+            "parents: ContextExpansionError: parents could not be fetched: ConnectionError"
+        ]
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     with pytest.raises(ContextExpansionError, match="no route"):
         ParentExpansionPostprocessor(docstore(Broken), on_error="raise").postprocess_nodes(given("valve"))

@@ -263,9 +263,9 @@ async def test_a_stage_that_fails_keeps_the_order(caplog: pytest.LogCaptureFixtu
     (again, _) = LLMRerank(fails).postprocess_nodes(after, query_str="pump")
     assert told(again)["degraded"] == [
         "rerank: RerankerError: out of memory",
-        "llm_rerank: RuntimeError: out of memory",
+        "llm_rerank: RuntimeError",
     ]
-    assert caplog.text.count("out of memory") == 3
+    assert caplog.text.count("out of memory") == 2
     with recorded() as events, pytest.raises(RerankerError, match="out of memory"):
         CrossEncoderRerank(Broken(), on_error="raise").postprocess_nodes(given, query_str="pump")
     assert [(type(event), len(event.nodes)) for event in events] == [(ReRankStartEvent, 3), (ReRankEndEvent, 0)]

@@ -135,7 +135,7 @@ async def test_its_rewriter_expands_in_a_retriever() -> None:
     alarm = next(node for node in found if node.node_id == "alarm")
     assert told(alarm)["channels"]["bm25"]["query"] in ("alarm", "water level")
     degraded = HybridRetriever.from_nodes(nodes(), HashEmbedding(), expansion=QueryExpander(no_model).rewriter)
-    assert told(degraded.retrieve("pump")[0])["degraded"] == ["expansion: RuntimeError: no model"]
+    assert told(degraded.retrieve("pump")[0])["degraded"] == ["expansion: RuntimeError"]
     assert repr(QueryExpander()) == f"QueryExpander(Together([{RuleExpansion(3)!r}]), on_error='skip')"
 
 
@@ -205,7 +205,7 @@ def test_what_one_call_of_a_model_gave_stays_where_the_other_fails(caplog: pytes
         return no_model(prompt) if "passage" in prompt else "restart"
 
     assert QueryExpander(llm, hyde=True).wordings(QUESTION) == [QUESTION, "restart"]
-    assert "QueryExpander goes on without hyde: RuntimeError: no model" in caplog.text
+    assert "QueryExpander goes on without hyde: RuntimeError" in caplog.text
 
 
 async def test_a_model_is_not_waited_for_longer_than_the_timeout() -> None:

@@ -52,6 +52,7 @@ from voicevault_retrievers.langchain import (
     given_citations,
     resolve_citations,
     retrieval_tool,
+    skippable,
 )
 from voicevault_retrievers.types import Citation, Context, Result
 
@@ -156,7 +157,7 @@ def refined(retriever: HybridRetriever, model: BaseChatModel, parents: BaseStore
     ]
     for compressor in compressors:
         retriever = retriever >> compressor
-    return retriever
+    return retriever >> skippable(LLMReranker(llm=model))
 
 
 def staged(theirs: BaseRetriever) -> StagedRetriever:

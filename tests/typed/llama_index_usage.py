@@ -67,6 +67,7 @@ from voicevault_retrievers.llama_index import (
     given_citations,
     provenance,
     resolve_citations,
+    skippable,
 )
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
@@ -192,7 +193,7 @@ def refined(retriever: HybridRetriever, model: LLM, docstore: BaseDocumentStore)
     ]
     for postprocessor in postprocessors:
         retriever = retriever >> postprocessor
-    return retriever
+    return retriever >> skippable(LLMRerank(model))
 
 
 async def postprocessed(nodes: list[NodeWithScore], parents: dict[str, BaseNode]) -> list[NodeWithScore]:

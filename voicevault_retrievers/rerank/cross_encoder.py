@@ -71,9 +71,10 @@ class CrossEncoderRerank(Stage):
     in (0, 1), scoring stops where the best `top_k` stay the best with it: see `rerank.adaptive`. Where the first hit is
     ahead of the second by `sure` deviations of the scores behind it, nothing is read, and a note says so.
 
-    Failures, which `refine` raises: RerankerNotAvailableError or MissingExtraError where the model cannot be had,
-    RerankerError for a number of scores that is not that of the passages, InvalidScoreError for one that is NaN or
-    infinite. `refine` takes what time it needs; in a search there is SearchTimeoutError too.
+    Failures, which `refine` raises: RerankerError for a number of scores that is not that of the passages,
+    InvalidScoreError for one that is NaN or infinite. `refine` takes what time it needs; in a search there is
+    SearchTimeoutError too. RerankerNotAvailableError or MissingExtraError, where the model cannot be had, a search
+    raises too.
     """
 
     blocking = True
@@ -243,10 +244,11 @@ class CrossEncoderRerank(Stage):
             yield Failure(self.name, "Overtime", said, degrades=False)
 
     def _cut_short(self, error: Exception, scored: int, ranking: Ranking) -> Failure:
+        failure = Failure.of(self.name, error)
         if not scored:
-            return Failure.of(self.name, error)
+            return failure
         said = f"{scored} of {self._count(ranking)} passages were scored; the others follow in their order."
-        return Failure(self.name, type(error).__name__, f"{str(error).rstrip('.')}. {said}", error=error)
+        return replace(failure, message=f"{failure.message.rstrip('.')}. {said}")
 
     def _scores(self, query: str, passages: Sequence[str]) -> list[float]:
         scores = {passage: self._kept.get((query, passage)) for passage in passages}

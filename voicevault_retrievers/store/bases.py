@@ -16,7 +16,7 @@ from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
-from voicevault_retrievers.store.standardised import Standardised, Unavailable
+from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure
 
@@ -27,7 +27,7 @@ class Bases:
     Those made with one analyzer share document counts and lengths as the segments of one index would, and the
     similarities of those made with one embedder compare as they are. Where they differ, each such group's list is
     standardised and they are merged (see `Standardised`), in whatever order bases are named and even where one is
-    empty. A group that cannot be searched is skipped and noted; a base without an embedder is searched by keywords
+    empty. A group whose search fails is skipped and noted, one whose embedder cannot be had raises; a base without an embedder is searched by keywords
     only, where others have one.
 
     Where more than one is named, a chunk's id is `base:id`, and so is its parent's, whichever of them exist; its
@@ -208,21 +208,11 @@ def _together(
     name: str,
     kind: ChannelKind,
 ) -> Channel:
-    """The channel of the only group, or those of several standardised; raises where none of them can be made."""
+    """The channel of the only group, or those of several standardised."""
     if len(groups) == 1:
         return make(groups[0])
-    made: dict[str, Channel] = {}
-    failed: list[RetrievalError] = []
-    for label, group in sorted(("+".join(sorted(base.name for base in group)), group) for group in groups):
-        if any(map(len, group)):
-            try:
-                made[label] = make(group)
-            except RetrievalError as error:
-                made[label] = Unavailable(error, name, kind)
-                failed.append(error)
-    if failed and len(failed) == len(made):
-        raise failed[0]
-    return Standardised(made, name, kind)
+    labelled = sorted(("+".join(sorted(base.name for base in group)), group) for group in groups)
+    return Standardised({label: make(group) for label, group in labelled if any(map(len, group))}, name, kind)
 
 
 def _alike(bases: Iterable[KnowledgeBase], key: Callable[[KnowledgeBase], Hashable]) -> list[list[KnowledgeBase]]:

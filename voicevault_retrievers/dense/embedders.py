@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.dense import probes
 from voicevault_retrievers.dense.dequantise import quantises_as_it_runs
 from voicevault_retrievers.dense.graph_model import GraphModel, cls_pooled, mean_pooled
 from voicevault_retrievers.dense.onnx_model import OnnxModel
@@ -61,6 +62,21 @@ class BaseEmbedder(ABC):
     @abstractmethod
     def dimension(self) -> int:
         """The length of a row."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the name does not say which model it is, so that an index keeps the probe."""
+        return False
+
+    def probe(self) -> str:
+        """The model's vectors of `probes.TEXTS`, encoded; it is asked for them."""
+        return probes.encoded(self._documents(probes.TEXTS))
+
+    def made(self, fingerprint: str, dimension: int, probe: str | None) -> bool:
+        """Whether it made an index of that fingerprint, dimension and, where the model was in doubt, that probe."""
+        if self.fingerprint == fingerprint:
+            return self.dimension == dimension
+        return probe is not None and self.dimension == dimension and probes.are_one_model(self.probe(), probe)
 
     @abstractmethod
     def _documents(self, texts: Sequence[str]) -> ArrayLike: ...

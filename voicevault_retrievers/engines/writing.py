@@ -154,15 +154,15 @@ class Writing(Server):
         chosen = [at for at, chunk in enumerate(chunks) if chunk.id in new]
         if not chosen:
             return []
-        texts = [chunks[at].text for at in chosen]
+        written = [chunks[at] for at in chosen]
         embedder = (yield from self.embedding()) if rows is None else None
         if rows is not None:
             vectors: Any = [rows[at] for at in chosen]
         elif embedder is None:
             vectors = [None] * len(chosen)
         else:
-            vectors = yield Work(partial(embedding.embed, embedder, texts, None))
-        analyzed = yield Work(partial(self._analysed, texts))
+            vectors = yield Work(partial(embedding.embed, embedder, written, None))
+        analyzed = yield Work(partial(self._analysed, [chunk.text for chunk in written]))
         return [
             Record(chunks[at], vector, Counter(analyzed.document(number)), self.digest(chunks[at]))
             for number, (at, vector) in enumerate(zip(chosen, vectors, strict=True))

@@ -68,7 +68,9 @@ class NamedTextModel:
         except ImportError:
             raise
         except Exception as error:
-            raise ConfigError(f"{self.name!r} is not made into a chat model: {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"{self.name!r} is not made into a chat model: {type(error).__name__}: {error}"
+            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_found": None}

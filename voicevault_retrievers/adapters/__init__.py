@@ -1,0 +1,1 @@
+"""What the classes for LangChain and for LlamaIndex share; neither framework is imported."""

@@ -1,4 +1,4 @@
-"""Which model an embedder is, in both frameworks by one rule: by its name, or in doubt by a probe kept with the index."""
+"""Which model an embedder is, in both frameworks by one rule: by its name, in doubt by a probe kept with the index."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_named_model_is_never_probed(framework: Framework, tmp_path: Path) -> 
     assert vectors.texts == []
     assert opened.dense().search("pump").ids[0] == "a"
     assert vectors.texts == ["pump"]
-    with pytest.raises(IncompatibleIndexError, match="/small', given '.*/large'"):
+    with pytest.raises(IncompatibleIndexError, match=r"/small', given '.*/large'"):
         KnowledgeBase.open(tmp_path / "kb", embedder=framework.as_embedder(framework.model(vectors, "large")))
     other = framework.as_embedder(framework.other(vectors, "small"))
     with pytest.raises(IncompatibleIndexError, match=f"given '.*/{framework.other.__name__}/small'"):

@@ -152,7 +152,7 @@ class VectorChannel(Leaf):
     ) -> None:
         super().__init__(name, "semantic", timeout=timeout)
         if isinstance(index, Identified):
-            index.check(embedder)
+            index.check_embedder(embedder)
         self.index = index
         self.embedder = embedder
         self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
@@ -273,7 +273,7 @@ class Stored(Protocol):
 class Identified(Protocol):
     """A vector index that knows which embedder made its vectors."""
 
-    def check(self, embedder: Embedder) -> None:
+    def check_embedder(self, embedder: Embedder) -> None:
         """Raises IncompatibleIndexError for another one."""
         ...
 
@@ -300,16 +300,22 @@ def _rows_of(embedder: Embedder, vectors: ArrayLike, count: int) -> NDArray[np.f
     return unit_rows(rows, count, embedder.dimension)
 
 
-def unit_rows(vectors: ArrayLike, count: int, dimension: int) -> NDArray[np.float32]:
-    """Vectors as float32 rows; ConfigError where they are not one per text, finite, and of length 1."""
+def unit_rows(
+    vectors: ArrayLike, count: int, dimension: int, chunks: Sequence[Chunk] | None = None
+) -> NDArray[np.float32]:
+    """Vectors as float32 rows; ConfigError where they are not one per text, finite, and of length 1.
+
+    It names the chunk, where the `chunks` are given.
+    """
     rows = np.asarray(vectors, dtype=np.float32)
     if rows.shape != (count, dimension):
         raise ConfigError(f"the vectors have shape {rows.shape}, expected ({count}, {dimension}): one row per text")
     lengths = np.linalg.norm(rows, axis=1)
     wrong = np.flatnonzero(~(np.abs(lengths - 1) < _TOLERANCE))
     if wrong.size:
+        whose = "" if chunks is None else f" of chunk {chunks[wrong[0]].id!r}"
         raise ConfigError(
-            f"vector {wrong[0]} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
+            f"vector {wrong[0]}{whose} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
         )
     return rows
 

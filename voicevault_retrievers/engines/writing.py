@@ -123,8 +123,9 @@ class Writing(Server):
         entry = (self._recipe or Recipe.of(*self._given, self._options)).embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"collection {self.name!r} was made without an embedder and keeps no vectors")
-        made = None if entry is None or vectors is None else partial(unit_rows, vectors, len(given), entry.dimension)
-        rows: Any = None if made is None else (yield Work(made))
+        rows: Any = None
+        if entry is not None and vectors is not None:
+            rows = yield Work(partial(unit_rows, vectors, len(given), entry.dimension, given))
         yield from self._ready(create=True)
         written = Written()
         for start in range(0, max(len(given), 1), BATCH):

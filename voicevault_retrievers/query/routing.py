@@ -95,8 +95,6 @@ class RoutedChannel(Rewritten):
         routed, failures = yield from self.rewriter.plan(query)
         try:
             found = yield from self.below.plan(replace(routed, require=query.require), k)
-        except ConfigError:
-            raise
         except Exception as error:  # whatever a channel raised
             below = _fused(self.below)
             if routed.route is not Route.SIMPLE or below is None or below.on_error == "raise":

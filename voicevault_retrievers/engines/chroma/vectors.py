@@ -76,7 +76,7 @@ class ChromaVectors:
             )
         return len(sample[0])
 
-    def check(self, embedder: Embedder) -> None:
+    def check_embedder(self, embedder: Embedder) -> None:
         """Raises IncompatibleIndexError where another embedder made its vectors, as far as the collection knows."""
         told = (self.collection.metadata or {}).get(EMBEDDER)
         if told is not None:
@@ -85,11 +85,11 @@ class ChromaVectors:
     def add(self, chunks: Iterable[Chunk], embedder: Embedder) -> None:
         """Embed and store chunks; one of an id that is there is replaced.
 
-        An empty collection keeps which embedder that is. Raises as `check` does, and EmbeddingError, naming the chunk,
-        where its text has no vector.
+        An empty collection keeps which embedder that is. Raises as `check_embedder` does, and EmbeddingError, naming
+        the chunk, where its text has no vector.
         """
         batch = list(Rows.of(chunks).chunks)
-        self.check(embedder)
+        self.check_embedder(embedder)
         known = self.collection.metadata or {}
         # Chroma refuses a change of metadata that says how it measures, as other programs write it.
         if batch and EMBEDDER not in known and not any(key.startswith("hnsw:") for key in known) and not len(self):

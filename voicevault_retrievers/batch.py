@@ -140,7 +140,8 @@ def _sound(asked: Asked) -> Query:
 
 
 def _failing(asked: Asked, error: Exception) -> Result:
-    return Result(asked.query, Ranking((), (Failure.of(STAGE, error),)))
+    failure = Failure(STAGE, type(error).__name__, str(error), error=error)
+    return Result(asked.query, Ranking((), (failure,)))
 
 
 def _text(file: Any, name: str) -> str:

@@ -6,22 +6,27 @@ RetrievalError
 │   ├── SearchTimeoutError         it outlived its deadline (also a TimeoutError)
 │   └── FilterNotSupportedError    it cannot apply a filter, so it was not searched
 ├── RerankerError                  a reranker failed
-│   └── RerankerNotAvailableError  its model cannot be loaded
+│   └── RerankerNotAvailableError  its model cannot be loaded (also a ModelNotAvailableError)
 ├── ContextExpansionError          parents could not be fetched
 ├── FLAREError                     active retrieval failed
 ├── StageError                     a stage or rewriter that a search does not skip failed
 ├── InvalidScoreError              a score is NaN or infinite (also a ValueError)
 ├── ConfigError                    an option is wrong (also a ValueError)
+├── EmbeddingError                 a text has no vector: the model gave zeros, or numbers that are not finite
+├── ModelNotAvailableError         a model does not exist, or cannot be loaded
 ├── DocumentError                  a file cannot be read as a document
 ├── IndexDamagedError              files on disk are not what the manifest says
 ├── IncompatibleIndexError         made by another analyzer, embedder or format
 ├── StorageError                   a file cannot be read or written: permission, space (also an OSError)
 ├── LockedError                    another process is writing
 └── MissingExtraError              an optional dependency is not installed (also an ImportError)
+
+Some of these, and some of other packages', say that the set-up is wrong, which no later try mends: `is_setup_error`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from types import FunctionType
@@ -53,8 +58,12 @@ class RerankerError(RetrievalError):
     """A reranker failed on candidates."""
 
 
-class RerankerNotAvailableError(RerankerError):
-    """A reranker's model or service cannot be had."""
+class ModelNotAvailableError(RetrievalError):
+    """A model does not exist under its name, or cannot be loaded."""
+
+
+class RerankerNotAvailableError(RerankerError, ModelNotAvailableError):
+    """A reranker's model cannot be had."""
 
 
 class ContextExpansionError(RetrievalError):
@@ -102,6 +111,14 @@ class InvalidScoreError(RetrievalError, ValueError):
 
 class ConfigError(RetrievalError, ValueError):
     """An option, a filter or a configuration is wrong."""
+
+
+class EmbeddingError(RetrievalError):
+    """A model gave a text a vector that is all zeros or not finite. `at` is the text's place among those embedded."""
+
+    def __init__(self, message: str, at: int = 0) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 class DocumentError(RetrievalError):
@@ -176,3 +193,35 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ConfigError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names) or 'none'}.")
+
+
+def is_setup_error(error: BaseException) -> bool:
+    """Whether an error says that the set-up is wrong: raised wherever it occurs, and never skipped as an outage is.
+
+    An option that is wrong, a model or a resource that does not exist (HTTP 404 too), another embedder than the
+    index's, a vector of another dimension, a package that is not installed; an error is what caused it too.
+    """
+    if isinstance(error, SearchError):
+        return False
+    if isinstance(error, _SETUP) or _status(error) == _NOT_FOUND:
+        return True
+    if not isinstance(error, RetrievalError | OSError) and _DIMENSIONS.match(str(error)):
+        return True
+    return error.__cause__ is not None and is_setup_error(error.__cause__)
+
+
+_SETUP = (AssertionError, ConfigError, ImportError, IncompatibleIndexError, ModelNotAvailableError)
+"""A bare AssertionError is how libraries, such as FAISS, refuse what they are given."""
+_NOT_FOUND = 404
+_DIMENSIONS = re.compile(
+    r"(?is)(?=.*\b(?:dim|dims|dimensions?|dimensional|shapes?|columns|vector lengths?|blob size)\b)"
+    r"(?=.*(?:expect|match|differ|aligned|must be the same|configured|invalid))(?=.*\d.*\d).{1,500}\Z"
+)
+"""How numpy and the clients of vector stores, each in an error of its own, say that dimensions differ."""
+
+
+def _status(error: BaseException) -> object:
+    """The HTTP status that a client's error has; None where it has none."""
+    response = getattr(error, "response", None)
+    found = (getattr(part, "status_code", None) for part in (error, response))
+    return next((status for status in found if status is not None), None)

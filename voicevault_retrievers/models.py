@@ -21,12 +21,13 @@ from urllib.parse import unquote, urlsplit
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchTimeoutError
+from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, RetrievalError, SearchTimeoutError
 from voicevault_retrievers.exchange import Exchange
 from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.written import Written
 
 TIMEOUT = 30.0
+_NOT_FOUND = 404
 SHOWN = 200
 
 
@@ -37,8 +38,8 @@ class ServedModel(ABC):
     refuses to be asked for probabilities. A user and a password in `base_url` are sent as HTTP basic authentication,
     and are shown in no text. `timeout` is in seconds from the beginning until the whole answer is there, however slowly
     it comes; None waits. Raises SearchNotAvailableError where the server cannot be reached, SearchTimeoutError when the
-    time is over, and RetrievalError, with the status and the beginning of what the server said, for an answer that is
-    an error or has no text.
+    time is over, ModelNotAvailableError where the server does not know the model (status 404), and RetrievalError, with
+    the status and the beginning of what the server said, for another answer that is an error or has no text.
     """
 
     path: str
@@ -108,7 +109,8 @@ class ServedModel(ABC):
 
     def _no_text(self, status: int, said: bytes) -> RetrievalError:
         shown = said[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN]
-        return RetrievalError(f"{self._who} gave no text: status {status}, {shown!r}")
+        error = ModelNotAvailableError if status == _NOT_FOUND else RetrievalError
+        return error(f"{self._who} gave no text: status {status}, {shown!r}")
 
     def _headers(self) -> dict[str, str]:
         parts = urlsplit(self.base_url)

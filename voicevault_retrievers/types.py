@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
-from voicevault_retrievers.errors import ConfigError, InvalidScoreError, safe_message
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError, is_setup_error, safe_message
 from voicevault_retrievers.frozen import FrozenDict
 from voicevault_retrievers.queries import ANY_EMBEDDER, Query, Route, Variant, Vector, as_query
 
@@ -175,6 +175,12 @@ class Failure:
 
     @classmethod
     def of(cls, stage: str, error: Exception) -> Failure:
+        """That a stage is skipped because of an error. Raises the error where it is one of set-up, which is no outage.
+
+        See `errors.is_setup_error`.
+        """
+        if is_setup_error(error):
+            raise error
         return cls(stage, type(error).__name__, safe_message(error), error=error)
 
     def within(self, stage: str) -> Failure:

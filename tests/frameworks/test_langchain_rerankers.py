@@ -232,10 +232,9 @@ async def test_a_models_name_is_looked_up_on_first_use(monkeypatch: pytest.Monke
     assert thread is not threading.current_thread()
 
 
-def test_a_name_that_is_none_degrades() -> None:
-    found = LLMReranker(llm="no-such-provider:model", top_n=1).compress_documents(documents(), QUESTION)
-    assert ids(found) == ["flush"]
-    assert found[0].metadata["voicevault"]["degraded"][0].startswith("llm_rerank: ")
+def test_a_name_that_is_none_raises() -> None:
+    with pytest.raises((ConfigError, ImportError), match=r"no-such-provider:model|is not installed"):
+        LLMReranker(llm="no-such-provider:model", top_n=1).compress_documents(documents(), QUESTION)
 
 
 # Weighted signals and age

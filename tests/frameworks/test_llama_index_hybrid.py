@@ -35,7 +35,7 @@ from tests.frameworks.llama_index_parts import (
 )
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RetrievalError
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerNotAvailableError, RetrievalError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.llama_index import (
@@ -369,7 +369,7 @@ def test_a_models_dimension_is_that_of_its_first_rows() -> None:
     assert embedder.embed_documents(["pump"]).shape == (1, 16)
     assert (embedder.dimension, model.asked) == (16, [])
     model.embed_dim = 8
-    with pytest.raises(RetrievalError, match=r"lengths \[8\]; expected dimension 16"):
+    with pytest.raises(RetrievalError, match="expected dimension 16"):
         embedder.embed_queries(["valve"])
 
 
@@ -475,7 +475,8 @@ def preset(**more: Any) -> Preset:
 def test_k_timeout_fusion_and_rerank_go_over_a_presets_own() -> None:
     own = hybrid(preset=preset())
     assert own.k == 3
-    assert "not there" in told(own.retrieve("pump")[0])["degraded"][0]
+    with pytest.raises(RerankerNotAvailableError, match="not there"):
+        own.retrieve("pump")
     bare = own.with_options(rerank=False, fusion=RRF(k=1)).retrieve("pump")
     assert "degraded" not in told(bare[0])
     assert bare[0].score == sum(1 / (1 + vote["rank"]) for vote in told(bare[0])["channels"].values())
@@ -483,8 +484,6 @@ def test_k_timeout_fusion_and_rerank_go_over_a_presets_own() -> None:
     reranked = hybrid(preset=preset(), k=2, timeout=5.0, rerank=LONG_FIRST)
     assert (reranked.k, reranked.pipeline.timeout) == (2, 5.0)
     assert all(told(node)["rerank"]["score"] == len(node.text) for node in reranked.retrieve("pump"))
-    with pytest.raises(Exception, match="not there"):
-        hybrid(preset=preset(), on_error="raise").retrieve("pump")
 
 
 @pytest.mark.parametrize(

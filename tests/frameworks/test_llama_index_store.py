@@ -141,7 +141,7 @@ def test_the_last_node_of_an_id_is_kept(tmp_path: Path) -> None:
 
 def test_another_embed_model_is_refused(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    with pytest.raises(IncompatibleIndexError, match="made by 'llama_index/MockEmbedding/hash'"):
+    with pytest.raises(IncompatibleIndexError, match="made by 'llama_index/HashEmbedding/hash'"):
         HybridVectorStore.open(tmp_path / "kb", embed_model=HashEmbedding(model_name="other"))
     KnowledgeBase.create("words", root=tmp_path).close()
     with pytest.raises(ConfigError, match="'words' was created without an embedder"):

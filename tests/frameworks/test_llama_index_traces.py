@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nod
 from tests.helpers import Careless, FailingChannel
 from voicevault_retrievers.calls import Span
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.errors import SearchNotAvailableError
+from voicevault_retrievers.errors import RerankerNotAvailableError, SearchNotAvailableError
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
     CrossEncoderRerank,
@@ -226,13 +227,15 @@ async def test_reranking_is_told_of_in_pairs(events: Events, is_async: bool, whe
         "given as a postprocessor": lambda: searched(rerank=CrossEncoderRerank(SCORER)),
         "by a preset": lambda: _preset(preset),
     }[where]()
-    await run(retriever, is_async)
+    with pytest.raises(RerankerNotAvailableError) if where == "by a preset" else nullcontext():
+        await run(retriever, is_async)
     kinds = [type(event) for event in events(ReRankStartEvent, ReRankEndEvent)]
     assert kinds == [ReRankStartEvent, ReRankEndEvent]
     start, end = events(ReRankStartEvent)[0], events(ReRankEndEvent)[0]
     assert start.query == QUESTION
     assert start.model_name == ("none of this name" if where == "by a preset" else "by length")
-    assert {node.node_id for node in start.nodes} == {node.node_id for node in end.nodes}
+    reranked = () if where == "by a preset" else start.nodes
+    assert {node.node_id for node in end.nodes} == {node.node_id for node in reranked}
 
 
 def _preset(data: dict[str, Any]) -> HybridRetriever:

@@ -159,15 +159,11 @@ async def test_a_group_that_fails_is_named_and_the_others_answer() -> None:
         ).search("x")
 
 
-def test_an_embedder_that_cannot_be_loaded_leaves_out_its_own_bases(make: Make, tmp_path: Path) -> None:
+def test_an_embedder_that_cannot_be_loaded_is_not_skipped(make: Make, tmp_path: Path) -> None:
     one = make("one", 0, 1, embedder=HashEmbedder(16))
     make("two", 2, 3, embedder=HashEmbedder(8))
-    for _ in range(2):
-        found = Bases([one, "two"], root=tmp_path).dense().search("pump")
-        assert {hit.chunk.kb for hit in found} == {"one"}
-        assert [(failure.stage, failure.kind, failure.degrades) for failure in found.errors] == [
-            ("two", "ConfigError", True)
-        ]
+    with pytest.raises(ConfigError, match=r"'hash/8', which cannot be loaded by name"):
+        Bases([one, "two"], root=tmp_path).dense()
     with pytest.raises(ConfigError, match=r"'hash/16', which cannot be loaded by name"):
         Bases(["two", "one"], root=tmp_path).dense()
     # One of them opened with it is enough, whichever is named first.

@@ -261,12 +261,10 @@ def test_a_preset_gives_its_stages_the_vectors_of_its_dense_channel() -> None:
         preset.build({"bm25": ListChannel([]), "dense": ListChannel([])})
 
 
-def test_what_goes_by_vectors_and_has_none_leaves_the_ranking_as_it_was() -> None:
+def test_what_goes_by_vectors_and_has_none_raises() -> None:
     channel = ListChannel([("x", 1.0), ("y", 0.5)]) >> MMR(by="vectors")
-    given = channel.search("q")
-    assert given.ids == ("x", "y")
-    assert "mmr goes by vectors and was given none" in str(given.errors[0])
-    assert given.errors[0].degrades
+    with pytest.raises(ConfigError, match="mmr goes by vectors and was given none"):
+        channel.search("q")
 
 
 @pytest.mark.parametrize(

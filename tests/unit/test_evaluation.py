@@ -14,7 +14,7 @@ from tests.helpers import FailingChannel, ListChannel
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.dense import CallableEmbedder, VectorChannel
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError, SearchError
+from voicevault_retrievers.errors import ConfigError, RerankerError, SearchError
 from voicevault_retrievers.evaluation import (
     Judged,
     Judgements,
@@ -38,7 +38,7 @@ from voicevault_retrievers.types import Chunk, Query, Ranking
 
 
 class Broken(Stage):
-    """A reranker without its model, at the questions whose text begins with one of these."""
+    """A reranker whose server is down, at the questions whose text begins with one of these."""
 
     name = "rerank"
 
@@ -48,7 +48,7 @@ class Broken(Stage):
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         if query.text.startswith(self.beginnings):
-            raise RerankerNotAvailableError("no weights")
+            raise RerankerError("it is down")
         return ranking
 
 
@@ -189,8 +189,8 @@ def test_a_stage_that_never_works_is_not_available_and_one_that_fails_at_times_i
     questions = [Judged(name, name, {"x": 1}) for name in ("one", "two")]
     found = ListChannel([("x", 1.0)])
     never, at_times = (ablation(steps(found >> Broken(at)), questions).rows[1] for at in (("",), ("two",)))
-    assert never.unavailable == "rerank: RerankerNotAvailableError: no weights"
-    assert at_times.notes == ("1 of 2 questions degraded: rerank: RerankerNotAvailableError: no weights",)
+    assert never.unavailable == "rerank: RerankerError: it is down"
+    assert at_times.notes == ("1 of 2 questions degraded: rerank: RerankerError: it is down",)
 
 
 def test_what_a_stage_keeps_is_counted_as_it_took_at_first() -> None:

@@ -12,7 +12,7 @@ from tests.helpers import ListChannel
 from voicevault_retrievers import presets
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.engines.addresses import graph_store, parent_store
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
 from voicevault_retrievers.presets import Preset, load_preset, preset_names
@@ -130,12 +130,10 @@ def test_channels_must_be_those_of_the_preset() -> None:
         load_preset("voicevault").build({"bm25": B})
 
 
-def test_a_reranker_that_cannot_be_loaded_leaves_the_fused_order() -> None:
+def test_a_reranker_that_cannot_be_loaded_raises() -> None:
     preset = Preset.of({"version": 1, "fusion": {"method": "rrf"}, "stages": [{"rerank": {"model": "no/such-model"}}]})
-    result = preset.build({"bm25": B, "dense": A}).search("q")
-    assert result.ranking.ids == ("y", "x")
-    assert result.degraded
-    assert [failure.stage for failure in result.errors] == ["rerank"]
+    with pytest.raises(RerankerNotAvailableError, match="no/such-model"):
+        preset.build({"bm25": B, "dense": A}).search("q")
 
 
 def test_the_preset_of_the_documentation_is_one() -> None:

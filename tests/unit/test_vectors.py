@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from tests.helpers import Counting, HashEmbedder, ListChannel
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.fusion import fuse
+from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.types import Chunk, Query, Variant
@@ -62,17 +63,44 @@ def test_vectors_that_do_not_join_are_refused() -> None:
         channel.search(Query("q", vectors={"hash/16": np.ones(4)}))
 
 
-@pytest.mark.parametrize("row", [[np.nan, 0.0], [3.0, 4.0], [1.0, 0.0, 0.0]])
-def test_an_embedder_that_gives_no_rows_of_length_one_is_named_and_nothing_is_lost(row: list[float]) -> None:
-    class Wrong(HashEmbedder):
-        def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
-            return np.array([row] * len(texts), dtype=np.float32)
+class Wrong(HashEmbedder):
+    """Gives every text the same row."""
 
+    def __init__(self, row: Sequence[float]) -> None:
+        super().__init__(2)
+        self.row = row
+
+    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.array([self.row] * len(texts), dtype=np.float32)
+
+
+@pytest.mark.parametrize("row", [[3.0, 4.0], [1.0, 0.0, 0.0]])
+def test_an_embedder_that_gives_no_rows_of_length_one_is_named_and_nothing_is_lost(row: list[float]) -> None:
     good = VectorChannel.from_chunks(CHUNKS, HashEmbedder(2))
     with pytest.raises(ConfigError, match="vector"):
-        VectorChannel.from_chunks(CHUNKS, Wrong(2))
+        VectorChannel.from_chunks(CHUNKS, Wrong(row))
     with pytest.raises(ConfigError, match="vector"):
-        VectorChannel(good.index, Wrong(2)).search("pump")
+        VectorChannel(good.index, Wrong(row)).search("pump")
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0], [np.nan, 0.0], [np.inf, 0.0]])
+async def test_a_text_without_a_vector_is_refused_when_indexed_and_marked_when_searched(row: list[float]) -> None:
+    with pytest.raises(EmbeddingError, match=f"chunk {CHUNKS[0].id!r} cannot be indexed, for its text has no vector"):
+        VectorChannel.from_chunks(CHUNKS, Wrong(row))
+    good = VectorChannel.from_chunks(CHUNKS, HashEmbedder(2))
+    both = fuse(bm25=BM25.from_chunks(CHUNKS), dense=VectorChannel(good.index, Wrong(row)))
+    for found in (both.search("pump"), await both.asearch("pump")):
+        assert found.hits
+        assert [(failure.stage, failure.kind) for failure in found.errors if failure.degrades] == [
+            ("dense", "EmbeddingError")
+        ]
+
+
+def test_a_query_of_another_dimension_than_the_index_is_no_outage() -> None:
+    index = VectorChannel.from_chunks(CHUNKS, HashEmbedder(16)).index
+    both = fuse(bm25=BM25.from_chunks(CHUNKS), dense=VectorChannel(index, HashEmbedder(4)))
+    with pytest.raises(ConfigError, match="dimension 4 is looked for in an index of 16"):
+        both.search("pump")
 
 
 def test_scores_are_those_of_the_ranking() -> None:

@@ -1,1 +1,1 @@
-"""What the packages for LangChain and LlamaIndex both need, written once."""
+"""What the classes for LangChain and for LlamaIndex share; neither framework is imported."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voicevault_retrievers.errors import RetrievalError
+from voicevault_retrievers.errors import ModelNotAvailableError
 from voicevault_retrievers.extras import require
 
 FLOAT = 1
@@ -39,7 +39,7 @@ def dequantised(model: Any) -> Any:
     A product is DynamicQuantizeLinear, MatMulInteger, Cast and Mul by both scales; it becomes MatMul by
     (weights - zero point) * scale, of the whole matrix or of each column. That difference stays in the graph, beside
     the integers, so the copy is no larger. A model without quantised operators is returned as it is. Raises
-    RetrievalError, naming the node, where one of them is not part of such a product.
+    ModelNotAvailableError, naming the node, where one of them is not part of such a product.
     """
     if not any(_quantised(node) for node in model.graph.node):
         return model
@@ -129,8 +129,8 @@ def _needed(nodes: list[Any], spent: set[int], outputs: set[str]) -> list[Any]:
     return kept[::-1]
 
 
-def _unknown(node: Any, reason: str) -> RetrievalError:
-    return RetrievalError(
+def _unknown(node: Any, reason: str) -> ModelNotAvailableError:
+    return ModelNotAvailableError(
         f"the graph cannot be brought to floats: {node.op_type} {node.name or node.output[0]!r} is not understood "
         f"({reason}). Give a model.onnx of floats, or use onnxruntime."
     )

@@ -12,12 +12,13 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.dense import probes
 from voicevault_retrievers.dense.dequantise import quantises_as_it_runs
 from voicevault_retrievers.dense.graph_model import GraphModel, cls_pooled, mean_pooled
 from voicevault_retrievers.dense.onnx_model import OnnxModel
 from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
 from voicevault_retrievers.dense.weights import Backend, Weights, canonical, choose, fetch, find, installed
-from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
+from voicevault_retrievers.errors import ConfigError, EmbeddingError, ModelNotAvailableError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.recent import Recent
@@ -62,6 +63,21 @@ class BaseEmbedder(ABC):
     def dimension(self) -> int:
         """The length of a row."""
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the name does not say which model it is, so that an index keeps the probe."""
+        return False
+
+    def probe(self) -> str:
+        """The model's vectors of `probes.TEXTS`, encoded; it is asked for them."""
+        return probes.encoded(self._documents(probes.TEXTS))
+
+    def made(self, fingerprint: str, dimension: int, probe: str | None) -> bool:
+        """Whether it made an index of that fingerprint, dimension and, where the model was in doubt, that probe."""
+        if self.fingerprint == fingerprint:
+            return self.dimension == dimension
+        return probe is not None and self.dimension == dimension and probes.are_one_model(self.probe(), probe)
+
     @abstractmethod
     def _documents(self, texts: Sequence[str]) -> ArrayLike: ...
 
@@ -71,7 +87,7 @@ class BaseEmbedder(ABC):
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         """Rows of shape (len(texts), dimension), float32, C-contiguous.
 
-        Raises RetrievalError, naming the text, where the model gives a row that is zero or not finite.
+        Raises EmbeddingError, naming the text, where the model gives a row that is zero or not finite.
         """
         texts = _checked(texts)
         return self._unit(self._documents(texts), len(texts)) if texts else self._none()
@@ -97,7 +113,8 @@ class BaseEmbedder(ABC):
         lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
         wrong = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
         if wrong.size:
-            raise RetrievalError(f"{self!r} gave a row that is zero or not finite for text {wrong[0]} of {count}")
+            at = int(wrong[0])
+            raise EmbeddingError(f"{self!r} gave a row that is zero or not finite for text {at} of {count}", at)
         return np.ascontiguousarray(matrix / lengths, dtype=np.float32)
 
 
@@ -162,7 +179,7 @@ class GraphEmbedder(BaseEmbedder):
         found: list[tuple[int, Vector]] = []
         for at, states, mask in self._runner.run(texts, alone=alone):
             if states.ndim != 3:
-                raise RetrievalError(
+                raise ModelNotAvailableError(
                     f"the graph of {self.model} gives shape {states.shape}; expected (texts, tokens, dimension)"
                 )
             found.extend(zip(at, pooled(states, mask), strict=True))
@@ -307,7 +324,7 @@ class CallableEmbedder(BaseEmbedder):
     def _documents(self, texts: Sequence[str]) -> ArrayLike:
         rows = np.asarray(self.function(list(texts)), dtype=np.float64)
         if rows.shape != (len(texts), self.dimension):
-            raise RetrievalError(f"{self!r} gave shape {rows.shape}; expected ({len(texts)}, {self.dimension})")
+            raise ConfigError(f"{self!r} gave shape {rows.shape}; expected ({len(texts)}, {self.dimension})")
         return rows
 
     def __repr__(self) -> str:

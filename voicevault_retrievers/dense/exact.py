@@ -16,7 +16,7 @@ from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.dense.sampling import SIZE, Sample, Sampled
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.filters import Filter, both, canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
@@ -89,8 +89,7 @@ class ExactVectors:
     def build(cls, chunks: Iterable[Chunk], embedder: Embedder) -> ExactVectors:
         """The vectors of chunks held in memory."""
         rows = Rows.of(chunks)
-        matrix = embedder.embed_documents([chunk.text for chunk in rows.chunks])
-        return cls([VectorPart(rows, unit_rows(matrix, len(rows), embedder.dimension))], embedder.dimension)
+        return cls([VectorPart(rows, embedded(embedder, rows.chunks))], embedder.dimension)
 
     def __len__(self) -> int:
         return sum(part.rows.count for part in self.parts)
@@ -98,7 +97,12 @@ class ExactVectors:
     def nearest(
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
     ) -> list[Found]:
-        """At most k chunks of those that pass, by falling cosine, ties by ascending id."""
+        """At most k chunks of those that pass, by falling cosine, ties by ascending id.
+
+        Raises ConfigError for a vector of another dimension.
+        """
+        if len(vector) != self.dimension:
+            raise ConfigError(f"a vector of dimension {len(vector)} is looked for in an index of {self.dimension}")
         passing = both(require, where)
         found = chain.from_iterable(part.nearest(vector, k, part.rows.selection(passing)) for part in self.parts)
         return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
@@ -139,13 +143,16 @@ class VectorChannel(Leaf):
 
     A score is the cosine, in (0, 1], higher is nearer; a chunk at 0 or below is not a match and is left out. The
     query's own vector (`Query.vectors`) is used where it is this embedder's, or a bare one that fits; it stands for
-    the query's text, and its variants are embedded as ever.
+    the query's text, and its variants are embedded as ever. Raises IncompatibleIndexError for another embedder than
+    the index's, where that is known.
     """
 
     def __init__(
         self, index: VectorIndex, embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
     ) -> None:
         super().__init__(name, "semantic", timeout=timeout)
+        if isinstance(index, Identified):
+            index.check_embedder(embedder)
         self.index = index
         self.embedder = embedder
         self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
@@ -227,13 +234,15 @@ class VectorChannel(Leaf):
         texts = [wording.text for wording in wordings]
         known = {text: own if own is not None and text == query.text else self._embedded.get(text) for text in texts}
         new = [text for text, vector in known.items() if vector is None]
-        rows = unit_rows(self.embedder.embed_queries(new), len(new), self.embedder.dimension) if new else ()
+        rows = _rows_of(self.embedder, self.embedder.embed_queries(new), len(new)) if new else ()
         for text, row in zip(new, rows, strict=True):
             known[text] = row
             self._embedded.put(text, row)
         return [vector for text in texts if (vector := known[text]) is not None]
 
     def _own(self, query: Query) -> Vector | None:
+        if not query.vectors:
+            return None
         vector = query.vectors.get(self.embedder.fingerprint)
         bare = query.vectors.get(ANY_EMBEDDER)
         if vector is None and bare is not None and len(bare) == self.embedder.dimension:
@@ -260,16 +269,53 @@ class Stored(Protocol):
         ...
 
 
-def unit_rows(vectors: ArrayLike, count: int, dimension: int) -> NDArray[np.float32]:
-    """Vectors as float32 rows; ConfigError where they are not one per text, finite, and of length 1 (or 0)."""
+@runtime_checkable
+class Identified(Protocol):
+    """A vector index that knows which embedder made its vectors."""
+
+    def check_embedder(self, embedder: Embedder) -> None:
+        """Raises IncompatibleIndexError for another one."""
+        ...
+
+
+def embedded(embedder: Embedder, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+    """The vectors of chunks, of shape (len(chunks), embedder.dimension) and length 1.
+
+    Raises EmbeddingError, naming the chunk, where the vector of its text is all zeros or not finite.
+    """
+    try:
+        return _rows_of(embedder, embedder.embed_documents([chunk.text for chunk in chunks]), len(chunks))
+    except EmbeddingError as error:
+        said = f"chunk {chunks[error.at].id!r} cannot be indexed, for its text has no vector: {error}"
+        raise EmbeddingError(said, error.at) from error
+
+
+def _rows_of(embedder: Embedder, vectors: ArrayLike, count: int) -> NDArray[np.float32]:
+    """What an embedder gave, as `unit_rows`; EmbeddingError where a row is all zeros or not finite."""
+    rows = np.asarray(vectors, dtype=np.float32)
+    wrong = [at for at, row in enumerate(rows) if not (np.isfinite(row).all() and np.any(row))]
+    if wrong:
+        at = wrong[0]
+        raise EmbeddingError(f"{embedder!r} gave a row that is zero or not finite for text {at} of {count}", at)
+    return unit_rows(rows, count, embedder.dimension)
+
+
+def unit_rows(
+    vectors: ArrayLike, count: int, dimension: int, chunks: Sequence[Chunk] | None = None
+) -> NDArray[np.float32]:
+    """Vectors as float32 rows; ConfigError where they are not one per text, finite, and of length 1.
+
+    It names the chunk, where the `chunks` are given.
+    """
     rows = np.asarray(vectors, dtype=np.float32)
     if rows.shape != (count, dimension):
         raise ConfigError(f"the vectors have shape {rows.shape}, expected ({count}, {dimension}): one row per text")
     lengths = np.linalg.norm(rows, axis=1)
-    wrong = np.flatnonzero(~((np.abs(lengths - 1) < _TOLERANCE) | (lengths == 0)))
+    wrong = np.flatnonzero(~(np.abs(lengths - 1) < _TOLERANCE))
     if wrong.size:
+        whose = "" if chunks is None else f" of chunk {chunks[wrong[0]].id!r}"
         raise ConfigError(
-            f"vector {wrong[0]} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
+            f"vector {wrong[0]}{whose} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
         )
     return rows
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.dense.native import NATIVE
 from voicevault_retrievers.dense.weights import HUB, Backend, Weights, fetch
-from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, RetrievalError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
 
@@ -99,7 +99,7 @@ class GraphModel(ABC):
     def load(self) -> tuple[Session, Any]:
         """The session and the tokenizer.
 
-        Raises MissingExtraError, and RetrievalError where a file is damaged or cannot be read.
+        Raises MissingExtraError, and ModelNotAvailableError where a file is damaged or cannot be read.
         """
         with self._lock:
             if self._loaded is None:
@@ -119,7 +119,7 @@ class GraphModel(ABC):
         except RetrievalError:
             raise
         except Exception as error:  # the libraries raise bare subclasses of Exception, and MemoryError
-            raise RetrievalError(
+            raise ModelNotAvailableError(
                 f"{self.name} cannot be loaded from {weights.folder}: {type(error).__name__}: {error}"
             ) from error
         _LOG.info("%s computes in %s by %s: %s", self.name, session.precision, self.backend, session.reason)

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.dense.onnx_model import OnnxModel
 from voicevault_retrievers.dense.weights import canonical
-from voicevault_retrievers.errors import RetrievalError
+from voicevault_retrievers.errors import ModelNotAvailableError
 
 
 class OnnxTokenEmbedder:
     """The token states of a transformer encoder through onnxruntime on the CPU: a known model by name, or a folder.
 
-    A text is cut to `max_tokens`; the marks at its ends count, and are left out of what it gives. Raises RetrievalError
-    or MissingExtraError where the model cannot be had, RetrievalError for a graph that gives no states of tokens.
+    A text is cut to `max_tokens`; the marks at its ends count, and are left out of what it gives. Raises
+    ModelNotAvailableError or MissingExtraError where the model cannot be had, or its graph gives no states of tokens.
     """
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", *, max_tokens: int = 256, batch_size: int = 32) -> None:
@@ -34,7 +34,7 @@ class OnnxTokenEmbedder:
         found: dict[int, NDArray[np.float32]] = {}
         for places, states, mask in self._runner.run(texts):
             if states.ndim != 3:
-                raise RetrievalError(
+                raise ModelNotAvailableError(
                     f"the graph of {self.model} gives shape {states.shape}; expected (texts, tokens, dimension)"
                 )
             for at, rows, length in zip(places, states, mask.sum(axis=1), strict=True):

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple, TypeAlias, cast
 
-from voicevault_retrievers.errors import ConfigError, MissingExtraError, RetrievalError, unknown
+from voicevault_retrievers.errors import ConfigError, MissingExtraError, ModelNotAvailableError, unknown
 from voicevault_retrievers.extras import DISTRIBUTION, require
 
 Backend: TypeAlias = Literal["onnx", "openvino", "sentence-transformers"]
@@ -91,10 +91,10 @@ class Weights:
         return hashlib.sha256("".join(map(sha256, self.files)).encode()).hexdigest()[:12]
 
     def verify(self) -> None:
-        """Raises RetrievalError where a file is not the one that was pinned."""
+        """Raises ModelNotAvailableError where a file is not the one that was pinned."""
         for file, expected in zip(self.files, self.checks, strict=bool(self.checks)):
             if (found := sha256(file)) != expected:
-                raise RetrievalError(
+                raise ModelNotAvailableError(
                     f"{file} of {self.name} is damaged or another version: its sha256 is {found}, expected {expected}. "
                     "Install its package again."
                 )
@@ -209,8 +209,8 @@ def locate(name: str, backend: Backend) -> Weights:
 def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
     """The files of a model: found here, or else fetched from the hub, without pickles or code.
 
-    Where a backend runs graphs, a model on the hub is named "owner/name". Raises as `locate` does, and RetrievalError,
-    with what to do, where the hub does not give the files.
+    Where a backend runs graphs, a model on the hub is named "owner/name". Raises as `locate` does, and
+    ModelNotAvailableError, with what to do, where the hub does not give the files.
     """
     if found := find(name, backend):
         return found
@@ -222,12 +222,12 @@ def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
     try:
         folder = Path(hub.snapshot_download(full, allow_patterns=list(kind.files)))
     except (OSError, ValueError, RuntimeError) as error:
-        raise RetrievalError(
+        raise ModelNotAvailableError(
             f"the model {full!r} is not in a package or folder here, and the hub did not give it ({error}). "
             f"Give a folder, or for all-MiniLM-L6-v2 pip install '{DISTRIBUTION}[{kind.extra}]'."
         ) from error
     if (found := _in_folder(folder, backend, canonical(name))) is None:
-        raise RetrievalError(f"the model {full!r} has no {kind.needed} on the hub; no other kind is read")
+        raise ModelNotAvailableError(f"the model {full!r} has no {kind.needed} on the hub; no other kind is read")
     return found
 
 

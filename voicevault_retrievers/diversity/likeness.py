@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense.embedders import BaseEmbedder
-from voicevault_retrievers.dense.exact import VectorChannel, unit_rows
+from voicevault_retrievers.dense.exact import VectorChannel, embedded
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.recent import Recent
@@ -72,9 +72,7 @@ class Cosines(Likeness):
         if not new:
             return np.array([known[chunk_id] for chunk_id in ids], dtype=np.float32)
         found = np.empty((len(hits), embedder.dimension), dtype=np.float32)
-        found[new] = unit_rows(
-            embedder.embed_documents([hits[at].chunk.text for at in new]), len(new), embedder.dimension
-        )
+        found[new] = embedded(embedder, [hits[at].chunk for at in new])
         for at, chunk_id in enumerate(ids):
             if chunk_id in known:
                 found[at] = known[chunk_id]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.engines.engine import BATCH, Engine, Written
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store import KnowledgeBase, embedding
+from voicevault_retrievers.store.manifest import EmbedderEntry
 from voicevault_retrievers.store.questions import has_questions, question_index
 from voicevault_retrievers.types import Chunk
 
@@ -136,7 +137,7 @@ class _Writing:
         self._source = source
         self._target = target
         self._patience = patience
-        self._fingerprint = _fingerprint(source)
+        self._entry = _entry(source)
         self.done = Written()
         self.sent: set[str] = set()
 
@@ -156,7 +157,7 @@ class _Writing:
 
     def _fits(self) -> bool:
         own = self._target.embedder
-        return own is not None and own.fingerprint == self._fingerprint
+        return own is not None and self._entry is not None and embedding.made_by(self._entry, own)
 
     def _above(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """The parents of chunks, and theirs, that were not sent yet."""
@@ -188,12 +189,10 @@ def _read(source: Engine, ids: list[str]) -> tuple[list[Chunk], Any]:
     return chunks, [rows[chunk.id] for chunk in chunks] if rows else None
 
 
-def _fingerprint(source: Source) -> str | None:
+def _entry(source: Source) -> EmbedderEntry | None:
     if isinstance(source, KnowledgeBase):
-        entry = source.manifest.embedder
-        return None if entry is None else entry.fingerprint
-    embedder = source.embedder
-    return None if embedder is None else embedder.fingerprint
+        return source.manifest.embedder
+    return None if source.embedder is None else embedding.describe(source.embedder)
 
 
 def _listed(source: Source, target: Engine) -> tuple[Check, list[str]]:

@@ -92,4 +92,4 @@ class Recipe:
 
 def vars_of(entry: EmbedderEntry) -> dict[str, Any]:
     """An embedder's entry as plain data."""
-    return {name: getattr(entry, name) for name in ("fingerprint", "dimension", "model", "backend")}
+    return {name: getattr(entry, name) for name in ("fingerprint", "dimension", "model", "backend", "probe")}

@@ -123,8 +123,9 @@ class Writing(Server):
         entry = (self._recipe or Recipe.of(*self._given, self._options)).embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"collection {self.name!r} was made without an embedder and keeps no vectors")
-        made = None if entry is None or vectors is None else partial(unit_rows, vectors, len(given), entry.dimension)
-        rows: Any = None if made is None else (yield Work(made))
+        rows: Any = None
+        if entry is not None and vectors is not None:
+            rows = yield Work(partial(unit_rows, vectors, len(given), entry.dimension, given))
         yield from self._ready(create=True)
         written = Written()
         for start in range(0, max(len(given), 1), BATCH):
@@ -154,15 +155,15 @@ class Writing(Server):
         chosen = [at for at, chunk in enumerate(chunks) if chunk.id in new]
         if not chosen:
             return []
-        texts = [chunks[at].text for at in chosen]
+        written = [chunks[at] for at in chosen]
         embedder = (yield from self.embedding()) if rows is None else None
         if rows is not None:
             vectors: Any = [rows[at] for at in chosen]
         elif embedder is None:
             vectors = [None] * len(chosen)
         else:
-            vectors = yield Work(partial(embedding.embed, embedder, texts, None))
-        analyzed = yield Work(partial(self._analysed, texts))
+            vectors = yield Work(partial(embedding.embed, embedder, written, None))
+        analyzed = yield Work(partial(self._analysed, [chunk.text for chunk in written]))
         return [
             Record(chunks[at], vector, Counter(analyzed.document(number)), self.digest(chunks[at]))
             for number, (at, vector) in enumerate(zip(chosen, vectors, strict=True))

@@ -6,58 +6,31 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import ArrayLike
 
+from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.drive import adrive
-from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.hosts import mask_credentials
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import in_thread
 from voicevault_retrievers.protocols import Embedder
 
-MODEL_ATTRIBUTES = ("model", "model_name", "model_id", "deployment")
 
+class LangChainEmbedder(FrameworkEmbedder):
+    """Any LangChain `Embeddings`; see `FrameworkEmbedder`."""
 
-class LangChainEmbedder(BaseEmbedder):
-    """Any LangChain `Embeddings`; rows are brought to length 1.
-
-    The fingerprint is the class, the model's name where the class has one, and the dimension. The dimension is that of
-    the first rows, for which a word is embedded where nothing has been yet. Raises RetrievalError for other rows.
-    """
+    framework = "langchain"
 
     def __init__(self, embeddings: Embeddings, *, dimension: int | None = None) -> None:
-        super().__init__()
+        super().__init__(embeddings, dimension)
         self.embeddings = embeddings
-        self._dimension = dimension
 
-    @property
-    def fingerprint(self) -> str:
-        return f"langchain/{type(self.embeddings).__name__}/{model_of(self.embeddings) or '-'}/{self.dimension}"
+    def _embed(self, texts: Sequence[str]) -> ArrayLike:
+        return self.embeddings.embed_documents(list(texts))
 
-    @property
-    def dimension(self) -> int:
-        if self._dimension is None:
-            self._dimension = self.embed_queries(["dimension"]).shape[1]
-        return self._dimension
-
-    def _documents(self, texts: Sequence[str]) -> ArrayLike:
-        return self._fitting(self.embeddings.embed_documents(list(texts)))
-
-    def _asked(self, texts: Sequence[str]) -> ArrayLike:
-        return self._fitting([self.embeddings.embed_query(text) for text in texts])
-
-    def _fitting(self, rows: ArrayLike) -> ArrayLike:
-        matrix = np.asarray(rows, dtype=np.float64)
-        if self._dimension is None:
-            self._dimension = matrix.shape[-1]
-        if matrix.shape[-1] != self._dimension:
-            raise RetrievalError(f"{self!r} gave rows of shape {matrix.shape}; expected dimension {self._dimension}")
-        return matrix
-
-    def __repr__(self) -> str:
-        return f"LangChainEmbedder({type(self.embeddings).__name__}, {model_of(self.embeddings)!r})"
+    def _embed_query(self, text: str) -> ArrayLike:
+        return self.embeddings.embed_query(text)
 
 
 class LocalEmbeddings(Embeddings):
@@ -100,9 +73,3 @@ def as_embedder(embeddings: Any = None, *, dimension: int | None = None) -> Embe
     if not isinstance(embeddings, BaseEmbedder | Embedder):
         raise ConfigError(f"embeddings are LangChain Embeddings or an Embedder, not {type(embeddings).__name__}")
     return embeddings
-
-
-def model_of(embeddings: Any) -> str | None:
-    """The name of the model behind embeddings, without the password of one that is an address; None for no name."""
-    names = (getattr(embeddings, attribute, None) for attribute in MODEL_ATTRIBUTES)
-    return next((mask_credentials(name) for name in names if isinstance(name, str)), None)

@@ -58,9 +58,19 @@ class NamedTextModel:
     def complete(self, prompt: str) -> str:
         """What the model answers."""
         if self._found is None:
-            chat_models = require("langchain.chat_models", extra="agents")
-            self._found = as_text_model(chat_models.init_chat_model(self.name))
+            self._found = as_text_model(self._chat_model())
         return self._found.complete(prompt)
+
+    def _chat_model(self) -> Any:
+        chat_models = require("langchain.chat_models", extra="agents")
+        try:
+            return chat_models.init_chat_model(self.name)
+        except ImportError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"{self.name!r} is not made into a chat model: {type(error).__name__}: {error}"
+            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_found": None}

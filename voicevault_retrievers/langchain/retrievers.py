@@ -13,6 +13,7 @@ from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_con
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
+from voicevault_retrievers.adapters.embedders import model_of
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.engines.chroma import ChromaVectors
@@ -26,7 +27,7 @@ from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever, beside
 from voicevault_retrievers.langchain.convert import chunks_of
-from voicevault_retrievers.langchain.embedder import as_embedder, model_of
+from voicevault_retrievers.langchain.embedder import as_embedder
 from voicevault_retrievers.langchain.models import as_text_model
 from voicevault_retrievers.langchain.writing import flare_of
 from voicevault_retrievers.lexical import BM25, Formula

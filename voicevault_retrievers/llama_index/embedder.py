@@ -10,57 +10,28 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
-from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.hosts import mask_credentials
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
 
 
-class LlamaIndexEmbedder(BaseEmbedder):
-    """Any LlamaIndex embedding model. Its events, cache and rate limit stay in force.
+class LlamaIndexEmbedder(FrameworkEmbedder):
+    """Any LlamaIndex embedding model; see `FrameworkEmbedder`. Its events, cache and rate limit stay in force."""
 
-    The fingerprint is the model's class and name. The dimension is that of the first rows, for which a word is embedded
-    where nothing has been yet. Raises RetrievalError for other rows.
-    """
+    framework = "llama_index"
 
     def __init__(self, model: BaseEmbedding) -> None:
-        super().__init__()
+        super().__init__(model)
         self.model = model
-        self._dimension: int | None = None
 
-    @property
-    def fingerprint(self) -> str:
-        return f"llama_index/{self.model.class_name()}/{self._name}"
+    def _embed(self, texts: Sequence[str]) -> ArrayLike:
+        return self.model.get_text_embedding_batch(list(texts))
 
-    @property
-    def dimension(self) -> int:
-        if self._dimension is None:
-            self._dimension = len(self.model.get_query_embedding("dimension"))
-        return self._dimension
-
-    def _documents(self, texts: Sequence[str]) -> ArrayLike:
-        return self._fitting(self.model.get_text_embedding_batch(list(texts)))
-
-    def _asked(self, texts: Sequence[str]) -> ArrayLike:
-        return self._fitting([self.model.get_query_embedding(text) for text in texts])
-
-    def _fitting(self, rows: Sequence[Sequence[float]]) -> ArrayLike:
-        lengths = sorted(set(map(len, rows)))
-        if self._dimension is None and lengths:
-            self._dimension = lengths[0]
-        if lengths != [self._dimension]:
-            raise RetrievalError(f"{self!r} gave rows of lengths {lengths}; expected dimension {self._dimension}")
-        return rows
-
-    def __repr__(self) -> str:
-        return f"LlamaIndexEmbedder({self.model.class_name()}, {self._name!r})"
-
-    @property
-    def _name(self) -> str:
-        """The model's name, without the password of one that is an address."""
-        return mask_credentials(str(self.model.model_name))
+    def _embed_query(self, text: str) -> ArrayLike:
+        return self.model.get_query_embedding(text)
 
 
 class NamedEmbedder:

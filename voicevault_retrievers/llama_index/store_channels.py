@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +20,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.foreign import Foreign
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.llama_index.base import in_thread
@@ -137,14 +138,20 @@ class VectorStoreChannel(StoreChannel):
             return Asked(text, None) if text.strip() else None
         vector = brought(query, self.embedder) if text == query.text else None
         if vector is None and text.strip():
-            vector = self.embedder.model.get_query_embedding(text)
+            vector = self._pointing(self.embedder.model.get_query_embedding(text))
         return None if vector is None else Asked(text, vector)
 
     async def _aasked(self, query: Query, wording: Variant) -> Asked | None:
         text = wording.text
         if text.strip() and self.store.is_embedding_query and not query.vectors and self._embeds:
-            return Asked(text, await self.embedder.model.aget_query_embedding(text))
+            return Asked(text, self._pointing(await self.embedder.model.aget_query_embedding(text)))
         return await adrive(in_thread(self.name, partial(self._asked, query, wording)))
+
+    def _pointing(self, vector: list[float]) -> list[float]:
+        """A question's vector; EmbeddingError where it is all zeros or not finite, and near to nothing."""
+        if not (all(map(math.isfinite, vector)) and any(vector)):
+            raise EmbeddingError(f"{self.embedder!r} gave the question a vector that is zero or not finite")
+        return vector
 
     def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
         found = super()._search(asked, k, narrowed)
@@ -173,6 +180,8 @@ class VectorStoreChannel(StoreChannel):
 
 def brought(query: Query, embedder: LlamaIndexEmbedder) -> list[float] | None:
     """The vector that a query brings for an embedder: that of its fingerprint, or a bare one of its dimension."""
+    if not query.vectors:  # one whose model is in doubt would be asked for its fingerprint
+        return None
     own, bare = query.vectors.get(embedder.fingerprint), query.vectors.get(ANY_EMBEDDER)
     if own is None and bare is not None and len(bare) == embedder.dimension:
         own = bare

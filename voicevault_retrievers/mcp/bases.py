@@ -14,7 +14,7 @@ from voicevault_retrievers.calls import AsyncObserver, Call, Plan, value_of
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, open_bases
-from voicevault_retrievers.errors import told
+from voicevault_retrievers.errors import is_setup_error, told
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mutex import Mutex
@@ -74,7 +74,8 @@ class Library:
     ) -> Found:
         """Search bases. Those with the same settings are searched as one; the lists of others take turns.
 
-        A group of them that fails is left out and said, unless all fail: then the first one's error is raised.
+        A group of them that fails is left out and said, unless all fail: then the first one's error is raised. An error
+        of set-up is always raised.
         """
         if not query.strip():
             return Found()
@@ -84,7 +85,7 @@ class Library:
         results = [one for one in outcomes if not isinstance(one, BaseException)]
         failed = [(group, one) for group, one in zip(groups, outcomes, strict=True) if isinstance(one, BaseException)]
         for group, error in failed:
-            if not results or not isinstance(error, Exception):
+            if not results or not isinstance(error, Exception) or is_setup_error(error):
                 raise error
             _LOG.warning("%s was not searched: %s", ", ".join(offer.name for offer in group), told(error))
             results.append(Found(degraded=tuple(f"{offer.name}: {type(error).__name__}" for offer in group)))

@@ -95,7 +95,7 @@ class RoutedChannel(Rewritten):
         routed, failures = yield from self.rewriter.plan(query)
         try:
             found = yield from self.below.plan(replace(routed, require=query.require), k)
-        except (ConfigError, StageError):
+        except StageError:
             raise
         except Exception as error:  # whatever a channel raised
             below = _fused(self.below)

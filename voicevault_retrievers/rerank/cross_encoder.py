@@ -14,7 +14,7 @@ from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import Stage, rescored
 from voicevault_retrievers.checks import number, seconds_or_none, whole, whole_or_none
 from voicevault_retrievers.dense.weights import canonical
-from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, safe_message, unknown
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.recent import Recent
@@ -75,9 +75,10 @@ class CrossEncoderRerank(Stage):
     in (0, 1), scoring stops where the best `top_k` stay the best with it: see `rerank.adaptive`. Where the first hit is
     ahead of the second by `sure` deviations of the scores behind it, nothing is read, and a note says so.
 
-    Failures, which `refine` raises: RerankerNotAvailableError or MissingExtraError where the model cannot be had,
-    RerankerError for a number of scores that is not that of the passages, InvalidScoreError for one that is NaN or
-    infinite. `refine` takes what time it needs; in a search there is SearchTimeoutError too.
+    Failures, which `refine` raises: RerankerError for a number of scores that is not that of the passages,
+    InvalidScoreError for one that is NaN or infinite. `refine` takes what time it needs; in a search there is
+    SearchTimeoutError too. RerankerNotAvailableError or MissingExtraError, where the model cannot be had, a search
+    raises too.
     """
 
     blocking = True
@@ -247,12 +248,11 @@ class CrossEncoderRerank(Stage):
             yield Failure(self.name, "Overtime", said, degrades=False)
 
     def _cut_short(self, error: Exception, scored: int, ranking: Ranking) -> Failure:
+        failure = Failure.of(self.name, error)
         if not scored:
-            return Failure.of(self.name, error)
+            return failure
         said = f"{scored} of {self._count(ranking)} passages were scored; the others follow in their order."
-        return Failure(
-            self.name, type(error).__name__, f"{safe_message(error).rstrip('.')}. {said}".lstrip(". "), error=error
-        )
+        return replace(failure, message=". ".join(filter(None, (failure.message.rstrip("."), said))))
 
     def _scores(self, query: str, passages: Sequence[str]) -> list[float]:
         scores = {passage: self._kept.get((query, passage)) for passage in passages}

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.store import analyzers, codec, manifest
+from voicevault_retrievers.store import analyzers, codec, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
-from voicevault_retrievers.store.standardised import Standardised, Unavailable
+from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure
 
@@ -27,8 +27,8 @@ class Bases:
     Those made with one analyzer share document counts and lengths as the segments of one index would, and the
     similarities of those made with one embedder compare as they are. Where they differ, each such group's list is
     standardised and they are merged (see `Standardised`), in whatever order bases are named and even where one is
-    empty. A group that cannot be searched is skipped and noted; a base without an embedder is searched by keywords
-    only, where others have one.
+    empty. A group whose search fails is skipped and noted, one whose embedder cannot be had raises. A base without an
+    embedder is searched by keywords only, where others have one.
 
     Where more than one is named, a chunk's id is `base:id`, and so is its parent's, whichever of them exist; its
     `kb` says which.
@@ -85,7 +85,7 @@ class Bases:
             analyzer = bases[0].analyzer if bases else analyzers.named(self._analyzer)
             return keyword_channel(map(self._view, bases), analyzer, **options)
 
-        groups = _alike(self._present(), lambda base: base.manifest.analyzer_fingerprint)
+        groups = _alike(self._present(), _analyzed_alike)
         return _together(groups or [[]], made, options.get("name", "bm25"), "keyword")
 
     def dense(self, **options: Any) -> Channel:
@@ -100,7 +100,7 @@ class Bases:
         searched, embedded = self._searched(), self._embedded()
         if searched and not embedded:
             return made(searched)
-        groups = _alike(embedded if any(map(len, embedded)) else [], lambda base: _fingerprint(base.manifest))
+        groups = _alike(embedded if any(map(len, embedded)) else [], _embedded_alike)
         return _together(groups, made, options.get("name", "dense"), "semantic")
 
     def questions(self, **options: Any) -> Channel:
@@ -160,13 +160,18 @@ class Bases:
     def _given(self, own: Manifest, every: Sequence[Manifest]) -> dict[str, Any]:
         """What was given and a base was made with; or all of it, where no base was: opening then says what is wrong."""
         analyzer = None if self._analyzer is None else analyzers.named(self._analyzer).recipe()
-        embedder = None if self._embedder is None else self._embedder.fingerprint
         options: dict[str, Any] = {}
         if own.analyzer == analyzer or analyzer not in [one.analyzer for one in every]:
             options["analyzer"] = self._analyzer
-        if _fingerprint(own) == embedder or embedder not in map(_fingerprint, every):
+        if self._made(own) or not any(map(self._made, every)):
             options["embedder"] = self._embedder
         return options
+
+    def _made(self, base: Manifest) -> bool:
+        """Whether the embedder that was given made a base's vectors; of none, whether the base has none."""
+        if self._embedder is None:
+            return base.embedder is None
+        return base.embedder is not None and embedding.made_by(base.embedder, self._embedder)
 
     def _present(self) -> list[KnowledgeBase]:
         """Those that exist."""
@@ -208,34 +213,33 @@ def _together(
     name: str,
     kind: ChannelKind,
 ) -> Channel:
-    """The channel of the only group, or those of several standardised; raises where none of them can be made."""
+    """The channel of the only group, or those of several standardised."""
     if len(groups) == 1:
         return make(groups[0])
-    made: dict[str, Channel] = {}
-    failed: list[RetrievalError] = []
-    for label, group in sorted(("+".join(sorted(base.name for base in group)), group) for group in groups):
-        if any(map(len, group)):
-            try:
-                made[label] = make(group)
-            except RetrievalError as error:
-                made[label] = Unavailable(error, name, kind)
-                failed.append(error)
-    if failed and len(failed) == len(made):
-        raise failed[0]
-    return Standardised(made, name, kind)
+    labelled = sorted(("+".join(sorted(base.name for base in group)), group) for group in groups)
+    return Standardised({label: make(group) for label, group in labelled if any(map(len, group))}, name, kind)
 
 
-def _alike(bases: Iterable[KnowledgeBase], key: Callable[[KnowledgeBase], Hashable]) -> list[list[KnowledgeBase]]:
-    """The bases of each key."""
-    groups: dict[Hashable, list[KnowledgeBase]] = {}
+def _alike(
+    bases: Iterable[KnowledgeBase], are_alike: Callable[[Manifest, Manifest], bool]
+) -> list[list[KnowledgeBase]]:
+    """The bases in groups of those that are alike."""
+    groups: list[list[KnowledgeBase]] = []
     for base in bases:
-        groups.setdefault(key(base), []).append(base)
-    return list(groups.values())
+        group = next((group for group in groups if are_alike(group[0].manifest, base.manifest)), None)
+        if group is None:
+            groups.append([base])
+        else:
+            group.append(base)
+    return groups
 
 
-def _fingerprint(made: Manifest) -> str | None:
-    """That of the embedder; None where there is none."""
-    return made.embedder.fingerprint if made.embedder else None
+def _analyzed_alike(one: Manifest, other: Manifest) -> bool:
+    return one.analyzer_fingerprint == other.analyzer_fingerprint
+
+
+def _embedded_alike(one: Manifest, other: Manifest) -> bool:
+    return embedding.are_of_one_model(one.embedder, other.embedder)
 
 
 def _embedder(bases: Sequence[KnowledgeBase]) -> Embedder | None:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers import metrics
-from voicevault_retrievers.dense.exact import unit_rows
+from voicevault_retrievers.dense.exact import embedded
+from voicevault_retrievers.dense.probes import are_one_model
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, MissingExtraError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.manifest import EmbedderEntry
@@ -24,8 +25,16 @@ BATCH = 64
 
 
 def describe(embedder: Embedder) -> EmbedderEntry:
-    """How an embedder is known on disk; with what `load_embedder` takes, where it is one of its kinds."""
-    from voicevault_retrievers.dense.embedders import OnnxEmbedder, OpenVinoEmbedder, SentenceTransformerEmbedder
+    """How an embedder is known on disk; with what `load_embedder` takes, where it is one of its kinds.
+
+    One that is in doubt is asked for its probe.
+    """
+    from voicevault_retrievers.dense.embedders import (
+        BaseEmbedder,
+        OnnxEmbedder,
+        OpenVinoEmbedder,
+        SentenceTransformerEmbedder,
+    )
 
     kinds = {
         "onnx": OnnxEmbedder,
@@ -35,7 +44,8 @@ def describe(embedder: Embedder) -> EmbedderEntry:
     for backend, kind in kinds.items():
         if isinstance(embedder, kind):
             return EmbedderEntry(embedder.fingerprint, embedder.dimension, embedder.model, backend)
-    return EmbedderEntry(embedder.fingerprint, embedder.dimension)
+    probe = embedder.probe() if isinstance(embedder, BaseEmbedder) and embedder.in_doubt else None
+    return EmbedderEntry(embedder.fingerprint, embedder.dimension, probe=probe)
 
 
 def make(entry: EmbedderEntry, kb: str) -> Embedder:
@@ -66,24 +76,45 @@ def check(entry: EmbedderEntry | None, embedder: Embedder, kb: str) -> None:
             f"knowledge base {kb!r} was created without an embedder and holds no vectors, given "
             f"{embedder.fingerprint!r}: open it without one, or index the documents into a new one created with it"
         )
-    if embedder.fingerprint != entry.fingerprint:
+    if not made_by(entry, embedder):
+        given = repr(embedder.fingerprint)
+        if embedder.fingerprint == entry.fingerprint:
+            given += f" with {embedder.dimension} dimensions in place of {entry.dimension}"
         raise IncompatibleIndexError(
-            f"the vectors of knowledge base {kb!r} were made by {entry.fingerprint!r}, given {embedder.fingerprint!r}: "
-            "open it with the embedder that made them, or index the documents into a new knowledge base"
+            f"the vectors of knowledge base {kb!r} were made by {entry.fingerprint!r}, given {given}: open it with the "
+            "embedder that made them, or index the documents into a new knowledge base"
         )
 
 
-def embed(embedder: Embedder, texts: Sequence[str], progress: Progress | None) -> Rows:
-    """A row per text, made in batches."""
-    dimension = embedder.dimension
-    rows = np.empty((len(texts), dimension), dtype=np.float32)
-    for at in range(0, len(texts), BATCH):
-        batch = texts[at : at + BATCH]
+def made_by(entry: EmbedderEntry, embedder: Embedder) -> bool:
+    """Whether an embedder is the model of an entry; it is asked for a probe only where one of the two is in doubt."""
+    from voicevault_retrievers.dense.embedders import BaseEmbedder
+
+    if isinstance(embedder, BaseEmbedder):
+        return embedder.made(entry.fingerprint, entry.dimension, entry.probe)
+    return embedder.fingerprint == entry.fingerprint
+
+
+def are_of_one_model(one: EmbedderEntry | None, other: EmbedderEntry | None) -> bool:
+    """Whether two indexes have vectors of one model, or have none."""
+    if one is None or other is None:
+        return one is other
+    if one.dimension != other.dimension:
+        return False
+    probed = one.probe is not None and other.probe is not None and are_one_model(one.probe, other.probe)
+    return probed or one.fingerprint == other.fingerprint
+
+
+def embed(embedder: Embedder, chunks: Sequence[Chunk], progress: Progress | None) -> Rows:
+    """A row per chunk, made in batches. Raises EmbeddingError, naming the chunk, where its text has no vector."""
+    rows = np.empty((len(chunks), embedder.dimension), dtype=np.float32)
+    for at in range(0, len(chunks), BATCH):
+        batch = chunks[at : at + BATCH]
         with metrics.Ingest("embed"):
-            rows[at : at + len(batch)] = unit_rows(embedder.embed_documents(batch), len(batch), dimension)
+            rows[at : at + len(batch)] = embedded(embedder, batch)
         metrics.embedded(len(batch))
         if progress:
-            progress(at + len(batch), len(texts))
+            progress(at + len(batch), len(chunks))
     return rows
 
 
@@ -128,5 +159,5 @@ class Prepared:
                 new.append(chunk)
         embedder = self._embedder() if new else None
         if embedder is not None:
-            rows = embed(embedder, [chunk.text for chunk in new], progress)
+            rows = embed(embedder, new, progress)
             self._rows.update(zip((chunk.id for chunk in new), rows, strict=True))

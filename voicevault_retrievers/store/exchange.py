@@ -58,7 +58,11 @@ def export(kb: KnowledgeBase, file: File, *, vectors: bool = True, progress: Pro
     for one in (snapshot, questions) if vectors else ():
         if one is not None:
             checked(one, range(len(one.segments)))
-    if vectors and questions is not None and questions.manifest.embedder != snapshot.manifest.embedder:
+    if (
+        vectors
+        and questions is not None
+        and not embedding.are_of_one_model(questions.manifest.embedder, snapshot.manifest.embedder)
+    ):
         raise IncompatibleIndexError(
             f"the questions about {snapshot.folder.name!r} were not embedded as its chunks are: remove "
             f"{questions.folder} and make them again, or export without vectors"

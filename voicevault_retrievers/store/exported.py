@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.checks import whole
+from voicevault_retrievers.dense import probes
 from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import DocumentError, IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import codec
@@ -225,9 +226,11 @@ class Exported:
 
 
 def _embedder(held: dict[str, Any]) -> EmbedderEntry:
-    _check(held, fingerprint=str, dimension=int, model=str | None, backend=str | None)
+    _check(held, fingerprint=str, dimension=int, model=str | None, backend=str | None, probe=str | None)
     if whole("dimension", held["dimension"]) > _LARGEST_DIMENSION:
         raise ValueError(f"the vectors have {held['dimension']} dimensions, more than {_LARGEST_DIMENSION}")
+    if held["probe"] is not None and not probes.fits(held["probe"], held["dimension"]):
+        raise ValueError("the probe of the embedder has another size than its vectors")
     return EmbedderEntry(**held)
 
 

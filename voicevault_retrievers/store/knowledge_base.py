@@ -313,7 +313,7 @@ class KnowledgeBase(Searched):
         entry = self.manifest.embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"knowledge base {self.name!r} was created without an embedder and keeps no vectors")
-        rows = () if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension)
+        rows = () if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension, given)
         if not given and not kept and not named and not alone:
             return Changes()
         prepared = Prepared(lambda: self.embedder, dict(zip((chunk.id for chunk in given), rows, strict=False)))

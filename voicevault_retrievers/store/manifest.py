@@ -23,12 +23,16 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True)
 class EmbedderEntry:
-    """Which embedder made the vectors; `model` and `backend` where `load_embedder` can make it again."""
+    """Which embedder made the vectors; `model` and `backend` where `load_embedder` can make it again.
+
+    `probe` is what it gave fixed texts, where its name does not say which model it is (see `dense.probes`).
+    """
 
     fingerprint: str
     dimension: int
     model: str | None = None
     backend: str | None = None
+    probe: str | None = None
 
 
 @dataclass(frozen=True)

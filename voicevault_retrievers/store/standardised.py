@@ -10,8 +10,7 @@ from typing import cast
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.leaf import Leaf, Match
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Spread, Variant, Vote, ranked
+from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Spread, Vote, ranked
 
 
 class Standardised(Channel):
@@ -86,20 +85,6 @@ class Standardised(Channel):
 
     def __repr__(self) -> str:
         return f"Standardised({self.groups!r})"
-
-
-class Unavailable(Leaf):
-    """A group that cannot be searched: raises why."""
-
-    def __init__(self, error: Exception, name: str, kind: ChannelKind) -> None:
-        super().__init__(name, kind)
-        self.error = error
-
-    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        raise self.error.with_traceback(None)
-
-    def __repr__(self) -> str:
-        return f"Unavailable({self.error!r})"
 
 
 def _standardised(label: str, ranking: Ranking) -> Iterator[Hit]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from voicevault_retrievers.dense.exact import embedded
 from voicevault_retrievers.engines.languages import Chroma, said
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.store import embedding
+from voicevault_retrievers.store.manifest import EmbedderEntry
 from voicevault_retrievers.types import Chunk, Vector
 
 PRIVATE_KEY = "_voicevault"
@@ -23,6 +27,9 @@ PRIVATE_KEY = "_voicevault"
 
 OTHERS_KEY = "_voicevault_others"
 """True where metadata holds what Chroma would not compare as we do: a list, or a number that is not finite."""
+
+EMBEDDER = "voicevault_embedder"
+"""The key of a collection's metadata that holds which embedder made its vectors."""
 
 BATCH = 1000
 
@@ -69,14 +76,30 @@ class ChromaVectors:
             )
         return len(sample[0])
 
+    def check_embedder(self, embedder: Embedder) -> None:
+        """Raises IncompatibleIndexError where another embedder made its vectors, as far as the collection knows."""
+        told = (self.collection.metadata or {}).get(EMBEDDER)
+        if told is not None:
+            embedding.check(EmbedderEntry(**json.loads(told)), embedder, self.collection.name)
+
     def add(self, chunks: Iterable[Chunk], embedder: Embedder) -> None:
-        """Embed and store chunks; one of an id that is there is replaced."""
+        """Embed and store chunks; one of an id that is there is replaced.
+
+        An empty collection keeps which embedder that is. Raises as `check_embedder` does, and EmbeddingError, naming
+        the chunk, where its text has no vector.
+        """
         batch = list(Rows.of(chunks).chunks)
+        self.check_embedder(embedder)
+        known = self.collection.metadata or {}
+        # Chroma refuses a change of metadata that says how it measures, as other programs write it.
+        if batch and EMBEDDER not in known and not any(key.startswith("hnsw:") for key in known) and not len(self):
+            entry = json.dumps(asdict(embedding.describe(embedder)))
+            self.collection.modify(metadata={**known, EMBEDDER: entry})
         for start in range(0, len(batch), BATCH):
             part = batch[start : start + BATCH]
             self.collection.upsert(
                 ids=[chunk.id for chunk in part],
-                embeddings=embedder.embed_documents([chunk.text for chunk in part]).tolist(),
+                embeddings=embedded(embedder, part).tolist(),
                 documents=[chunk.text for chunk in part],
                 metadatas=[_packed(chunk) for chunk in part],
             )

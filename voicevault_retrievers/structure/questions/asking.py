@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, Union
 
 from voicevault_retrievers.calls import Call, Lane, Plan
 from voicevault_retrievers.checks import seconds_or_none, whole
-from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.errors import ConfigError, RetrievalError, is_setup_error
 from voicevault_retrievers.prompts import LONGEST_ANSWER, aloud, filled, lists_in
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.structure.questions.kept import View, questions_of
@@ -183,6 +183,8 @@ class Asking:
     def made(self, chunks: Sequence[Chunk], at_once: int) -> Plan[tuple[list[tuple[Chunk, list[str]]], dict[str, str]]]:
         """The questions of each chunk, so many asked for at once; and why there are none, by chunk id.
 
+        An error of set-up, such as a model that does not exist, is raised.
+
         The time of those that are asked for at once begins with the first of them: each time it is another lane's.
         """
         made: list[tuple[Chunk, list[str]]] = []
@@ -193,6 +195,8 @@ class Asking:
             outcomes = yield tuple(self._call(chunk, lane) for chunk in some)
             for chunk, outcome in zip(some, outcomes, strict=True):
                 if isinstance(outcome, Exception):
+                    if is_setup_error(outcome):
+                        raise outcome
                     failed[chunk.id] = f"{type(outcome).__name__}: {outcome}"
                 else:
                     made.append((chunk, outcome))

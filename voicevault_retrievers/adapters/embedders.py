@@ -1,0 +1,141 @@
+"""The embedding models of frameworks as embedders: which model it is, its dimension, and rows that fit."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from voicevault_retrievers.dense import probes
+from voicevault_retrievers.dense.embedders import BaseEmbedder
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.hosts import mask_credentials
+
+_WRAPPED = {"CacheBackedEmbeddings": "underlying_embeddings", "LangchainEmbedding": "_langchain_embedding"}
+"""Classes that add nothing to the model below, and where they have it."""
+
+_NAMES = ("model", "model_name", "model_id", "repo_id", "deployment")
+_AZURE_NAMES = ("deployment", "azure_deployment", *_NAMES)
+"""An Azure class's model name is a default, whatever model its deployment is of."""
+_UNNAMED = "unknown"
+"""The `model_name` of a LlamaIndex class that has none."""
+
+_SETTINGS = (
+    "embed_instruction",
+    "encode_kwargs",
+    "input_type",
+    "model_kwargs",
+    "revision",
+    "task",
+    "task_type",
+    "text_instruction",
+)
+"""What may change the vectors of a model of one name."""
+
+
+class FrameworkEmbedder(BaseEmbedder):
+    """Any embedding model of a framework; rows are brought to length 1.
+
+    The fingerprint is the framework, the class and the name of the model: an Azure deployment's is the deployment's, a
+    cache's is that of the model below. Where a class does not name its model, or is given settings that may change its
+    vectors, it is `in_doubt`, and the model is known by the vectors of three fixed texts, for which it is asked once.
+
+    The dimension is that of the index that it is opened with, else that of the first rows, for which a word is embedded
+    where nothing has been yet. Raises ConfigError for other rows.
+    """
+
+    framework: ClassVar[str]
+
+    def __init__(self, model: Any, dimension: int | None = None) -> None:
+        super().__init__()
+        self._model = model
+        self._dimension = dimension
+        self._probe: str | None = None
+
+    @abstractmethod
+    def _embed(self, texts: Sequence[str]) -> ArrayLike:
+        """The model's own vectors of documents."""
+
+    @abstractmethod
+    def _embed_query(self, text: str) -> ArrayLike:
+        """The model's own vector of a question."""
+
+    @property
+    def fingerprint(self) -> str:
+        if not self.in_doubt:
+            return self._name
+        return f"{self._name}/probe-{hashlib.sha256(self.probe().encode()).hexdigest()[:12]}"
+
+    @property
+    def in_doubt(self) -> bool:
+        model = _below(self._model)
+        return model_of(model) is None or any(getattr(model, setting, None) for setting in _SETTINGS)
+
+    @property
+    def dimension(self) -> int:
+        if self._dimension is None:
+            self._dimension = self.embed_queries(["dimension"]).shape[1]
+        return self._dimension
+
+    def probe(self) -> str:
+        if self._probe is None:
+            self._probe = probes.encoded(self._documents(probes.TEXTS))
+        return self._probe
+
+    def made(self, fingerprint: str, dimension: int, probe: str | None) -> bool:
+        if probe is not None or self.in_doubt:
+            return super().made(fingerprint, dimension, probe)
+        if fingerprint != self._name or self._dimension not in (None, dimension):
+            return False
+        self._dimension = dimension
+        return True
+
+    @property
+    def _name(self) -> str:
+        model = _below(self._model)
+        dimensions = getattr(model, "dimensions", None)
+        parts = [self.framework, type(model).__name__, model_of(model) or "-"]
+        return "/".join([*parts, str(dimensions)] if isinstance(dimensions, int) else parts)
+
+    def _documents(self, texts: Sequence[str]) -> ArrayLike:
+        return self._fitting(self._embed(texts), len(texts))
+
+    def _asked(self, texts: Sequence[str]) -> ArrayLike:
+        rows: list[Any] = [self._embed_query(text) for text in texts]
+        return self._fitting(rows, len(texts))
+
+    def _fitting(self, rows: ArrayLike, count: int) -> NDArray[np.float64]:
+        try:
+            matrix = np.asarray(rows, dtype=np.float64)
+        except ValueError as error:
+            raise ConfigError(f"{self!r} gave rows of several lengths, or that are no numbers: {error}") from error
+        if self._dimension is None and matrix.ndim == 2:
+            self._dimension = matrix.shape[1]
+        if matrix.shape != (count, self._dimension):
+            raise ConfigError(
+                f"{self!r} gave rows of shape {matrix.shape} for {count} texts; expected dimension {self._dimension}"
+            )
+        return matrix
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self._model).__name__}, {model_of(self._model)!r})"
+
+
+def model_of(model: Any) -> str | None:
+    """The name of the model that a framework's class asks, without a password; None where it does not say."""
+    model = _below(model)
+    names = _AZURE_NAMES if hasattr(model, "azure_endpoint") else _NAMES
+    found = (getattr(model, name, None) for name in names)
+    known = (name for name in found if isinstance(name, str) and name and name != _UNNAMED)
+    return next(map(mask_credentials, known), None)
+
+
+def _below(model: Any) -> Any:
+    """What makes the vectors: the model below a cache and its like."""
+    while (name := _WRAPPED.get(type(model).__name__)) is not None and getattr(model, name, None) is not None:
+        model = getattr(model, name)
+    return model

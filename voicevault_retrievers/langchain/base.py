@@ -22,6 +22,7 @@ from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import Field
 
+from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, value_of
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import adrive
@@ -119,6 +120,17 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         pipeline = await adrive(self._opened(), timeout=self.timeout)
         asked = self._asked(query, where, require, weights, history)
         return await pipeline.asearch(asked, _k(self.k if k is None else k), observe=observe)
+
+    def refresh(self) -> bool:
+        """See what is new in the vector stores of which a copy is searched; whether there was anything.
+
+        Such copies are those of `from_vector_store`; what is deleted or changed there no search needs this for.
+        """
+        return refreshed(self.pipeline.channel)
+
+    async def arefresh(self) -> bool:
+        """`refresh` in a worker thread."""
+        return await adrive(in_thread("refresh", self.refresh))
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
         with below(ensure_config(config)) as given:

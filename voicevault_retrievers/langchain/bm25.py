@@ -13,6 +13,7 @@ from langchain_core.indexing import DeleteResponse, UpsertResponse
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
@@ -20,7 +21,7 @@ from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex, in_thread
 from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
-from voicevault_retrievers.langchain.stores import documents_of
+from voicevault_retrievers.langchain.stores import source_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline import Pipeline
@@ -83,13 +84,31 @@ class KeywordRetriever(PipelineRetriever):
         return cls.from_documents(documents, **options)
 
     @classmethod
-    def from_vector_store(cls: type[K], store: VectorStore, *, ids: Iterable[str] | None = None, **options: Any) -> K:
-        """Search over the documents that a vector store holds now, under the ids that its own hits have.
+    def from_vector_store(
+        cls: type[K],
+        store: VectorStore,
+        *,
+        ids: Iterable[str] | None = None,
+        language: str | None = "auto",
+        formula: Formula | str = "lucene",
+        analyzer: AnyAnalyzer | None = None,
+        preprocess_func: Tokenizer | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over the documents that a vector store holds, under the ids that its own hits have.
 
-        `ids` are those of the documents, for a store that cannot list them; see `documents_of`. `options` as of
-        `from_documents`.
+        `ids` are those of the documents, for a store that cannot list them; see `documents_of`. The store is followed:
+        each search looks its hits up there, so that none is deleted, or of an old text or metadata. What is added to an
+        InMemoryVectorStore, or to a store whose docstore is in memory, is found at once, in any other store after
+        `refresh`. A store that does not look up by id is not followed, and a warning says so.
         """
-        return cls.from_documents(documents_of(store, ids), **options)
+        chosen = analyzer_of(language, analyzer, preprocess_func)
+        return cls(bm25=KeywordCopy.of(source_of(store, ids), chosen, formula=formula), **options)
+
+    @classmethod
+    async def afrom_vector_store(cls: type[K], store: VectorStore, **options: Any) -> K:
+        """`from_vector_store` in a worker thread; a store that is async alone is awaited."""
+        return await adrive(in_thread("from_vector_store", partial(cls.from_vector_store, store, **options)))
 
     @classmethod
     def from_rank_bm25(

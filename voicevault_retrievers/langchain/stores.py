@@ -1,16 +1,21 @@
-"""The documents that a vector store holds."""
+"""The documents that a vector store holds, all of them or by id."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
+from voicevault_retrievers.adapters.keyword_copy import Source
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.event_loop import call_or_await, waits
+from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
 from voicevault_retrievers.store.codec import several
+from voicevault_retrievers.types import Chunk
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,13 +37,28 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
     listing = next((_LISTINGS[kind] for kind in kinds_of(store) if kind in _LISTINGS), None)
     if listing is not None and not getattr(store, "async_mode", False):
         return listing(store)
-    held = getattr(getattr(store, "docstore", None), "_dict", None)
-    if isinstance(held, Mapping):
+    held = _docstore(store)
+    if held is not None:
         return list(held.values())
     raise ConfigError(
         f"{type(store).__name__} cannot list what it holds: pass ids=[...], those that adding the documents gave, or "
         "give the documents, with these ids, to from_documents"
     )
+
+
+def source_of(store: VectorStore, ids: Iterable[str] | None = None) -> Source:
+    """A store as the source of a copy; with `ids`, of those documents alone. Raises as `documents_of`."""
+    if not isinstance(store, VectorStore):
+        raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
+    wanted = None if ids is None else list(several(ids))
+    held = None if isinstance(store, InMemoryVectorStore) else _docstore(store)
+
+    def listed() -> list[Chunk]:
+        return chunks_of(documents_of(store, wanted))
+
+    if held is not None and wanted is None:
+        return Source(type(store).__name__, store, listed, *_by_key(store))
+    return Source(type(store).__name__, store, listed, partial(_chunks, store), _ids_of(store, wanted))
 
 
 def kinds_of(part: Any) -> list[str]:
@@ -64,9 +84,57 @@ def identified(document: Document, id_key: str | None) -> Document:
     return document.model_copy(update={"id": str(found)})
 
 
+def by_ids(store: VectorStore, ids: Sequence[str]) -> list[Document]:
+    """Those of some documents that a store holds; awaited where an async search asks a store that is async."""
+    own = type(store).aget_by_ids
+    awaited = own is not VectorStore.aget_by_ids and getattr(store, "async_mode", True)
+    found = call_or_await(
+        partial(store.get_by_ids, ids), partial(store.aget_by_ids, ids) if awaited else None, waits=waits(own)
+    )
+    return [identified(document, id_key_of(store)) for document in found]
+
+
+def _chunks(store: VectorStore, ids: Sequence[str]) -> list[Chunk]:
+    return [chunk_of(document) for document in by_ids(store, ids)]
+
+
+def _ids_of(store: VectorStore, wanted: Sequence[str] | None) -> Callable[[], Collection[str]] | None:
+    """The ids of a store in memory, or those of its documents that are wanted."""
+    if not isinstance(store, InMemoryVectorStore):
+        return None
+    rows = store.store
+    return (lambda: rows) if wanted is None else (lambda: [one for one in wanted if one in rows])
+
+
+def _docstore(store: VectorStore) -> Mapping[str, Document] | None:
+    """The documents of a store that has them in memory, by its own keys."""
+    held = getattr(getattr(store, "docstore", None), "_dict", None)
+    return held if isinstance(held, Mapping) else None
+
+
+def _by_key(store: VectorStore) -> tuple[Callable[[Sequence[str]], list[Chunk]], Callable[[], Collection[str]] | None]:
+    """How chunks of an in-memory docstore are looked up, and told where its keys are the ids of its documents."""
+
+    def held() -> Mapping[str, Document]:
+        return _docstore(store) or {}  # read each time: what is added may make another dict
+
+    def keys_of() -> dict[str, str]:
+        return {chunk_of(document).id: key for key, document in list(held().items())}
+
+    keys = keys_of()
+
+    def get(ids: Sequence[str]) -> list[Chunk]:
+        if not keys.keys() >= set(ids):
+            keys.update(keys_of())
+        documents = (held().get(keys.get(one, one)) for one in ids)
+        return [chunk_of(document) for document in documents if document is not None]
+
+    return get, held if all(one == key for one, key in keys.items()) else None
+
+
 def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     try:
-        found = [identified(document, id_key_of(store)) for document in store.get_by_ids(ids)]
+        found = by_ids(store, ids)
     except NotImplementedError as error:
         raise ConfigError(
             f"{type(store).__name__} gives no documents by id: give the documents, with the ids that they have in the "

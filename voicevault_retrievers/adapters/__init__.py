@@ -1,0 +1,1 @@
+"""What the classes for LangChain and LlamaIndex share, in neither framework's terms."""

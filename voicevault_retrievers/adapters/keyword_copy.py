@@ -72,9 +72,10 @@ class KeywordCopy(BM25):
         self._known: tuple[LexicalIndex | None, frozenset[str]] = (None, frozenset())
 
     @classmethod
-    def of(cls, source: Source, analyzer: AnyAnalyzer | None = None, **options: Any) -> KeywordCopy:
-        """A copy of what the source lists now; `options` are those of `BM25`."""
-        chunks = source.listed()
+    def of(
+        cls, source: Source, chunks: Sequence[Chunk], analyzer: AnyAnalyzer | None = None, **options: Any
+    ) -> KeywordCopy:
+        """A copy of the chunks that the source lists now; `options` are those of `BM25`."""
         return cls.from_chunks(chunks, analyzer, source=source.followed(chunks), **options)  # type: ignore[return-value]
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:

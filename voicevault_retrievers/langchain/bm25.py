@@ -21,7 +21,7 @@ from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex, in_thread
 from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
-from voicevault_retrievers.langchain.stores import source_of
+from voicevault_retrievers.langchain.stores import copied
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline import Pipeline
@@ -103,7 +103,7 @@ class KeywordRetriever(PipelineRetriever):
         `refresh`. A store that does not look up by id is not followed, and a warning says so.
         """
         chosen = analyzer_of(language, analyzer, preprocess_func)
-        return cls(bm25=KeywordCopy.of(source_of(store, ids), chosen, formula=formula), **options)
+        return cls(bm25=KeywordCopy.of(*copied(store, ids), chosen, formula=formula), **options)
 
     @classmethod
     async def afrom_vector_store(cls: type[K], store: VectorStore, **options: Any) -> K:

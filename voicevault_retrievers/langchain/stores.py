@@ -46,19 +46,22 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
     )
 
 
-def source_of(store: VectorStore, ids: Iterable[str] | None = None) -> Source:
-    """A store as the source of a copy; with `ids`, of those documents alone. Raises as `documents_of`."""
+def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[Source, list[Chunk]]:
+    """A store as the source of a copy, and the chunks to copy; with `ids`, of those documents alone.
+
+    Raises as `documents_of`.
+    """
     if not isinstance(store, VectorStore):
         raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
     wanted = None if ids is None else list(several(ids))
-    held = None if isinstance(store, InMemoryVectorStore) else _docstore(store)
 
     def listed() -> list[Chunk]:
         return chunks_of(documents_of(store, wanted))
 
-    if held is not None and wanted is None:
-        return Source(type(store).__name__, store, listed, *_by_key(store))
-    return Source(type(store).__name__, store, listed, partial(_chunks, store), _ids_of(store, wanted))
+    chunks = listed()
+    by_key = wanted is None and not isinstance(store, InMemoryVectorStore) and _docstore(store) is not None
+    get, known = _by_key(store) if by_key else (partial(_chunks, store), _ids_of(store, wanted))
+    return Source(type(store).__name__, store, listed, get, known), chunks
 
 
 def kinds_of(part: Any) -> list[str]:

@@ -18,6 +18,7 @@ from llama_index.core.utils import print_text
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Never
 
+from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, value_of
 from voicevault_retrievers.channel import Channel, Stage, check_k
 from voicevault_retrievers.drive import adrive, drive
@@ -160,6 +161,18 @@ class PipelineRetriever(BaseRetriever):
         twin.k = self.k if k is None else check_k(k)
         twin.narrowing = self.narrowing.further(where, require, weights)
         return twin
+
+    def refresh(self) -> bool:
+        """See what is new in the vector stores and indexes of which a copy is searched; whether there was anything.
+
+        Such copies are those of `from_vector_store` and `from_index`; what is deleted or changed there no search needs
+        this for.
+        """
+        return refreshed(self.pipeline.channel)
+
+    async def arefresh(self) -> bool:
+        """`refresh` in a worker thread."""
+        return await adrive(in_thread("refresh", self.refresh))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self._nodes(self._search(query_bundle))

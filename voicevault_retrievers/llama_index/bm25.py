@@ -13,6 +13,7 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
@@ -21,7 +22,7 @@ from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
-from voicevault_retrievers.llama_index.listing import nodes_of
+from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import persisted
@@ -96,14 +97,33 @@ class BM25Retriever(PipelineRetriever):
         docstore: BaseDocumentStore | None = None,
         **options: Unpack[NodesOptions],
     ) -> K:
-        """Search over the nodes whose vectors a store or an index holds now, so that ids agree with vector search's.
+        """Search over the nodes whose vectors a store or an index holds, so that ids agree with vector search's.
 
         They are those that the store lists, else those of the index's `docstore`, or of the one given, whose ids are
         checked (see `nodes_of`). Index nodes lead where those of the index do. `options` as of `from_nodes`.
+
+        The store is followed: each search looks its hits up there, so that none is deleted, or of an old text or
+        metadata. What is added to an index over a docstore is found at once, what is added to a store that lists its
+        nodes after `refresh`. A store that does not look up by id is not followed, and a warning says so.
         """
         known = source._object_map if isinstance(source, VectorStoreIndex) else {}
         options["object_map"] = {**known, **(options.get("object_map") or {})}
-        return cls.from_nodes(nodes_of(source, docstore), **options)
+        refuse(cls, options, cls.from_nodes)
+        chosen = analyzer_of(options.pop("language", "auto"), options.pop("analyzer", None))
+        bm25 = KeywordCopy.of(*copied(source, docstore), chosen, formula=options.pop("formula", "lucene"))
+        return cls(bm25, **options)  # type: ignore[misc]  # what is left are LoneOptions
+
+    @classmethod
+    async def afrom_vector_store(
+        cls: type[K],
+        source: VectorStoreIndex | BasePydanticVectorStore,
+        *,
+        docstore: BaseDocumentStore | None = None,
+        **options: Unpack[NodesOptions],
+    ) -> K:
+        """`from_vector_store` in a worker thread."""
+        making = partial(cls.from_vector_store, source, docstore=docstore, **options)
+        return await adrive(in_thread("from_vector_store", making))
 
     @classmethod
     def from_persist_dir(

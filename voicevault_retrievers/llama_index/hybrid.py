@@ -13,6 +13,7 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import load_embedder
@@ -29,7 +30,7 @@ from voicevault_retrievers.llama_index.channels import Part, as_channel
 from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, beside, preset_of
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_embedder, store_model
-from voicevault_retrievers.llama_index.listing import nodes_of
+from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.writing import flare_of
 from voicevault_retrievers.mutex import Mutex
@@ -140,14 +141,14 @@ class HybridRetriever(ComposedRetriever):
     ) -> H:
         """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`); `channels` are searched beside.
 
-        Raises as `nodes_of`.
+        The index is followed as by `BM25Retriever.from_vector_store`. Raises as `nodes_of`.
         """
         refuse(cls, options, cls.from_index)
         chosen = preset_of(preset)
         if not isinstance(index, VectorStoreIndex):
             raise ConfigError(f"expected a VectorStoreIndex, not a {type(index).__name__}; a store goes in channels")
-        base = _InMemory(nodes_of(index), analyzer_of(language, analyzer))
-        own = {"bm25": base.bm25(**_wanted(chosen, formula).get("bm25", {})), "dense": index}
+        keywords = _wanted(chosen, formula).get("bm25", {})
+        own = {"bm25": KeywordCopy.of(*copied(index), analyzer_of(language, analyzer), **keywords), "dense": index}
         return cls(channels=beside(own, channels), preset=chosen, **options)
 
     def reload(self) -> bool:

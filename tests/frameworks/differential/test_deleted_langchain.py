@@ -114,9 +114,7 @@ def test_hits_that_are_gone_are_made_up_for_by_those_behind_them() -> None:
 
 
 @pytest.mark.parametrize(("made", "at_once"), [(in_memory, True), (faiss, True), (chroma, False), (qdrant, False)])
-async def test_what_is_added_is_found_at_once_or_after_refresh(
-    made: Callable[[], VectorStore], at_once: bool
-) -> None:
+async def test_what_is_added_is_found_at_once_or_after_refresh(made: Callable[[], VectorStore], at_once: bool) -> None:
     store = made()
     both = retrievers(store)
     new = "00000000-0000-0000-0000-0000000000ff"

@@ -110,7 +110,8 @@ class KeywordCopy(BM25):
 
     def read(self, ids: Sequence[str]) -> None:
         """Take over what the source holds of some ids now."""
-        self._put(ids, self.source.now(ids))
+        now = self.source.now(ids)
+        self._put(dict.fromkeys([*ids, *now]), now)  # a store may spell an id in its own way
 
     def add(self, chunks: Iterable[Chunk]) -> None:
         raise self._refusal()

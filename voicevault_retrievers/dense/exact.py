@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,12 +19,15 @@ from voicevault_retrievers.dense.sampling import SIZE, Sample, Sampled
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.shuffled import Shuffled
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Spread, Variant, Vector
+
+X = TypeVar("X", bound="ExactVectors")
 
 KEPT = 64
 """Texts whose vectors a channel keeps: a fused search asks for its query's more than once."""
@@ -80,13 +83,13 @@ class ExactVectors:
     def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
         self.parts = tuple(parts)
         self.dimension = dimension
-        self._samples: Recent[str, Sample] = Recent(KEPT_SAMPLES)
+        self._samples: Recent[Hashable, Sample] = Recent(KEPT_SAMPLES)
         for part in self.parts:
             if part.matrix.shape[1] != dimension:
                 raise ConfigError(f"vectors of dimension {part.matrix.shape[1]} in an index of dimension {dimension}")
 
     @classmethod
-    def build(cls, chunks: Iterable[Chunk], embedder: Embedder) -> ExactVectors:
+    def build(cls: type[X], chunks: Iterable[Chunk], embedder: Embedder) -> X:
         """The vectors of chunks held in memory."""
         rows = Rows.of(chunks)
         matrix = embedder.embed_documents([chunk.text for chunk in rows.chunks])
@@ -124,14 +127,46 @@ class ExactVectors:
 
     def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
         """The vectors of those chunks that pass whose ids have the smallest hashes; at most `size`."""
-        key = f"{size} {canonical(require)}"
+        parts = self.parts
+        key = parts, size, canonical(require)
         found = self._samples.get(key)
         if found is None:
             empty = Sample((), np.empty(0, np.uint64), np.empty((0, self.dimension), np.float32))
-            own = (part.sample(size, part.rows.selection(require)) for part in self.parts)
+            own = (part.sample(size, part.rows.selection(require)) for part in parts)
             found = Sample.union([empty, *own], size)
             self._samples.put(key, found)
         return found
+
+
+class MemoryVectors(ExactVectors):
+    """Exact search over vectors in memory that are added and deleted; a search sees all of a change or nothing."""
+
+    def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
+        super().__init__(parts, dimension)
+        self._writing = Mutex()
+
+    def adding(self, chunks: Sequence[Chunk], embedder: Embedder) -> Callable[[], None]:
+        """Embed chunks; what is returned adds them, and those whose id is here already take the other's place."""
+        new = list({chunk.id: chunk for chunk in chunks}.values())
+        rows = unit_rows(embedder.embed_documents([chunk.text for chunk in new]), len(new), self.dimension)
+        return partial(self._replace, [chunk.id for chunk in new], new, rows)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete chunks; ids that are not here are passed over."""
+        self._replace(ids, [], np.empty((0, self.dimension), np.float32))
+
+    def _replace(self, ids: Iterable[str], new: Sequence[Chunk], rows: NDArray[np.float32]) -> None:
+        gone = set(ids)
+        with self._writing:
+            kept = [
+                (part.rows.chunks[at], part.matrix[at])
+                for part in self.parts
+                for at in part.rows.living
+                if part.rows.ids[at] not in gone
+            ]
+            held = sorted([*kept, *zip(new, rows, strict=True)], key=lambda entry: entry[0].id)
+            matrix = np.array([row for _, row in held], np.float32).reshape(len(held), self.dimension)
+            self.parts = (VectorPart(Rows([chunk for chunk, _ in held]), matrix),)
 
 
 class VectorChannel(Leaf):
@@ -156,7 +191,7 @@ class VectorChannel(Leaf):
         cls, chunks: Iterable[Chunk], embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
     ) -> VectorChannel:
         """Exact search over chunks held in memory; embeds them now."""
-        return cls(ExactVectors.build(chunks, embedder), embedder, timeout=timeout, name=name)
+        return cls(MemoryVectors.build(chunks, embedder), embedder, timeout=timeout, name=name)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [
@@ -212,7 +247,7 @@ class VectorChannel(Leaf):
             return None
         sample = None if among is not None else self.index.sample(ALIKE, require=query.require)
         ids = tuple(among) if among is not None else sample.ids if sample else ()
-        key = self.index, ids
+        key = self.index, getattr(self.index, "parts", ()), ids
         known = self._alike.get(key)
         if known is None and ids:
             stored = dict(zip(ids, sample.vectors, strict=True)) if sample else self.vectors(ids)

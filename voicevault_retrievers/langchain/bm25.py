@@ -167,13 +167,7 @@ class BM25Retriever(KeywordRetriever):
 
         `ids` go before the documents' own.
         """
-        given = list(documents)
-        if ids is not None:
-            several(ids)
-            if len(ids) != len(given):
-                raise ConfigError(f"{len(given)} documents and {len(ids)} ids: give one for each")
-            given = [document.model_copy(update={"id": id_}) for document, id_ in zip(given, ids, strict=True)]
-        chunks = [chunk_of(document) for document in given]
+        chunks = chunks_with(documents, ids)
         self._index().add(chunks)
         return [chunk.id for chunk in chunks]
 
@@ -247,6 +241,17 @@ class BM25Index(KeywordRetriever, ThreadedIndex):
 def _none(kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         raise ConfigError(f"unknown argument {name!r}: a BM25Index takes documents, ids and where alone")
+
+
+def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None) -> list[Chunk]:
+    """The chunks of documents; `ids` go before their own. ConfigError unless there is one for each."""
+    given = list(documents)
+    if ids is not None:
+        several(ids)
+        if len(ids) != len(given):
+            raise ConfigError(f"{len(given)} documents and {len(ids)} ids: give one for each")
+        given = [document.model_copy(update={"id": id_}) for document, id_ in zip(given, ids, strict=True)]
+    return [chunk_of(document) for document in given]
 
 
 def analyzer_of(

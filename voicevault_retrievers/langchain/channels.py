@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -17,14 +18,15 @@ from voicevault_retrievers.calls import Call
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.event_loop import call_or_await, waits
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.langchain.base import PipelineRetriever
-from voicevault_retrievers.langchain.convert import chunk_of
+from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.langchain.store_filters import pushed
 from voicevault_retrievers.langchain.stores import id_key_of, identified
 from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.types import ChannelKind, Query, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, Query, Variant
 
 _Given: TypeAlias = tuple[Document, float | None]
 
@@ -162,6 +164,25 @@ class VectorStoreChannel(_Documents):
     def _narrowed(self, where: Filter | None) -> Mapping[str, Any]:
         return pushed(self.store, where)
 
+    def adding(self, chunks: Sequence[Chunk]) -> Callable[[], object]:
+        """How to add chunks to the store, which embeds them; one whose id is there takes the place that it gives it."""
+        documents, ids = [kept_document(chunk) for chunk in chunks], [chunk.id for chunk in chunks]
+        return self._changing("add_documents", documents, also="aadd_texts", ids=ids)
+
+    def deleting(self, ids: Sequence[str]) -> Callable[[], object]:
+        """How to delete documents from the store; ConfigError where it cannot."""
+        if not overrides(self.store, VectorStore, "delete") and not overrides(self.store, VectorStore, "adelete"):
+            raise ConfigError(f"channel {self.name!r}: {type(self.store).__name__} cannot delete documents by id")
+        return self._changing("delete", list(ids))
+
+    def _changing(self, method: str, *given: Any, also: str = "", **options: Any) -> Callable[[], object]:
+        """A change of the store; awaited where an async search asks a store with an async change of its own."""
+        own = any(overrides(self.store, VectorStore, name) for name in (f"a{method}", also) if name)
+        twin = getattr(self.store, f"a{method}")
+        coroutine = partial(twin, *given, **options) if own and getattr(self.store, "async_mode", True) else None
+        function = partial(getattr(self.store, method), *given, **options)
+        return partial(call_or_await, function, coroutine, waits=waits(getattr(type(self.store), f"a{method}")))
+
     def __repr__(self) -> str:
         return f"VectorStoreChannel({type(self.store).__name__})"
 
@@ -221,6 +242,11 @@ def _awaits(retriever: Runnable[str, list[Document]]) -> bool:
     )
 
 
+def overrides(part: object, base: type, method: str) -> bool:
+    """Whether the class of a part has a method of its own in place of a base's."""
+    return getattr(type(part), method) is not getattr(base, method)
+
+
 def _awaits_store(store: VectorStore) -> bool:
-    own = type(store).asimilarity_search is not VectorStore.asimilarity_search
+    own = overrides(store, VectorStore, "asimilarity_search")
     return own and getattr(store, "async_mode", True)  # PGVector has both, and each engine serves one of them

@@ -89,6 +89,8 @@ def identified(document: Document, id_key: str | None) -> Document:
 
 def by_ids(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     """Those of some documents that a store holds; awaited where an async search asks a store that is async."""
+    if any(kind in _CHROMA for kind in kinds_of(store)):
+        return _of_chroma(store, ids=list(ids))
     own = type(store).aget_by_ids
     awaited = own is not VectorStore.aget_by_ids and getattr(store, "async_mode", True)
     found = call_or_await(
@@ -153,8 +155,9 @@ def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     return found
 
 
-def _of_chroma(store: Any) -> list[Document]:
-    held = store.get()
+def _of_chroma(store: Any, **which: Any) -> list[Document]:
+    """All, or those of `ids`: its `get_by_ids` raises for a document without metadata."""
+    held = store.get(**which)
     rows = zip(held["ids"], held["documents"], held["metadatas"], strict=True)
     return [
         Document(id=document_id, page_content=text, metadata=metadata or {})
@@ -182,9 +185,9 @@ def _of_postgres(store: Any) -> list[Document]:
 
 
 _PAGE = 1000
+_CHROMA = ("langchain_chroma.Chroma", "langchain_community.Chroma")
 _LISTINGS: dict[str, Callable[[Any], list[Document]]] = {
-    "langchain_chroma.Chroma": _of_chroma,
-    "langchain_community.Chroma": _of_chroma,
+    **dict.fromkeys(_CHROMA, _of_chroma),
     "langchain_postgres.PGVector": _of_postgres,
     "langchain_qdrant.QdrantVectorStore": _of_qdrant,
 }

@@ -13,7 +13,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.dense.exact import MemoryVectors, VectorChannel
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
@@ -76,7 +76,7 @@ class VectorRetriever(PipelineRetriever):
         embedder = as_embedder(embed_model)
         index: VectorIndex
         if persist_dir is None:
-            index = ExactVectors.build(chunks_of(nodes), embedder)
+            index = MemoryVectors.build(chunks_of(nodes), embedder)
         else:
             index = ChromaVectors.open(persist_dir, collection_name)
             index.add(map(stored, chunks_of(nodes)), embedder)

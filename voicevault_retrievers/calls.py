@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
 from voicevault_retrievers.mutex import Mutex
@@ -45,21 +45,26 @@ class Lane:
 class Call:
     """A function to run in a worker thread, or in the driver's own where `inline`.
 
-    `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left. Calls with equal
-    `key` are made once in a run. The async driver awaits `coroutine` where there is one. `texts` and `k` say in traces
-    what is asked.
+    `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left; without a `lane`,
+    from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where there is
+    one. `texts` and `k` say in traces what is asked.
     """
 
     name: str
     function: Callable[[], Any]
     coroutine: Callable[[], Awaitable[Any]] | None = None
     timeout: float | None = None
-    lane: Lane = field(default_factory=Lane)
+    lane: Lane | None = None
     key: Hashable = None
     inline: bool = False
     kind: Kind = "other"
     texts: tuple[str, ...] = ()
     k: int | None = None
+
+    @property
+    def group(self) -> Hashable:
+        """Whose share of the worker threads it is run in: its lane's, or that of all calls of its name."""
+        return self.name if self.lane is None else self.lane
 
     def run(self) -> Any:
         """Call the function, within a span where the application records them."""

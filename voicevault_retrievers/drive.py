@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from voicevault_retrievers.calls import MAX_ABANDONED, AsyncObserver, Call, Lane, Observer, Plan, Span, Step, value_of
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.event_loop import LoopBridge
 from voicevault_retrievers.workers import WORKERS
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ async def adrive(
 
     run = _Run(plan, timeout, spans, watched=observe is not None)
     loop = asyncio.get_running_loop()
+    bridge = LoopBridge(loop)
     inbox: asyncio.Queue[tuple[_Ticket, Any] | None] = asyncio.Queue()
 
     def from_thread(arrived: tuple[_Ticket, Any]) -> None:
@@ -85,7 +88,7 @@ async def adrive(
                 if ticket.call.coroutine is not None:
                     ticket.on_loop(loop, inbox)
                 else:
-                    ticket.in_thread(_paired(ticket, from_thread))
+                    ticket.in_thread(_paired(ticket, from_thread), bridge)
             if observe is not None:
                 for span, outcome in run.news():
                     await observe(span, outcome)
@@ -100,6 +103,7 @@ async def adrive(
         return result
     finally:
         run.close()
+        bridge.close()
 
 
 async def _arrival(
@@ -127,9 +131,10 @@ class _Ticket:
     drop: Callable[[], None] = lambda: None
     """When nobody wants the outcome any more: what runs may end."""
 
-    def in_thread(self, done: Callable[[Any], None]) -> None:
-        lane = self.call.lane
-        task = WORKERS.submit(self.call.run, done)
+    def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
+        lane = self.call.lane or Lane()
+        function = self.call.run if bridge is None else partial(bridge.run, self.call.run)
+        task = WORKERS.submit(function, done, self.call.group)
 
         def abandon() -> None:
             lane.count(1)
@@ -249,7 +254,8 @@ class _Run:
 
     def _ticket(self, call: Call, deliver: Callable[[Any], None]) -> _Ticket:
         now = time.monotonic()
-        own = self._deadlines.setdefault(call.lane, math.inf if call.timeout is None else now + call.timeout)
+        own = math.inf if call.timeout is None else now + call.timeout
+        own = own if call.lane is None else self._deadlines.setdefault(call.lane, own)
         ticket = _Ticket(call, [deliver], now, min(own, self._end))
         self._pending[ticket] = None
         if call.key is not None:
@@ -259,7 +265,7 @@ class _Run:
     def _refusal(self, ticket: _Ticket) -> Exception | None:
         if ticket.call.inline:
             return None
-        if ticket.call.lane.closed:
+        if ticket.call.lane is not None and ticket.call.lane.closed:
             return SearchNotAvailableError(
                 f"{ticket.call.name} has {MAX_ABANDONED} calls that never ended; it is skipped until one of them does"
             )

@@ -106,6 +106,22 @@ class Span:
     started: float = 0.0
 
 
+FEW = 32
+"""So many documents are converted where they are asked for; more would hold an event loop up."""
+
+
+def converting(function: Callable[[], T], count: int) -> Plan[T]:
+    """A conversion of `count` documents, which an event loop does not make where they are many."""
+    return in_thread("convert", function, inline=count <= FEW)
+
+
+def in_thread(name: str, function: Callable[[], T], *, inline: bool = False, lane: Lane | None = None) -> Plan[T]:
+    """A call that an event loop must not wait for, unless it is short (`inline`)."""
+    (outcome,) = yield (Call(name, function, inline=inline, lane=lane),)
+    returned: T = value_of(outcome)
+    return returned
+
+
 Observer: TypeAlias = Callable[[Span, Any], None]
 AsyncObserver: TypeAlias = Callable[[Span, Any], Awaitable[None]]
 

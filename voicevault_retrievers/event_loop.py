@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from voicevault_retrievers.errors import SearchNotAvailableError
@@ -81,10 +83,9 @@ def call_or_await(function: Callable[[], T], coroutine: Callable[[], Awaitable[T
         return bridge.wait(coroutine)
 
 
+@lru_cache(maxsize=1024)
 def waits(function: Callable[..., Any]) -> bool:
     """Whether the code of a coroutine function awaits something; one that never does computes on the event loop."""
-    import dis
-
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and any(step.opname in _AWAITING for step in dis.get_instructions(code))
 

@@ -103,6 +103,7 @@ class KeywordCopy(BM25):
         """Take over what the source lists now; whether anything was new, changed or gone."""
         there = {chunk.id: chunk for chunk in self.source.listed()}
         held = {chunk.id: chunk for chunk in live_chunks(self.index)}
+        there |= self.source.now(held.keys() - there)  # a source of some ids alone does not list what was added since
         stale = [one for one in {**there, **held} if not _same(held.get(one), there.get(one))]
         self._lacking.clear()
         self._put(stale, there)

@@ -6,16 +6,18 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.alike import SIZE as ALIKE
 from voicevault_retrievers.alike import Alike
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.dense.sampling import SIZE, Sample, Sampled
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
@@ -185,6 +187,7 @@ class VectorChannel(Leaf):
         self.embedder = embedder
         self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
         self._alike: Recent[Hashable, Alike] = Recent(KEPT_SAMPLES)
+        self.afind = self._awaited if callable(getattr(embedder, "aembed_queries", None)) else None
 
     @classmethod
     def from_chunks(
@@ -202,6 +205,16 @@ class VectorChannel(Leaf):
             ]
             for vector in self._vectors(query, wordings)
         ]
+
+    async def _awaited(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """`find`, once the vectors of the wordings have been awaited; what compares them runs in a worker thread."""
+        new = [wording.text for wording in wordings if self._embedded.get(wording.text) is None]
+        if new and not query.vectors:
+            embedder: Any = self.embedder
+            rows = unit_rows(await embedder.aembed_queries(new), len(new), embedder.dimension)
+            for text, row in zip(new, rows, strict=True):
+                self._embedded.put(text, row)
+        return await adrive(in_thread(self.name, partial(self.find, query, wordings, k), lane=self._lane))
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         wordings, wanted, best = self._wordings(query), list(ids), dict[str, float]()
@@ -269,6 +282,8 @@ class VectorChannel(Leaf):
         return [vector for text in texts if (vector := known[text]) is not None]
 
     def _own(self, query: Query) -> Vector | None:
+        if not query.vectors:
+            return None
         vector = query.vectors.get(self.embedder.fingerprint)
         bare = query.vectors.get(ANY_EMBEDDER)
         if vector is None and bare is not None and len(bare) == self.embedder.dimension:

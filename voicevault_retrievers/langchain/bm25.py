@@ -14,11 +14,12 @@ from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
-from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex, in_thread
+from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex
 from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
 from voicevault_retrievers.langchain.stores import copied
@@ -62,6 +63,11 @@ class KeywordRetriever(PipelineRetriever):
         """Search over documents held in memory."""
         chosen = analyzer_of(language, analyzer, preprocess_func)
         return cls(bm25=BM25.from_chunks(chunks_of(documents), chosen, formula=formula), **options)
+
+    @classmethod
+    async def afrom_documents(cls: type[K], documents: Iterable[Document], **options: Any) -> K:
+        """`from_documents` in a worker thread."""
+        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, **options)))
 
     @classmethod
     def from_texts(

@@ -144,10 +144,10 @@ class VectorStoreChannel(_Documents):
     ) -> None:
         super().__init__(name, "semantic", timeout=timeout, id_key=id_key or id_key_of(store))
         self.store = store
-        self.awaits = _awaits_store(store)
+        self.awaits = _awaits_store(store, *(_SCORED if _scores(store) else ()))
 
     def _search(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
-        if type(self.store) is InMemoryVectorStore:  # which defines no relevance: its scores are cosines
+        if type(self.store) is InMemoryVectorStore:
             return self.store.similarity_search_with_score(asked, k=k, **narrowed)
         if not _has_relevance(self.store):
             return _unscored(self.store.similarity_search(asked, k=k, **narrowed))
@@ -218,6 +218,14 @@ def _unscored(documents: Sequence[Document]) -> list[_Given]:
     return [(document, None) for document in documents]
 
 
+_SCORED = ("asimilarity_search_with_score", "_asimilarity_search_with_relevance_scores")
+
+
+def _scores(store: VectorStore) -> bool:
+    """Whether it is asked for scores; an InMemoryVectorStore defines no relevance, but its scores are cosines."""
+    return type(store) is InMemoryVectorStore or _has_relevance(store)
+
+
 def _has_relevance(store: VectorStore) -> bool:
     """Whether it defines relevance scores, for the metric that it is set to."""
     try:
@@ -247,6 +255,7 @@ def overrides(part: object, base: type, method: str) -> bool:
     return getattr(type(part), method) is not getattr(base, method)
 
 
-def _awaits_store(store: VectorStore) -> bool:
-    own = overrides(store, VectorStore, "asimilarity_search")
+def _awaits_store(store: VectorStore, *calls: str) -> bool:
+    """Whether it has an async search of its own, which is one of these calls."""
+    own = any(overrides(store, VectorStore, call) for call in calls or ("asimilarity_search",))
     return own and getattr(store, "async_mode", True)  # PGVector has both, and each engine serves one of them

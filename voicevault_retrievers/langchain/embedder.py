@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.langchain.base import in_thread
+from voicevault_retrievers.event_loop import call_or_await, waits
 from voicevault_retrievers.protocols import Embedder
 
 MODEL_ATTRIBUTES = ("model", "model_name", "model_id", "deployment")
@@ -21,6 +23,8 @@ MODEL_ATTRIBUTES = ("model", "model_name", "model_id", "deployment")
 
 class LangChainEmbedder(BaseEmbedder):
     """Any LangChain `Embeddings`; rows are brought to length 1.
+
+    In an async search `aembed_query` and `aembed_documents` are awaited where they are the class's own.
 
     The fingerprint is the class, the model's name where the class has one, and the dimension. The dimension is that of
     the first rows, for which a word is embedded where nothing has been yet. Raises RetrievalError for other rows.
@@ -42,10 +46,17 @@ class LangChainEmbedder(BaseEmbedder):
         return self._dimension
 
     def _documents(self, texts: Sequence[str]) -> ArrayLike:
-        return self._fitting(self.embeddings.embed_documents(list(texts)))
+        return self._fitting(documents_embedded(self.embeddings, list(texts)))
 
     def _asked(self, texts: Sequence[str]) -> ArrayLike:
-        return self._fitting([self.embeddings.embed_query(text) for text in texts])
+        return self._fitting([query_embedded(self.embeddings, text) for text in texts])
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
+        return self._aembed_queries if waits(type(self.embeddings).aembed_query) and _own(self.embeddings) else None
+
+    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
+        return self._fitting(await asyncio.gather(*map(self.embeddings.aembed_query, texts)))
 
     def _fitting(self, rows: ArrayLike) -> ArrayLike:
         matrix = np.asarray(rows, dtype=np.float64)
@@ -57,6 +68,25 @@ class LangChainEmbedder(BaseEmbedder):
 
     def __repr__(self) -> str:
         return f"LangChainEmbedder({type(self.embeddings).__name__}, {model_of(self.embeddings)!r})"
+
+
+def documents_embedded(embeddings: Embeddings, texts: list[str]) -> list[list[float]]:
+    """The vectors of documents; awaited where an async search asks a model with an async call of its own."""
+    own, coroutine = _own(embeddings, "aembed_documents"), partial(embeddings.aembed_documents, texts)
+    called = partial(embeddings.embed_documents, texts)
+    return call_or_await(called, coroutine if own else None, waits=waits(type(embeddings).aembed_documents))
+
+
+def query_embedded(embeddings: Embeddings, text: str) -> list[float]:
+    """The vector of a question; as `documents_embedded`."""
+    own, coroutine = _own(embeddings), partial(embeddings.aembed_query, text)
+    called = partial(embeddings.embed_query, text)
+    return call_or_await(called, coroutine if own else None, waits=waits(type(embeddings).aembed_query))
+
+
+def _own(embeddings: Embeddings, method: str = "aembed_query") -> bool:
+    """Whether an async call is the class's own: LangChain's runs the sync one in asyncio's threads."""
+    return getattr(type(embeddings), method) is not getattr(Embeddings, method)
 
 
 class LocalEmbeddings(Embeddings):

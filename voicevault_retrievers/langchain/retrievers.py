@@ -15,6 +15,7 @@ from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
 from voicevault_retrievers.adapters import changes
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import MemoryVectors, VectorChannel
 from voicevault_retrievers.drive import adrive
@@ -24,7 +25,7 @@ from voicevault_retrievers.engines.opening import open_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.flare.writers import text_model_of
-from voicevault_retrievers.langchain.base import PipelineRetriever, in_thread
+from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with
 from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever, beside
@@ -85,6 +86,11 @@ class VectorRetriever(PipelineRetriever):
             index = ChromaVectors.open(persist_dir, collection_name)
             index.add(chunks, embedder)
         return cls(index=index, embeddings=embedder if embeddings is None else embeddings, **options)
+
+    @classmethod
+    async def afrom_documents(cls: type[V], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> V:
+        """`from_documents` in a worker thread; embeddings that are async are awaited."""
+        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options)))
 
     @classmethod
     def from_persist_dir(
@@ -174,6 +180,11 @@ class HybridRetriever(ComposedRetriever):
             "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
         }
         return cls(channels=beside(own, channels or {}), **options)
+
+    @classmethod
+    async def afrom_documents(cls: type[H], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> H:
+        """`from_documents` in a worker thread; embeddings that are async are awaited."""
+        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options)))
 
     def add(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
         """Add documents to all channels, where they are found at once. The id of each.

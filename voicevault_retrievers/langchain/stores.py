@@ -58,10 +58,12 @@ def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[Source
     def listed() -> list[Chunk]:
         return chunks_of(documents_of(store, wanted))
 
-    chunks = listed()
-    by_key = wanted is None and not isinstance(store, InMemoryVectorStore) and _docstore(store) is not None
-    get, known = _by_key(store) if by_key else (partial(_chunks, store), _ids_of(store, wanted))
-    return Source(type(store).__name__, store, listed, get, known), chunks
+    name, chunks = type(store).__name__, listed()
+    if wanted is None and isinstance(store, InMemoryVectorStore):
+        return Source(name, store, listed, partial(_chunks, store), lambda: store.store), chunks
+    if wanted is None and _docstore(store) is not None:
+        return Source(name, store, listed, *_by_key(store)), chunks
+    return Source(name, store, listed, partial(_chunks, store)), chunks
 
 
 def kinds_of(part: Any) -> list[str]:
@@ -101,14 +103,6 @@ def by_ids(store: VectorStore, ids: Sequence[str]) -> list[Document]:
 
 def _chunks(store: VectorStore, ids: Sequence[str]) -> list[Chunk]:
     return [chunk_of(document) for document in by_ids(store, ids)]
-
-
-def _ids_of(store: VectorStore, wanted: Sequence[str] | None) -> Callable[[], Collection[str]] | None:
-    """The ids of a store in memory, or those of its documents that are wanted."""
-    if not isinstance(store, InMemoryVectorStore):
-        return None
-    rows = store.store
-    return (lambda: rows) if wanted is None else (lambda: [one for one in wanted if one in rows])
 
 
 def _docstore(store: VectorStore) -> Mapping[str, Document] | None:

@@ -14,13 +14,14 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
+from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
@@ -83,6 +84,11 @@ class BM25Retriever(PipelineRetriever):
         """
         refuse(cls, options, cls.from_nodes)
         return cls(BM25.from_chunks(chunks_of(nodes), analyzer_of(language, analyzer), formula=formula), **options)
+
+    @classmethod
+    async def afrom_nodes(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
+        """`from_nodes` in a worker thread."""
+        return await adrive(in_thread("from_nodes", partial(cls.from_nodes, nodes, **options)))
 
     @classmethod
     def from_defaults(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:

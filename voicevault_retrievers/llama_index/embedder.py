@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import numpy as np
 from llama_index.core import Settings
@@ -12,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.event_loop import call_or_await, waits
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
@@ -19,6 +22,8 @@ from voicevault_retrievers.store.manifest import EmbedderEntry
 
 class LlamaIndexEmbedder(BaseEmbedder):
     """Any LlamaIndex embedding model. Its events, cache and rate limit stay in force.
+
+    In an async search its async calls are awaited where they wait for something.
 
     The fingerprint is the model's class and name. The dimension is that of the first rows, for which a word is embedded
     where nothing has been yet. Raises RetrievalError for other rows.
@@ -36,14 +41,21 @@ class LlamaIndexEmbedder(BaseEmbedder):
     @property
     def dimension(self) -> int:
         if self._dimension is None:
-            self._dimension = len(self.model.get_query_embedding("dimension"))
+            self._dimension = len(query_embedded(self.model, "dimension"))
         return self._dimension
 
     def _documents(self, texts: Sequence[str]) -> ArrayLike:
-        return self._fitting(self.model.get_text_embedding_batch(list(texts)))
+        return self._fitting(documents_embedded(self.model, list(texts)))
 
     def _asked(self, texts: Sequence[str]) -> ArrayLike:
-        return self._fitting([self.model.get_query_embedding(text) for text in texts])
+        return self._fitting([query_embedded(self.model, text) for text in texts])
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
+        return self._aembed_queries if waits(type(self.model)._aget_query_embedding) else None
+
+    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
+        return self._fitting(await asyncio.gather(*map(self.model.aget_query_embedding, texts)))
 
     def _fitting(self, rows: Sequence[Sequence[float]]) -> ArrayLike:
         lengths = sorted(set(map(len, rows)))
@@ -55,6 +67,21 @@ class LlamaIndexEmbedder(BaseEmbedder):
 
     def __repr__(self) -> str:
         return f"LlamaIndexEmbedder({self.model.class_name()}, {self.model.model_name!r})"
+
+
+def documents_embedded(model: BaseEmbedding, texts: list[str]) -> list[list[float]]:
+    """The vectors of texts; awaited where an async search asks a model whose async call waits for something."""
+    kind = type(model)
+    many = kind._aget_text_embeddings is not BaseEmbedding._aget_text_embeddings and waits(kind._aget_text_embeddings)
+    coroutine = partial(model.aget_text_embedding_batch, texts)
+    own = many or waits(kind._aget_text_embedding)
+    return call_or_await(partial(model.get_text_embedding_batch, texts), coroutine, waits=own)
+
+
+def query_embedded(model: BaseEmbedding, text: str) -> list[float]:
+    """The vector of a question; as `documents_embedded`."""
+    coroutine, own = partial(model.aget_query_embedding, text), waits(type(model)._aget_query_embedding)
+    return call_or_await(partial(model.get_query_embedding, text), coroutine, waits=own)
 
 
 class NamedEmbedder:
@@ -82,6 +109,10 @@ class NamedEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return self._loaded().embed_queries(texts)
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
+        return getattr(self._model, "aembed_queries", None)
 
     def _loaded(self) -> Embedder:
         if self._model is None:

@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
-from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.calls import Plan, in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.exact import VectorChannel
@@ -27,7 +27,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.flare.writers import text_model_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
+from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.channels import Part, as_channel
 from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, beside, preset_of
@@ -154,6 +154,16 @@ class HybridRetriever(ComposedRetriever):
         keywords = _wanted(chosen, formula).get("bm25", {})
         own = {"bm25": KeywordCopy.of(*copied(index), analyzer_of(language, analyzer), **keywords), "dense": index}
         return cls(channels=beside(own, channels), preset=chosen, **options)
+
+    @classmethod
+    async def afrom_nodes(cls: type[H], nodes: Sequence[BaseNode], embed_model: EmbedModel = None, **options: Any) -> H:
+        """`from_nodes` in a worker thread; an embedding model that is async is awaited."""
+        return await adrive(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **options)))
+
+    @classmethod
+    async def afrom_index(cls: type[H], index: VectorStoreIndex, **options: Any) -> H:
+        """`from_index` in a worker thread."""
+        return await adrive(in_thread("from_index", partial(cls.from_index, index, **options)))
 
     def add(self, nodes: Iterable[BaseNode]) -> list[str]:
         """Add nodes to all channels, where they are found at once; the id of each.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,15 +15,15 @@ from llama_index.core.schema import BaseNode, MetadataMode, ObjectType
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.foreign import Foreign
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.event_loop import call_or_await
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.llama_index.base import in_thread
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
-from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
+from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, documents_embedded, query_embedded
 from voicevault_retrievers.llama_index.store_filters import QDRANT, SIMPLE, Pushed, effort, kind_of, pushed, reach_of
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Chunk, Query, Variant
@@ -133,14 +131,12 @@ class VectorStoreChannel(StoreChannel):
             raise ConfigError(f"{type(store).__name__} holds no texts: give its index, which has a docstore that does")
         super().__init__(store, name, kind, ids=ids, timeout=timeout)
         self.embedder = LlamaIndexEmbedder(model)
-        self._embeds = waits(model)
+        self._embeds = self.embedder.aembed_queries is not None
 
     def adding(self, chunks: Sequence[Chunk]) -> Callable[[], object]:
         """Embed nodes; what is returned adds them, and those whose id is there already take the other's place."""
-        nodes, model = [node_of(chunk) for chunk in chunks], self.embedder.model
-        texts = [node.get_content(MetadataMode.EMBED) for node in nodes]
-        embedding = partial(model.aget_text_embedding_batch, texts)
-        rows = call_or_await(partial(model.get_text_embedding_batch, texts), embedding, waits=waits(model))
+        nodes = [node_of(chunk) for chunk in chunks]
+        rows = documents_embedded(self.embedder.model, [node.get_content(MetadataMode.EMBED) for node in nodes])
         embedded = [node.model_copy(update={"embedding": row}) for node, row in zip(nodes, rows, strict=True)]
         return partial(self._add, embedded)
 
@@ -184,14 +180,14 @@ class VectorStoreChannel(StoreChannel):
             return Asked(text, None) if text.strip() else None
         vector = brought(query, self.embedder) if text == query.text else None
         if vector is None and text.strip():
-            vector = self.embedder.model.get_query_embedding(text)
+            vector = query_embedded(self.embedder.model, text)
         return None if vector is None else Asked(text, vector)
 
     async def _aasked(self, query: Query, wording: Variant) -> Asked | None:
         text = wording.text
         if text.strip() and self.store.is_embedding_query and not query.vectors and self._embeds:
             return Asked(text, await self.embedder.model.aget_query_embedding(text))
-        return await adrive(in_thread(self.name, partial(self._asked, query, wording)))
+        return await adrive(in_thread(self.name, partial(self._asked, query, wording), lane=self._lane))
 
     def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
         found = super()._search(asked, k, narrowed)
@@ -259,9 +255,3 @@ def _filled(found: Sequence[Entry], names: Mapping[str, str], nodes: Sequence[Ba
     held = {node.node_id: node for node in nodes}
     fetched = ((entry, held.get(names.get(entry.id, ""))) for entry in found)
     return [entry if node is None else Entry(node.node_id, node, entry.score) for entry, node in fetched]
-
-
-def waits(model: BaseEmbedding) -> bool:
-    """Whether a model's async embedding waits for something: one that never awaits computes on the event loop."""
-    code = getattr(inspect.unwrap(type(model)._aget_query_embedding), "__code__", None)
-    return code is not None and any(step.opname == "GET_AWAITABLE" for step in dis.get_instructions(code))

@@ -88,7 +88,8 @@ class WrappedVectors:
             present = ids if self._can("delete_nodes") else [*(yield from call(partial(self.base.get, ids)))]
             yield from self.removing(present, call)
         flat = getattr(self.store, "flat_metadata", False)
-        given = yield from self._changing(call, "add", "async_add", [_slim(node, flat) for node in nodes])
+        slim = yield from call(lambda: [_slim(node, flat) for node in nodes])
+        given = yield from self._changing(call, "add", "async_add", slim)
         if list(given) != ids:
             raise ConfigError(
                 f"{self.name} keeps nodes under ids of its own, such as {given[:1]} for {ids[:1]}, so what it finds "

@@ -61,11 +61,6 @@ class Call:
     texts: tuple[str, ...] = ()
     k: int | None = None
 
-    @property
-    def group(self) -> Hashable:
-        """Whose share of the worker threads it is run in: its lane's, or that of all calls of its name."""
-        return self.name if self.lane is None else self.lane
-
     def run(self) -> Any:
         """Call the function, within a span where the application records them."""
         span = recorded(self)
@@ -115,9 +110,9 @@ def converting(function: Callable[[], T], count: int) -> Plan[T]:
     return in_thread("convert", function, inline=count <= FEW)
 
 
-def in_thread(name: str, function: Callable[[], T], *, inline: bool = False, lane: Lane | None = None) -> Plan[T]:
+def in_thread(name: str, function: Callable[[], T], *, inline: bool = False) -> Plan[T]:
     """A call that an event loop must not wait for, unless it is short (`inline`)."""
-    (outcome,) = yield (Call(name, function, inline=inline, lane=lane),)
+    (outcome,) = yield (Call(name, function, inline=inline),)
     returned: T = value_of(outcome)
     return returned
 

@@ -10,6 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, MutableSequence, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+
+_group: ContextVar[Hashable] = ContextVar("voicevault_group", default=None)
+"""That of the call whose coroutine runs."""
 
 LONGEST_WAIT = 3600.0
 """Seconds after which a driver looks again; a lock cannot wait for any length."""
@@ -134,7 +138,7 @@ class _Ticket:
     def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
         lane = self.call.lane or Lane()
         function = self.call.run if bridge is None else partial(bridge.run, self.call.run)
-        task = WORKERS.submit(function, done, self.call.group)
+        task = WORKERS.submit(function, done, self._group())
 
         def abandon() -> None:
             lane.count(1)
@@ -145,8 +149,13 @@ class _Ticket:
         # Nobody waits any more: what hangs in its place would keep others from theirs.
         self.drop = lambda: _ignore(WORKERS.abandon(task, release=lambda: None))
 
+    def _group(self) -> Hashable:
+        """Whose share of the worker threads it runs in: its lane's, that of the call that it is part of, its name's."""
+        return self.call.lane or _group.get() or self.call.name
+
     def on_loop(self, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[_Ticket, Any] | None]) -> None:
         async def awaited() -> None:
+            _group.set(self._group())
             outcome: Any
             try:
                 outcome = await self.call.arun()

@@ -296,6 +296,26 @@ def test_calls_that_hang_leave_threads_to_those_of_other_groups() -> None:
         gate.set()
 
 
+async def test_what_a_coroutine_calls_in_threads_is_of_its_own_group() -> None:
+    """A hundred that hang below one channel leave threads to what another one calls under the same name."""
+    gate = threading.Event()
+
+    def channel(function: Callable[[], Any]) -> Call:
+        async def afind() -> Any:
+            return await adrive(_each(Call("engine", function)))
+
+        return Call("dense", function, afind, lane=Lane())
+
+    hangs = channel(gate.wait)
+    hung = [asyncio.ensure_future(adrive(_each(hangs))) for _ in range(100)]
+    try:
+        await asyncio.sleep(0.01)
+        assert await asyncio.wait_for(adrive(_each(channel(lambda: 1))), 30) == [[1]]
+    finally:
+        gate.set()
+        await asyncio.gather(*hung)
+
+
 async def test_a_coroutine_of_a_worker_thread_is_awaited_on_the_loop_of_the_search() -> None:
     seen: list[object] = []
 

@@ -214,7 +214,7 @@ class VectorChannel(Leaf):
             rows = unit_rows(await embedder.aembed_queries(new), len(new), embedder.dimension)
             for text, row in zip(new, rows, strict=True):
                 self._embedded.put(text, row)
-        return await adrive(in_thread(self.name, partial(self.find, query, wordings, k), lane=self._lane))
+        return await adrive(in_thread(self.name, partial(self.find, query, wordings, k)))
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         wordings, wanted, best = self._wordings(query), list(ids), dict[str, float]()

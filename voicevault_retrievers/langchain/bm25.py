@@ -13,7 +13,7 @@ from langchain_core.indexing import DeleteResponse, UpsertResponse
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
-from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy, refreshed
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
@@ -146,10 +146,12 @@ class KeywordRetriever(PipelineRetriever):
     def persist(self, persist_dir: str | Path) -> None:
         """Make a folder hold what is searched now; a folder from before is brought up to date.
 
-        It is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder holds
-        something else, or where the terms are made by a function without a name (see CustomAnalyzer) or metadata is not
-        JSON's; IncompatibleIndexError where the folder is of another analyzer.
+        Of a store that is followed, what it holds now is kept, and the folder follows it no more. It is a knowledge
+        base without vectors, with the formula beside it. Raises ConfigError where the folder holds something else, or
+        where the terms are made by a function without a name (see CustomAnalyzer) or metadata is not JSON's;
+        IncompatibleIndexError where the folder is of another analyzer.
         """
+        refreshed(self.bm25)
         persisted.save(self._index(), persist_dir, lambda chunk: chunk)
 
     async def apersist(self, persist_dir: str | Path) -> None:

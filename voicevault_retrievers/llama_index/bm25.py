@@ -13,7 +13,7 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
-from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy, refreshed
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
@@ -172,10 +172,12 @@ class BM25Retriever(PipelineRetriever):
     def persist(self, path: str | Path) -> None:
         """Make a folder hold what is searched now; a folder from before is brought up to date.
 
-        It is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder holds
-        something else, or where the terms are made by a function without a name (see CustomAnalyzer), metadata is not
-        JSON's, or a node of a class of its own; IncompatibleIndexError where the folder is of another analyzer.
+        Of a store that is followed, what it holds now is kept, and the folder follows it no more. It is a knowledge
+        base without vectors, with the formula beside it. Raises ConfigError where the folder holds something else, or
+        where the terms are made by a function without a name (see CustomAnalyzer), metadata is not JSON's, or a node of
+        a class of its own; IncompatibleIndexError where the folder is of another analyzer.
         """
+        refreshed(self.bm25)
         persisted.save(self._index(), path, stored)
 
     async def apersist(self, path: str | Path) -> None:

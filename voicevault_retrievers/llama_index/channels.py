@@ -117,7 +117,7 @@ class AsyncRetrieverChannel(RetrieverChannel):
 
     async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         making = partial(self._bundles, query, wordings)  # a vector is compared with one that the model makes
-        bundles = await adrive(in_thread(self.name, making, lane=self._lane)) if query.vectors else making()
+        bundles = await adrive(in_thread(self.name, making)) if query.vectors else making()
         found = [await self._retriever(k).aretrieve(bundle) if bundle else [] for bundle in bundles]
         count = sum(map(len, found))
         return await adrive(converting(lambda: [_matches(nodes) for nodes in found], count))
@@ -164,6 +164,9 @@ def is_async(part: BaseIndex[Any] | BaseRetriever) -> bool:
     retriever = part.as_retriever() if isinstance(part, BaseIndex) else part
     store = getattr(retriever, "_vector_store", None)
     if isinstance(store, BasePydanticVectorStore) and not awaits(store, "aquery"):
+        return False
+    model = getattr(retriever, "_embed_model", None)
+    if isinstance(model, BaseEmbedding) and LlamaIndexEmbedder(model).aembed_queries is None:
         return False
     return type(retriever)._aretrieve is not BaseRetriever._aretrieve
 

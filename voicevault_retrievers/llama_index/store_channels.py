@@ -187,7 +187,7 @@ class VectorStoreChannel(StoreChannel):
         text = wording.text
         if text.strip() and self.store.is_embedding_query and not query.vectors and self._embeds:
             return Asked(text, await self.embedder.model.aget_query_embedding(text))
-        return await adrive(in_thread(self.name, partial(self._asked, query, wording), lane=self._lane))
+        return await adrive(in_thread(self.name, partial(self._asked, query, wording)))
 
     def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
         found = super()._search(asked, k, narrowed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
 from voicevault_retrievers.mutex import Mutex
@@ -45,16 +45,16 @@ class Lane:
 class Call:
     """A function to run in a worker thread, or in the driver's own where `inline`.
 
-    `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left. Calls with equal
-    `key` are made once in a run. The async driver awaits `coroutine` where there is one. `texts` and `k` say in traces
-    what is asked.
+    `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left; without a `lane`,
+    from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where there is
+    one. `texts` and `k` say in traces what is asked.
     """
 
     name: str
     function: Callable[[], Any]
     coroutine: Callable[[], Awaitable[Any]] | None = None
     timeout: float | None = None
-    lane: Lane = field(default_factory=Lane)
+    lane: Lane | None = None
     key: Hashable = None
     inline: bool = False
     kind: Kind = "other"
@@ -99,6 +99,22 @@ class Span:
     k: int | None = None
     query: Any = None
     started: float = 0.0
+
+
+FEW = 32
+"""So many documents are converted where they are asked for; more would hold an event loop up."""
+
+
+def converting(function: Callable[[], T], count: int) -> Plan[T]:
+    """A conversion of `count` documents, which an event loop does not make where they are many."""
+    return in_thread("convert", function, inline=count <= FEW)
+
+
+def in_thread(name: str, function: Callable[[], T], *, inline: bool = False) -> Plan[T]:
+    """A call that an event loop must not wait for, unless it is short (`inline`)."""
+    (outcome,) = yield (Call(name, function, inline=inline),)
+    returned: T = value_of(outcome)
+    return returned
 
 
 Observer: TypeAlias = Callable[[Span, Any], None]

@@ -10,18 +10,24 @@ import math
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, MutableSequence, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from voicevault_retrievers.calls import MAX_ABANDONED, AsyncObserver, Call, Lane, Observer, Plan, Span, Step, value_of
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.event_loop import LoopBridge
 from voicevault_retrievers.workers import WORKERS
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+
+_group: ContextVar[Hashable] = ContextVar("voicevault_group", default=None)
+"""That of the call whose coroutine runs."""
 
 LONGEST_WAIT = 3600.0
 """Seconds after which a driver looks again; a lock cannot wait for any length."""
@@ -71,6 +77,7 @@ async def adrive(
 
     run = _Run(plan, timeout, spans, watched=observe is not None)
     loop = asyncio.get_running_loop()
+    bridge = LoopBridge(loop)
     inbox: asyncio.Queue[tuple[_Ticket, Any] | None] = asyncio.Queue()
 
     def from_thread(arrived: tuple[_Ticket, Any]) -> None:
@@ -85,7 +92,7 @@ async def adrive(
                 if ticket.call.coroutine is not None:
                     ticket.on_loop(loop, inbox)
                 else:
-                    ticket.in_thread(_paired(ticket, from_thread))
+                    ticket.in_thread(_paired(ticket, from_thread), bridge)
             if observe is not None:
                 for span, outcome in run.news():
                     await observe(span, outcome)
@@ -100,6 +107,7 @@ async def adrive(
         return result
     finally:
         run.close()
+        bridge.close()
 
 
 async def _arrival(
@@ -127,9 +135,10 @@ class _Ticket:
     drop: Callable[[], None] = lambda: None
     """When nobody wants the outcome any more: what runs may end."""
 
-    def in_thread(self, done: Callable[[Any], None]) -> None:
-        lane = self.call.lane
-        task = WORKERS.submit(self.call.run, done)
+    def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
+        lane = self.call.lane or Lane()
+        function = self.call.run if bridge is None else partial(bridge.run, self.call.run)
+        task = WORKERS.submit(function, done, self._group())
 
         def abandon() -> None:
             lane.count(1)
@@ -140,8 +149,13 @@ class _Ticket:
         # Nobody waits any more: what hangs in its place would keep others from theirs.
         self.drop = lambda: _ignore(WORKERS.abandon(task, release=lambda: None))
 
+    def _group(self) -> Hashable:
+        """Whose share of the worker threads it runs in: its lane's, that of the call that it is part of, its name's."""
+        return self.call.lane or _group.get() or self.call.name
+
     def on_loop(self, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[_Ticket, Any] | None]) -> None:
         async def awaited() -> None:
+            _group.set(self._group())
             outcome: Any
             try:
                 outcome = await self.call.arun()
@@ -249,7 +263,8 @@ class _Run:
 
     def _ticket(self, call: Call, deliver: Callable[[Any], None]) -> _Ticket:
         now = time.monotonic()
-        own = self._deadlines.setdefault(call.lane, math.inf if call.timeout is None else now + call.timeout)
+        own = math.inf if call.timeout is None else now + call.timeout
+        own = own if call.lane is None else self._deadlines.setdefault(call.lane, own)
         ticket = _Ticket(call, [deliver], now, min(own, self._end))
         self._pending[ticket] = None
         if call.key is not None:
@@ -259,7 +274,7 @@ class _Run:
     def _refusal(self, ticket: _Ticket) -> Exception | None:
         if ticket.call.inline:
             return None
-        if ticket.call.lane.closed:
+        if ticket.call.lane is not None and ticket.call.lane.closed:
             return SearchNotAvailableError(
                 f"{ticket.call.name} has {MAX_ABANDONED} calls that never ended; it is skipped until one of them does"
             )

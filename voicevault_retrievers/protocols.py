@@ -16,7 +16,8 @@ from voicevault_retrievers.types import Chunk, Vector
 class Embedder(Protocol):
     """Turns texts into rows of length 1, so that an inner product is the cosine.
 
-    `fingerprint` names the model and all that changes its vectors: equal fingerprints mean comparable vectors.
+    `fingerprint` names the model and all that changes its vectors: equal fingerprints mean comparable vectors. One that
+    has an async `aembed_queries` too is awaited by async searches.
     """
 
     @property

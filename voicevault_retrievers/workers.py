@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 MAX_THREADS = 64
+RESERVED = 4
+"""Threads that each group of calls has where all others are taken, so that what hangs elsewhere does not stop it."""
 IDLE_SECONDS = 30.0
 
 _inside: ContextVar[bool] = ContextVar("voicevault_inside_worker", default=False)
@@ -27,6 +29,8 @@ class Task:
     function: Callable[[], Any]
     done: Callable[[Any], None]
     nested: bool
+    group: Hashable = None
+    reserved: bool = False
     state: Literal["waiting", "running", "ended"] = "waiting"
     abandoned: bool = False
     release: Callable[[], None] = lambda: None
@@ -46,7 +50,10 @@ class Task:
 
 
 class Workers:
-    """At most `limit` threads, not counting abandoned ones and those of calls made from inside a call."""
+    """At most `limit` threads, not counting abandoned ones, those of calls made from inside a call, and reserved ones.
+
+    Calls of a group (a channel, a stage) that find all threads taken get up to `RESERVED` more.
+    """
 
     def __init__(self, limit: int = MAX_THREADS) -> None:
         self.limit = limit
@@ -57,13 +64,14 @@ class Workers:
         self._waiting: deque[Task] = deque()
         self._idle = 0
         self._counted = 0
+        self._running: Counter[Hashable] = Counter()
 
-    def submit(self, function: Callable[[], Any], done: Callable[[Any], None]) -> Task:
+    def submit(self, function: Callable[[], Any], done: Callable[[Any], None], group: Hashable = None) -> Task:
         """Run `function` soon and call `done` with its value or exception.
 
         `done` is called even for an abandoned task: dropping a late answer is the receiver's part.
         """
-        task = Task(function, done, nested=_inside.get())
+        task = Task(function, done, nested=_inside.get(), group=group)
         with self._changed:
             if task.nested:
                 task.state = "running"
@@ -87,7 +95,8 @@ class Workers:
                 task.abandoned = True
                 task.release = release
                 if not task.nested:
-                    self._counted -= 1
+                    self._left(task)
+                    self._counted -= not task.reserved
                     self._staff()
                 return True
         self.drop(task)
@@ -107,14 +116,41 @@ class Workers:
         elif self._counted < self.limit:
             self._thread(None)
             self._counted += 1
+        elif (task := self._reserve()) is not None:
+            self._thread(task)
+
+    def _reserve(self) -> Task | None:
+        """The first task that waits of a group with fewer than `RESERVED` running, taken (the lock is held)."""
+        task = self._entitled()
+        if task is not None:
+            task.reserved = True
+            self._begin(task)
+        return task
+
+    def _entitled(self) -> Task | None:
+        return next((task for task in self._waiting if self._running[task.group] < RESERVED), None)
+
+    def _begin(self, task: Task) -> None:
+        self._waiting.remove(task)
+        task.state = "running"
+        self._running[task.group] += 1
+
+    def _left(self, task: Task) -> None:
+        """Note that a task of a group runs no more, or is not counted on (the lock is held)."""
+        self._running[task.group] -= 1
+        if not self._running[task.group]:
+            del self._running[task.group]
 
     def _thread(self, first: Task | None) -> None:
         threading.Thread(target=self._work, args=(first,), name="voicevault-worker", daemon=True).start()
 
-    def _work(self, nested: Task | None) -> None:
-        """Run one nested task, or whatever comes until nothing has come for a while."""
-        if nested is not None:
-            self._run(nested)
+    def _work(self, first: Task | None) -> None:
+        """Run one nested task, reserved ones as long as there are any, or whatever comes until nothing comes."""
+        if first is not None:
+            while first is not None:
+                self._run(first)
+                with self._changed:
+                    first = None if first.nested or first.abandoned else self._reserve()
             return
         while (task := self._take()) is not None:
             self._run(task)
@@ -126,6 +162,8 @@ class Workers:
         task.execute()
         with self._changed:
             task.state = "ended"
+            if not task.nested and not task.abandoned:
+                self._left(task)
         task.release()
 
     def _take(self) -> Task | None:
@@ -136,8 +174,8 @@ class Workers:
             if not found:
                 self._counted -= 1
                 return None
-            task = self._waiting.popleft()
-            task.state = "running"
+            task = self._entitled() or self._waiting[0]
+            self._begin(task)
             return task
 
 

@@ -18,5 +18,5 @@ async def mistaken(retriever: HybridRetriever, documents: list[Document]) -> Non
     len(retriever.search("pump").documents)  # attr-defined
     retriever.invoke(["pump"])  # arg-type
     texts: list[str] = await retriever.ainvoke("pump")  # assignment
-    retriever.add(texts)  # attr-defined
+    retriever.add(texts)  # arg-type
     retrieval_tool(retriever, markers="footnotes")  # arg-type

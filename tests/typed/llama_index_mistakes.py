@@ -39,7 +39,7 @@ async def retrievers(retriever: HybridRetriever, nodes: list[BaseNode], channel:
     len(retriever.search("pump").nodes)  # attr-defined
     texts: list[str] = await retriever.aretrieve("pump")  # assignment
     provenance(retriever.retrieve("pump")[0])["channels"]  # index
-    retriever.add(texts)  # attr-defined
+    retriever.add(texts)  # arg-type
     retriever >> 3  # operator
 
 

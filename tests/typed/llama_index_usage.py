@@ -119,6 +119,10 @@ async def hybrid_search(nodes: list[BaseNode], store: BasePydanticVectorStore, t
     assert_type(HybridRetriever(["manuals", Path("notes")], root="kbs", preset="voicevault"), HybridRetriever)
     theirs_too: BaseRetriever = retriever
     assert_type(theirs_too.retrieve(QueryBundle("pump", custom_embedding_strs=["seal"])), list[NodeWithScore])
+    assert_type(await HybridRetriever.afrom_nodes(nodes, k=3), HybridRetriever)
+    assert_type(retriever.add(nodes), list[str])
+    await retriever.adelete(["a"])
+    assert_type(await retriever.arefresh(), bool)
     assert_type(await retriever.aretrieve("pump"), list[NodeWithScore])
     assert_type(retriever.with_options(k=2, weights={"bm25": 1.0}, fusion="rrf", rerank=False), HybridRetriever)
     assert_type(retriever.search("pump", 2, where={"page": 1}, weights={"bm25": 1.0}), Result)

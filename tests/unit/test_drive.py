@@ -19,7 +19,8 @@ import pytest
 from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.workers import Workers
+from voicevault_retrievers.event_loop import call_or_await
+from voicevault_retrievers.workers import RESERVED, Workers
 
 Driver = Callable[..., Any]
 
@@ -276,6 +277,90 @@ def test_more_calls_than_threads_all_run() -> None:
     for _ in range(20):
         assert left.acquire(timeout=30)
     assert sorted(finished) == list(range(20))
+
+
+def test_calls_that_hang_leave_threads_to_those_of_other_groups() -> None:
+    workers, gate, left = Workers(limit=2), threading.Event(), threading.Semaphore(0)
+    try:
+        for _ in range(50):
+            workers.submit(gate.wait, lambda value: None, "remote")
+        for _ in range(20):
+            workers.submit(lambda: 1, lambda value: left.release(), "local")
+        for _ in range(20):
+            assert left.acquire(timeout=30)
+        together = threading.Barrier(RESERVED + 1)
+        for _ in range(RESERVED):
+            workers.submit(partial(together.wait, 30), lambda value: None, "local")
+        together.wait(30)
+    finally:
+        gate.set()
+
+
+async def test_what_a_coroutine_calls_in_threads_is_of_its_own_group() -> None:
+    """A hundred that hang below one channel leave threads to what another one calls under the same name."""
+    gate = threading.Event()
+
+    def channel(function: Callable[[], Any]) -> Call:
+        async def afind() -> Any:
+            return await adrive(_each(Call("engine", function)))
+
+        return Call("dense", function, afind, lane=Lane())
+
+    hangs = channel(gate.wait)
+    hung = [asyncio.ensure_future(adrive(_each(hangs))) for _ in range(100)]
+    try:
+        await asyncio.sleep(0.01)
+        assert await asyncio.wait_for(adrive(_each(channel(lambda: 1))), 30) == [[1]]
+    finally:
+        gate.set()
+        await asyncio.gather(*hung)
+
+
+async def test_a_coroutine_of_a_worker_thread_is_awaited_on_the_loop_of_the_search() -> None:
+    seen: list[object] = []
+
+    async def embed() -> int:
+        await asyncio.sleep(0)
+        seen.append(asyncio.get_running_loop())
+        return 7
+
+    def called() -> int:
+        return call_or_await(refused, embed)
+
+    assert await adrive(_each(Call("embed", called))) == [7]
+    assert await adrive(_each(Call("outer", lambda: drive(_each(Call("inner", called)))))) == [[7]]
+    assert seen == [asyncio.get_running_loop()] * 2
+    (outcome,) = await asyncio.to_thread(drive, _each(Call("embed", called)))
+    assert isinstance(outcome, NotImplementedError)
+
+
+async def test_a_search_on_the_loop_below_a_coroutine_does_not_wait_for_the_loop() -> None:
+    async def outer() -> Any:
+        await asyncio.sleep(0)
+        return drive(_each(Call("inner", lambda: call_or_await(lambda: 1, asyncio.Event().wait))))
+
+    assert await adrive(_each(Call("outer", lambda: call_or_await(refused, outer)))) == [[1]]
+
+
+async def test_what_a_worker_thread_awaits_is_cancelled_with_its_search() -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    search = asyncio.ensure_future(adrive(_each(Call("hung", lambda: call_or_await(refused, hang)))))
+    await asyncio.wait_for(begun.wait(), 30)
+    search.cancel()
+    await asyncio.wait_for(cancelled.wait(), 30)
+
+
+def refused() -> Any:
+    raise NotImplementedError
 
 
 @pytest.mark.program

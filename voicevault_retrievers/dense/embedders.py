@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -95,15 +95,32 @@ class BaseEmbedder(ABC):
     def embed_queries(self, texts: Sequence[str]) -> Matrix:
         """Rows as of `embed_documents`, for texts that ask."""
         texts = _checked(texts)
-        if not texts:
-            return self._none()
         rows = {text: self._queries.get(text) for text in texts}
         missing = [text for text, row in rows.items() if row is None]
-        if missing:
-            for text, row in zip(missing, self._unit(self._asked(missing), len(missing)), strict=True):
-                rows[text] = row.copy()
-                self._queries.put(text, row.copy())
-        return np.stack([cast(Vector, rows[text]) for text in texts])
+        return self._remembered(texts, rows, missing, self._asked(missing) if missing else ())
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[Matrix]] | None:
+        """An async `embed_queries`, for a model that is asked over a network; None for one that computes here."""
+        return None
+
+    async def _aembed_queries(self, texts: Sequence[str]) -> Matrix:
+        texts = _checked(texts)
+        rows = {text: self._queries.get(text) for text in texts}
+        missing = [text for text, row in rows.items() if row is None]
+        return self._remembered(texts, rows, missing, await self._aasked(missing) if missing else ())
+
+    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
+        raise NotImplementedError
+
+    def _remembered(
+        self, texts: Sequence[str], rows: dict[str, Vector | None], missing: Sequence[str], asked: ArrayLike
+    ) -> Matrix:
+        """The rows of texts, of which some were missing and have been asked for."""
+        for text, row in zip(missing, self._unit(asked, len(missing)) if missing else (), strict=True):
+            rows[text] = row.copy()
+            self._queries.put(text, row.copy())
+        return np.stack([cast(Vector, rows[text]) for text in texts]) if texts else self._none()
 
     def _none(self) -> Matrix:
         return np.zeros((0, self.dimension), dtype=np.float32)

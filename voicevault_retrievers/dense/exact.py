@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.alike import SIZE as ALIKE
 from voicevault_retrievers.alike import Alike
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.dense.sampling import SIZE, Sample, Sampled
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.filters import Filter, both, canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
+from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.shuffled import Shuffled
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Spread, Variant, Vector
+
+X = TypeVar("X", bound="ExactVectors")
 
 KEPT = 64
 """Texts whose vectors a channel keeps: a fused search asks for its query's more than once."""
@@ -80,13 +85,13 @@ class ExactVectors:
     def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
         self.parts = tuple(parts)
         self.dimension = dimension
-        self._samples: Recent[str, Sample] = Recent(KEPT_SAMPLES)
+        self._samples: Recent[Hashable, Sample] = Recent(KEPT_SAMPLES)
         for part in self.parts:
             if part.matrix.shape[1] != dimension:
                 raise ConfigError(f"vectors of dimension {part.matrix.shape[1]} in an index of dimension {dimension}")
 
     @classmethod
-    def build(cls, chunks: Iterable[Chunk], embedder: Embedder) -> ExactVectors:
+    def build(cls: type[X], chunks: Iterable[Chunk], embedder: Embedder) -> X:
         """The vectors of chunks held in memory."""
         rows = Rows.of(chunks)
         return cls([VectorPart(rows, embedded(embedder, rows.chunks))], embedder.dimension)
@@ -128,14 +133,46 @@ class ExactVectors:
 
     def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
         """The vectors of those chunks that pass whose ids have the smallest hashes; at most `size`."""
-        key = f"{size} {canonical(require)}"
+        parts = self.parts
+        key = parts, size, canonical(require)
         found = self._samples.get(key)
         if found is None:
             empty = Sample((), np.empty(0, np.uint64), np.empty((0, self.dimension), np.float32))
-            own = (part.sample(size, part.rows.selection(require)) for part in self.parts)
+            own = (part.sample(size, part.rows.selection(require)) for part in parts)
             found = Sample.union([empty, *own], size)
             self._samples.put(key, found)
         return found
+
+
+class MemoryVectors(ExactVectors):
+    """Exact search over vectors in memory that are added and deleted; a search sees all of a change or nothing."""
+
+    def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
+        super().__init__(parts, dimension)
+        self._writing = Mutex()
+
+    def adding(self, chunks: Sequence[Chunk], embedder: Embedder) -> Callable[[], None]:
+        """Embed chunks; what is returned adds them, and those whose id is here already take the other's place."""
+        new = list({chunk.id: chunk for chunk in chunks}.values())
+        rows = unit_rows(embedder.embed_documents([chunk.text for chunk in new]), len(new), self.dimension)
+        return partial(self._replace, [chunk.id for chunk in new], new, rows)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete chunks; ids that are not here are passed over."""
+        self._replace(ids, [], np.empty((0, self.dimension), np.float32))
+
+    def _replace(self, ids: Iterable[str], new: Sequence[Chunk], rows: NDArray[np.float32]) -> None:
+        gone = set(ids)
+        with self._writing:
+            kept = [
+                (part.rows.chunks[at], part.matrix[at])
+                for part in self.parts
+                for at in part.rows.living
+                if part.rows.ids[at] not in gone
+            ]
+            held = sorted([*kept, *zip(new, rows, strict=True)], key=lambda entry: entry[0].id)
+            matrix = np.array([row for _, row in held], np.float32).reshape(len(held), self.dimension)
+            self.parts = (VectorPart(Rows([chunk for chunk, _ in held]), matrix),)
 
 
 class VectorChannel(Leaf):
@@ -157,13 +194,14 @@ class VectorChannel(Leaf):
         self.embedder = embedder
         self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
         self._alike: Recent[Hashable, Alike] = Recent(KEPT_SAMPLES)
+        self.afind = self._awaited if callable(getattr(embedder, "aembed_queries", None)) else None
 
     @classmethod
     def from_chunks(
         cls, chunks: Iterable[Chunk], embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
     ) -> VectorChannel:
         """Exact search over chunks held in memory; embeds them now."""
-        return cls(ExactVectors.build(chunks, embedder), embedder, timeout=timeout, name=name)
+        return cls(MemoryVectors.build(chunks, embedder), embedder, timeout=timeout, name=name)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [
@@ -174,6 +212,16 @@ class VectorChannel(Leaf):
             ]
             for vector in self._vectors(query, wordings)
         ]
+
+    async def _awaited(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """`find`, once the vectors of the wordings have been awaited; what compares them runs in a worker thread."""
+        new = [wording.text for wording in wordings if self._embedded.get(wording.text) is None]
+        if new and not query.vectors:
+            embedder: Any = self.embedder
+            rows = unit_rows(await embedder.aembed_queries(new), len(new), embedder.dimension)
+            for text, row in zip(new, rows, strict=True):
+                self._embedded.put(text, row)
+        return await adrive(in_thread(self.name, partial(self.find, query, wordings, k)))
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         wordings, wanted, best = self._wordings(query), list(ids), dict[str, float]()
@@ -219,7 +267,7 @@ class VectorChannel(Leaf):
             return None
         sample = None if among is not None else self.index.sample(ALIKE, require=query.require)
         ids = tuple(among) if among is not None else sample.ids if sample else ()
-        key = self.index, ids
+        key = self.index, getattr(self.index, "parts", ()), ids
         known = self._alike.get(key)
         if known is None and ids:
             stored = dict(zip(ids, sample.vectors, strict=True)) if sample else self.vectors(ids)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Generic, TypeVar
 
-from voicevault_retrievers.calls import Call, Plan
+from voicevault_retrievers.calls import Call, Plan, converting
 from voicevault_retrievers.channel import MAX_DEPTH
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.leaf import Leaf, Match, in_given_order
@@ -99,7 +101,8 @@ class Foreign(Leaf, Generic[A, N, E]):
             except Exception as error:  # noqa: BLE001 - raised again where there is no answer yet
                 deeper.fail(error)
             else:
-                deeper.take(len(found), self._kept(found, where, deeper.k))
+                keeping = converting(partial(self._kept, found, where, deeper.k), len(found))
+                deeper.take(len(found), await adrive(keeping))
         return self._matches(deeper)
 
     def _matches(self, deeper: _Deepening) -> _Matches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,8 @@ from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import Field
 
-from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, value_of
+from voicevault_retrievers.adapters.keyword_copy import refreshed
+from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, converting, in_thread
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
@@ -119,6 +120,17 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         asked = self._asked(query, where, require, weights, history)
         return await pipeline.asearch(asked, check_k(self.k if k is None else k), observe=observe)
 
+    def refresh(self) -> bool:
+        """See what is new in the vector stores of which a copy is searched; whether there was anything.
+
+        Such copies are those of `from_vector_store`; what is deleted or changed there no search needs this for.
+        """
+        return refreshed(self.pipeline.channel)
+
+    async def arefresh(self) -> bool:
+        """`refresh` in a worker thread."""
+        return await adrive(in_thread("refresh", self.refresh))
+
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
         with below(ensure_config(config)) as given:
             return super().invoke(input, given, **kwargs)
@@ -156,7 +168,9 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             result = await self.asearch(query, k, observe=aobserver(config), **asked)
             if degraded := self._degraded(result):
                 await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
-            documents: Sequence[Document] = [document_of(hit, degraded) for hit in result.hits]
+            documents: Sequence[Document] = await adrive(
+                converting(lambda: [document_of(hit, degraded) for hit in result.hits], len(result.hits))
+            )
             for arrange in self._arranging():
                 documents = await arrange.acompress_documents(documents, query, config.get("callbacks"))
         return list(documents)
@@ -207,16 +221,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     def _opened(self) -> Plan[Pipeline]:
         """Opening a knowledge base reads files, which an event loop must not wait for."""
-        (outcome,) = yield (Call("open", lambda: self.pipeline, inline=self._is_built()),)
-        opened: Pipeline = value_of(outcome)
-        return opened
-
-
-def in_thread(name: str, function: Callable[[], T]) -> Plan[T]:
-    """A call that an event loop must not wait for."""
-    (outcome,) = yield (Call(name, function),)
-    returned: T = value_of(outcome)
-    return returned
+        return in_thread("open", lambda: self.pipeline, inline=self._is_built())
 
 
 class ThreadedIndex(DocumentIndex):

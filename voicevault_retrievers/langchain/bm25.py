@@ -13,14 +13,16 @@ from langchain_core.indexing import DeleteResponse, UpsertResponse
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy, refreshed
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
-from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex, in_thread
+from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex
 from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
-from voicevault_retrievers.langchain.stores import documents_of
+from voicevault_retrievers.langchain.stores import copied
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline import Pipeline
@@ -63,6 +65,11 @@ class KeywordRetriever(PipelineRetriever):
         return cls(bm25=BM25.from_chunks(chunks_of(documents), chosen, formula=formula), **options)
 
     @classmethod
+    async def afrom_documents(cls: type[K], documents: Iterable[Document], **options: Any) -> K:
+        """`from_documents` in a worker thread."""
+        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, **options)))
+
+    @classmethod
     def from_texts(
         cls: type[K],
         texts: Iterable[str],
@@ -83,13 +90,31 @@ class KeywordRetriever(PipelineRetriever):
         return cls.from_documents(documents, **options)
 
     @classmethod
-    def from_vector_store(cls: type[K], store: VectorStore, *, ids: Iterable[str] | None = None, **options: Any) -> K:
-        """Search over the documents that a vector store holds now, under the ids that its own hits have.
+    def from_vector_store(
+        cls: type[K],
+        store: VectorStore,
+        *,
+        ids: Iterable[str] | None = None,
+        language: str | None = "auto",
+        formula: Formula | str = "lucene",
+        analyzer: AnyAnalyzer | None = None,
+        preprocess_func: Tokenizer | None = None,
+        **options: Any,
+    ) -> K:
+        """Search over the documents that a vector store holds, under the ids that its own hits have.
 
-        `ids` are those of the documents, for a store that cannot list them; see `documents_of`. `options` as of
-        `from_documents`.
+        `ids` are those of the documents, for a store that cannot list them; see `documents_of`. The store is followed:
+        each search looks its hits up there, so that none is deleted, or of an old text or metadata. What is added to an
+        InMemoryVectorStore, or to a store whose docstore is in memory, is found at once, in any other store after
+        `refresh`. A store that does not look up by id is not followed, and a warning says so.
         """
-        return cls.from_documents(documents_of(store, ids), **options)
+        chosen = analyzer_of(language, analyzer, preprocess_func)
+        return cls(bm25=KeywordCopy.of(*copied(store, ids), chosen, formula=formula), **options)
+
+    @classmethod
+    async def afrom_vector_store(cls: type[K], store: VectorStore, **options: Any) -> K:
+        """`from_vector_store` in a worker thread; a store that is async alone is awaited."""
+        return await adrive(in_thread("from_vector_store", partial(cls.from_vector_store, store, **options)))
 
     @classmethod
     def from_rank_bm25(
@@ -121,10 +146,12 @@ class KeywordRetriever(PipelineRetriever):
     def persist(self, persist_dir: str | Path) -> None:
         """Make a folder hold what is searched now; a folder from before is brought up to date.
 
-        It is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder holds
-        something else, or where the terms are made by a function without a name (see CustomAnalyzer) or metadata is not
-        JSON's; IncompatibleIndexError where the folder is of another analyzer.
+        Of a store that is followed, what it holds now is kept, and the folder follows it no more. It is a knowledge
+        base without vectors, with the formula beside it. Raises ConfigError where the folder holds something else, or
+        where the terms are made by a function without a name (see CustomAnalyzer) or metadata is not JSON's;
+        IncompatibleIndexError where the folder is of another analyzer.
         """
+        refreshed(self.bm25)
         persisted.save(self._index(), persist_dir, lambda chunk: chunk)
 
     async def apersist(self, persist_dir: str | Path) -> None:
@@ -148,13 +175,7 @@ class BM25Retriever(KeywordRetriever):
 
         `ids` go before the documents' own.
         """
-        given = list(documents)
-        if ids is not None:
-            several(ids)
-            if len(ids) != len(given):
-                raise ConfigError(f"{len(given)} documents and {len(ids)} ids: give one for each")
-            given = [document.model_copy(update={"id": id_}) for document, id_ in zip(given, ids, strict=True)]
-        chunks = [chunk_of(document) for document in given]
+        chunks = chunks_with(documents, ids)
         self._index().add(chunks)
         return [chunk.id for chunk in chunks]
 
@@ -228,6 +249,17 @@ class BM25Index(KeywordRetriever, ThreadedIndex):
 def _none(kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         raise ConfigError(f"unknown argument {name!r}: a BM25Index takes documents, ids and where alone")
+
+
+def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None) -> list[Chunk]:
+    """The chunks of documents; `ids` go before their own. ConfigError unless there is one for each."""
+    given = list(documents)
+    if ids is not None:
+        several(ids)
+        if len(ids) != len(given):
+            raise ConfigError(f"{len(given)} documents and {len(ids)} ids: give one for each")
+        given = [document.model_copy(update={"id": id_}) for document, id_ in zip(given, ids, strict=True)]
+    return [chunk_of(document) for document in given]
 
 
 def analyzer_of(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -18,14 +19,15 @@ from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import MAX_DEPTH, Channel
 from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.event_loop import call_or_await, waits
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.langchain.base import PipelineRetriever
-from voicevault_retrievers.langchain.convert import chunk_of
+from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.langchain.store_filters import pushed
 from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified
 from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.types import ChannelKind, Hit, Query, Ranking, Variant, ranked
+from voicevault_retrievers.types import ChannelKind, Chunk, Hit, Query, Ranking, Variant, ranked
 
 _Given: TypeAlias = tuple[Document, float | None]
 
@@ -145,10 +147,10 @@ class VectorStoreChannel(_Documents):
     ) -> None:
         super().__init__(name, "semantic", timeout=timeout, id_key=id_key or id_key_of(store))
         self.store = store
-        self.awaits = _awaits_store(store)
+        self.awaits = _awaits_store(store, *(_SCORED if _scores(store) else ()))
 
     def _search(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
-        if type(self.store) is InMemoryVectorStore:  # which defines no relevance: its scores are cosines
+        if type(self.store) is InMemoryVectorStore:
             return self.store.similarity_search_with_score(asked, k=k, **narrowed)
         if not _has_relevance(self.store):
             return _unscored(self.store.similarity_search(asked, k=k, **narrowed))
@@ -164,6 +166,25 @@ class VectorStoreChannel(_Documents):
 
     def _narrowed(self, where: Filter | None) -> Mapping[str, Any]:
         return pushed(self.store, where)
+
+    def adding(self, chunks: Sequence[Chunk]) -> Callable[[], object]:
+        """How to add chunks to the store, which embeds them; one whose id is there takes the place that it gives it."""
+        documents, ids = [kept_document(chunk) for chunk in chunks], [chunk.id for chunk in chunks]
+        return self._changing("add_documents", documents, also="aadd_texts", ids=ids)
+
+    def deleting(self, ids: Sequence[str]) -> Callable[[], object]:
+        """How to delete documents from the store; ConfigError where it cannot."""
+        if not overrides(self.store, VectorStore, "delete") and not overrides(self.store, VectorStore, "adelete"):
+            raise ConfigError(f"channel {self.name!r}: {type(self.store).__name__} cannot delete documents by id")
+        return self._changing("delete", list(ids))
+
+    def _changing(self, method: str, *given: Any, also: str = "", **options: Any) -> Callable[[], object]:
+        """A change of the store; awaited where an async search asks a store with an async change of its own."""
+        own = any(overrides(self.store, VectorStore, name) for name in (f"a{method}", also) if name)
+        twin = getattr(self.store, f"a{method}")
+        coroutine = partial(twin, *given, **options) if own and getattr(self.store, "async_mode", True) else None
+        function = partial(getattr(self.store, method), *given, **options)
+        return partial(call_or_await, function, coroutine, waits=waits(getattr(type(self.store), f"a{method}")))
 
     def __repr__(self) -> str:
         return f"VectorStoreChannel({type(self.store).__name__})"
@@ -247,6 +268,14 @@ def _unscored(documents: Sequence[Document]) -> list[_Given]:
     return [(document, None) for document in documents]
 
 
+_SCORED = ("asimilarity_search_with_score", "_asimilarity_search_with_relevance_scores")
+
+
+def _scores(store: VectorStore) -> bool:
+    """Whether it is asked for scores; an InMemoryVectorStore defines no relevance, but its scores are cosines."""
+    return type(store) is InMemoryVectorStore or _has_relevance(store)
+
+
 def _has_relevance(store: VectorStore) -> bool:
     """Whether it defines relevance scores, for the metric that it is set to."""
     try:
@@ -271,6 +300,12 @@ def _awaits(retriever: Runnable[str, list[Document]]) -> bool:
     )
 
 
-def _awaits_store(store: VectorStore) -> bool:
-    own = type(store).asimilarity_search is not VectorStore.asimilarity_search
+def overrides(part: object, base: type, method: str) -> bool:
+    """Whether the class of a part has a method of its own in place of a base's."""
+    return getattr(type(part), method) is not getattr(base, method)
+
+
+def _awaits_store(store: VectorStore, *calls: str) -> bool:
+    """Whether it has an async search of its own, which is one of these calls."""
+    own = any(overrides(store, VectorStore, call) for call in calls or ("asimilarity_search",))
     return own and getattr(store, "async_mode", True)  # PGVector has both, and each engine serves one of them

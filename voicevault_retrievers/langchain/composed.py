@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from langchain_core.documents import Document
 from pydantic import InstanceOf
 
-from voicevault_retrievers.calls import AsyncObserver, Observer
+from voicevault_retrievers.calls import AsyncObserver, Observer, converting
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
@@ -31,7 +32,7 @@ from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store
 from voicevault_retrievers.structure.graph import GraphStore
-from voicevault_retrievers.types import Failure, Query, Ranking, Result
+from voicevault_retrievers.types import Query, Ranking, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
 
@@ -100,7 +101,7 @@ class ComposedRetriever(PipelineRetriever):
         Cheap enough to be asked for each claim of an answer: no expansion, no reranking. See `Pipeline.hybrid_search`.
         """
         found = self.pipeline.hybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
-        return [document_of(hit, list(map(str, _degrading(found)))) for hit in found]
+        return _documents(found)
 
     async def ahybrid_search(
         self, text: str, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
@@ -108,7 +109,7 @@ class ComposedRetriever(PipelineRetriever):
         """`hybrid_search` on the running event loop; the same documents."""
         pipeline = await adrive(self._opened(), timeout=self.timeout)
         found = await pipeline.ahybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
-        return [document_of(hit, list(map(str, _degrading(found)))) for hit in found]
+        return await adrive(converting(partial(_documents, found), len(found)))
 
     def _varied(self: C, fusion: Method | str | None, rerank: Any) -> C:
         """This retriever with a call's own fusion and reranking; it shares what was opened and made."""
@@ -201,8 +202,9 @@ class ComposedRetriever(PipelineRetriever):
         return self.made.get("rerank", [self.rerank, *changing(self.rerank)], lambda: _stage(self.rerank))
 
 
-def _degrading(found: Ranking) -> list[Failure]:
-    return [failure for failure in found.errors if failure.degrades]
+def _documents(found: Ranking) -> list[Document]:
+    degraded = [str(failure) for failure in found.errors if failure.degrades]
+    return [document_of(hit, degraded) for hit in found]
 
 
 def beside(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from langchain_core.messages.content import create_plaintext_block
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from pydantic import ValidationError
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.context import ContextBuilder as Builder
 from voicevault_retrievers.context import Marker, ResolvedAnswer
 from voicevault_retrievers.context import resolve_citations as markers_of
@@ -29,7 +30,6 @@ from voicevault_retrievers.context.citations import (
 )
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.langchain.base import in_thread
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import hit_of
 from voicevault_retrievers.langchain.history import turns_of

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from langchain_core.embeddings import Embeddings
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.base import in_thread
+from voicevault_retrievers.event_loop import call_or_await, waits
 from voicevault_retrievers.protocols import Embedder
 
 
 class LangChainEmbedder(FrameworkEmbedder):
-    """Any LangChain `Embeddings`; see `FrameworkEmbedder`."""
+    """Any LangChain `Embeddings`; see `FrameworkEmbedder`.
+
+    In an async search `aembed_query` and `aembed_documents` are awaited where they are the class's own.
+    """
 
     framework = "langchain"
 
@@ -27,10 +33,37 @@ class LangChainEmbedder(FrameworkEmbedder):
         self.embeddings = embeddings
 
     def _embed(self, texts: Sequence[str]) -> ArrayLike:
-        return self.embeddings.embed_documents(list(texts))
+        return documents_embedded(self.embeddings, list(texts))
 
     def _embed_query(self, text: str) -> ArrayLike:
-        return self.embeddings.embed_query(text)
+        return query_embedded(self.embeddings, text)
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
+        return self._aembed_queries if waits(type(self.embeddings).aembed_query) and _own(self.embeddings) else None
+
+    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
+        rows: list[Any] = await asyncio.gather(*map(self.embeddings.aembed_query, texts))
+        return self._fitting(rows, len(texts))
+
+
+def documents_embedded(embeddings: Embeddings, texts: list[str]) -> list[list[float]]:
+    """The vectors of documents; awaited where an async search asks a model with an async call of its own."""
+    own, coroutine = _own(embeddings, "aembed_documents"), partial(embeddings.aembed_documents, texts)
+    called = partial(embeddings.embed_documents, texts)
+    return call_or_await(called, coroutine if own else None, waits=waits(type(embeddings).aembed_documents))
+
+
+def query_embedded(embeddings: Embeddings, text: str) -> list[float]:
+    """The vector of a question; as `documents_embedded`."""
+    own, coroutine = _own(embeddings), partial(embeddings.aembed_query, text)
+    called = partial(embeddings.embed_query, text)
+    return call_or_await(called, coroutine if own else None, waits=waits(type(embeddings).aembed_query))
+
+
+def _own(embeddings: Embeddings, method: str = "aembed_query") -> bool:
+    """Whether an async call is the class's own: LangChain's runs the sync one in asyncio's threads."""
+    return getattr(type(embeddings), method) is not getattr(Embeddings, method)
 
 
 class LocalEmbeddings(Embeddings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -10,10 +11,11 @@ from typing import Any, TypeVar
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, UpsertResponse
 
-from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.calls import Plan, in_thread
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.base import ThreadedIndex, in_thread
+from voicevault_retrievers.langchain.base import ThreadedIndex
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.composed import ComposedRetriever
@@ -77,6 +79,11 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         if embeddings is False and kb.manifest.embedder is not None:
             raise ConfigError(f"knowledge base {kb.name!r} holds vectors: open it without embeddings=False")
         return cls(kb=kb, **options)
+
+    @classmethod
+    async def aopen(cls: type[D], base: str | Path, **options: Any) -> D:
+        """`open` in a worker thread; embeddings that are async are awaited."""
+        return await adrive(in_thread("open", partial(cls.open, base, **options)))
 
     def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
         """Add documents, in one commit; one whose id is here already takes the other's place.

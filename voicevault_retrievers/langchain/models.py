@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from langchain_core.cross_encoders import BaseCrossEncoder
@@ -10,6 +11,8 @@ from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from voicevault_retrievers.calls import in_thread
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.prompts import CallableTextModel
@@ -49,7 +52,7 @@ class AsyncLangChainTextModel(LangChainTextModel):
 
 
 class NamedTextModel:
-    """A chat model by its name, looked up on first use; async searches ask it in a worker thread."""
+    """A chat model by its name, looked up on first use; async searches await it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,9 +60,19 @@ class NamedTextModel:
 
     def complete(self, prompt: str) -> str:
         """What the model answers."""
+        return self._model().complete(prompt)
+
+    async def acomplete(self, prompt: str) -> str:
+        """`complete` on the running event loop; the model is looked up in a worker thread."""
+        model: Any = await adrive(in_thread("model", self._model, inline=self._found is not None))
+        if hasattr(model, "acomplete"):
+            return str(await model.acomplete(prompt))
+        return await adrive(in_thread("model", partial(model.complete, prompt)))
+
+    def _model(self) -> TextModel:
         if self._found is None:
             self._found = as_text_model(self._chat_model())
-        return self._found.complete(prompt)
+        return self._found
 
     def _chat_model(self) -> Any:
         chat_models = require("langchain.chat_models", extra="agents")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,9 +14,12 @@ from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_con
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
+from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.embedders import model_of
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.dense.exact import MemoryVectors, VectorChannel
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import open_bases
@@ -23,7 +27,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.flare.writers import text_model_of
 from voicevault_retrievers.langchain.base import PipelineRetriever
-from voicevault_retrievers.langchain.bm25 import analyzer_of
+from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with
 from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever, beside
 from voicevault_retrievers.langchain.convert import chunks_of
@@ -37,6 +41,7 @@ from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import TextModel, VectorIndex
 from voicevault_retrievers.store import Bases, KnowledgeBase
+from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
 
 COLLECTION = "voicevault"
@@ -77,11 +82,16 @@ class VectorRetriever(PipelineRetriever):
         chunks = chunks_of(documents)
         index: VectorIndex
         if persist_dir is None:
-            index = ExactVectors.build(chunks, embedder)
+            index = MemoryVectors.build(chunks, embedder)
         else:
             index = ChromaVectors.open(persist_dir, collection_name)
             index.add(chunks, embedder)
         return cls(index=index, embeddings=embedder if embeddings is None else embeddings, **options)
+
+    @classmethod
+    async def afrom_documents(cls: type[V], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> V:
+        """`from_documents` in a worker thread; embeddings that are async are awaited."""
+        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options)))
 
     @classmethod
     def from_persist_dir(
@@ -172,6 +182,43 @@ class HybridRetriever(ComposedRetriever):
             "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
         }
         return cls(channels=beside(own, channels or {}), **options)
+
+    @classmethod
+    async def afrom_documents(cls: type[H], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> H:
+        """`from_documents` in a worker thread; embeddings that are async are awaited."""
+        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options)))
+
+    def add(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
+        """Add documents to all channels, where they are found at once. The id of each.
+
+        One whose id is there already takes the other's place; `ids` go before the documents' own, and one without an id
+        is given that of its content. Channels of documents held in memory can be changed, and one beside them that is
+        outside: a vector store or a Chroma collection; a BM25Retriever of that store follows it. All is checked and
+        embedded before anything is changed. Raises ConfigError, naming the channel, where one cannot be changed.
+        """
+        chunks = chunks_with(documents, ids)
+        changes.add(self._changed(), chunks)
+        return [chunk.id for chunk in chunks]
+
+    async def aadd(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
+        """`add` in a worker thread; embeddings and stores that are async are awaited."""
+        return await adrive(in_thread("add", partial(self.add, documents, ids=ids)))
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete documents from all channels; ids that are not there are passed over. Raises as `add`."""
+        changes.delete(self._changed(), list(several(ids)))
+
+    async def adelete(self, ids: Iterable[str]) -> None:
+        """`delete` in a worker thread; a store that is async is awaited."""
+        await adrive(in_thread("delete", partial(self.delete, ids)))
+
+    def _changed(self) -> Channel:
+        if self.kb_names:
+            raise ConfigError(
+                "channels 'bm25' and 'dense' are of knowledge bases: change those with HybridIndex, or "
+                "KnowledgeBase.add and delete, and then reload()"
+            )
+        return self._unstaged().channel
 
     def reload(self) -> bool:
         """See what was committed to the knowledge bases, or which were created, since; whether there was anything.

@@ -1,16 +1,21 @@
-"""The documents that a vector store holds."""
+"""The documents that a vector store holds, all of them or by id."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
+from voicevault_retrievers.adapters.keyword_copy import Source
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.event_loop import call_or_await, waits
+from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
 from voicevault_retrievers.store.codec import several
+from voicevault_retrievers.types import Chunk
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,13 +37,33 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
     listing = next((_LISTINGS[kind] for kind in kinds_of(store) if kind in _LISTINGS), None)
     if listing is not None and not getattr(store, "async_mode", False):
         return listing(store)
-    held = getattr(getattr(store, "docstore", None), "_dict", None)
-    if isinstance(held, Mapping):
+    held = _docstore(store)
+    if held is not None:
         return list(held.values())
     raise ConfigError(
         f"{type(store).__name__} cannot list what it holds: pass ids=[...], those that adding the documents gave, or "
         "give the documents, with these ids, to from_documents"
     )
+
+
+def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[Source, list[Chunk]]:
+    """A store as the source of a copy, and the chunks to copy; with `ids`, of those documents alone.
+
+    Raises as `documents_of`.
+    """
+    if not isinstance(store, VectorStore):
+        raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
+    wanted = None if ids is None else list(several(ids))
+
+    def listed() -> list[Chunk]:
+        return chunks_of(documents_of(store, wanted))
+
+    name, chunks = type(store).__name__, listed()
+    if wanted is None and isinstance(store, InMemoryVectorStore):
+        return Source(name, store, listed, partial(_chunks, store), lambda: store.store), chunks
+    if wanted is None and _docstore(store) is not None:
+        return Source(name, store, listed, *_by_key(store)), chunks
+    return Source(name, store, listed, partial(_chunks, store)), chunks
 
 
 def kinds_of(part: Any) -> list[str]:
@@ -67,9 +92,51 @@ def id_in(metadata: Mapping[str, Any], id_key: str) -> str:
     return str(found)
 
 
+def by_ids(store: VectorStore, ids: Sequence[str]) -> list[Document]:
+    """Those of some documents that a store holds; awaited where an async search asks a store that is async."""
+    if any(kind in _CHROMA for kind in kinds_of(store)):
+        return _of_chroma(store, ids=list(ids))
+    own = type(store).aget_by_ids
+    awaited = own is not VectorStore.aget_by_ids and getattr(store, "async_mode", True)
+    found = call_or_await(
+        partial(store.get_by_ids, ids), partial(store.aget_by_ids, ids) if awaited else None, waits=waits(own)
+    )
+    return [identified(document, id_key_of(store)) for document in found]
+
+
+def _chunks(store: VectorStore, ids: Sequence[str]) -> list[Chunk]:
+    return [chunk_of(document) for document in by_ids(store, ids)]
+
+
+def _docstore(store: VectorStore) -> Mapping[str, Document] | None:
+    """The documents of a store that has them in memory, by its own keys."""
+    held = getattr(getattr(store, "docstore", None), "_dict", None)
+    return held if isinstance(held, Mapping) else None
+
+
+def _by_key(store: VectorStore) -> tuple[Callable[[Sequence[str]], list[Chunk]], Callable[[], Collection[str]] | None]:
+    """How chunks of an in-memory docstore are looked up, and told where its keys are the ids of its documents."""
+
+    def held() -> Mapping[str, Document]:
+        return _docstore(store) or {}  # read each time: what is added may make another dict
+
+    def keys_of() -> dict[str, str]:
+        return {chunk_of(document).id: key for key, document in list(held().items())}
+
+    keys = keys_of()
+
+    def get(ids: Sequence[str]) -> list[Chunk]:
+        if not keys.keys() >= set(ids):
+            keys.update(keys_of())
+        documents = (held().get(keys.get(one, one)) for one in ids)
+        return [chunk_of(document) for document in documents if document is not None]
+
+    return get, held if all(one == key for one, key in keys.items()) else None
+
+
 def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     try:
-        found = [identified(document, id_key_of(store)) for document in store.get_by_ids(ids)]
+        found = by_ids(store, ids)
     except NotImplementedError as error:
         raise ConfigError(
             f"{type(store).__name__} gives no documents by id: give the documents, with the ids that they have in the "
@@ -85,8 +152,9 @@ def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     return found
 
 
-def _of_chroma(store: Any) -> list[Document]:
-    held = store.get()
+def _of_chroma(store: Any, **which: Any) -> list[Document]:
+    """All, or those of `ids`: its `get_by_ids` raises for a document without metadata."""
+    held = store.get(**which)
     rows = zip(held["ids"], held["documents"], held["metadatas"], strict=True)
     return [
         Document(id=document_id, page_content=text, metadata=metadata or {})
@@ -114,9 +182,9 @@ def _of_postgres(store: Any) -> list[Document]:
 
 
 _PAGE = 1000
+_CHROMA = ("langchain_chroma.Chroma", "langchain_community.Chroma")
 _LISTINGS: dict[str, Callable[[Any], list[Document]]] = {
-    "langchain_chroma.Chroma": _of_chroma,
-    "langchain_community.Chroma": _of_chroma,
+    **dict.fromkeys(_CHROMA, _of_chroma),
     "langchain_postgres.PGVector": _of_postgres,
     "langchain_qdrant.QdrantVectorStore": _of_qdrant,
 }

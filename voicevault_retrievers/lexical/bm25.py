@@ -119,12 +119,26 @@ class BM25(Leaf):
         """The snapshot that is searched now."""
         return self._held.index
 
+    @property
+    def held(self) -> Held:
+        """What this channel and its twins of other names search."""
+        return self._held
+
     def add(self, chunks: Iterable[Chunk]) -> None:
         """Add chunks, which are found at once; those whose id is here already take the other's place."""
+        self.adding(chunks)()
+
+    def adding(self, chunks: Iterable[Chunk]) -> Callable[[], None]:
+        """Analyse chunks; what is returned adds them."""
         given = list({chunk.id: chunk for chunk in chunks}.values())
         analyzed = self._analyse([chunk.text for chunk in given])
-        with self._writing:
-            self._held.index = self.index.removed([chunk.id for chunk in given], self._analyse).added(given, analyzed)
+
+        def commit() -> None:
+            with self._writing:
+                before = self.index.removed([chunk.id for chunk in given], self._analyse)
+                self._held.index = before.added(given, analyzed)
+
+        return commit
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete chunks; how many were here. Their terms no longer count in any score."""

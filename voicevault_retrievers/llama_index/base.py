@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,8 @@ from llama_index.core.utils import print_text
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Never
 
-from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, value_of
+from voicevault_retrievers.adapters.keyword_copy import refreshed
+from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread
 from voicevault_retrievers.channel import Channel, Stage, check_k
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
@@ -26,7 +27,7 @@ from voicevault_retrievers.fusion.standardised import usual
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
-from voicevault_retrievers.llama_index.node import node_of_hit
+from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.prompts import modules_of
@@ -161,12 +162,28 @@ class PipelineRetriever(BaseRetriever):
         twin.narrowing = self.narrowing.further(where, require, weights)
         return twin
 
+    def refresh(self) -> bool:
+        """See what is new in the vector stores and indexes of which a copy is searched; whether there was anything.
+
+        Such copies are those of `from_vector_store` and `from_index`; what is deleted or changed there no search needs
+        this for.
+        """
+        return refreshed(self.pipeline.channel)
+
+    async def arefresh(self) -> bool:
+        """`refresh` in a worker thread."""
+        return await adrive(in_thread("refresh", self.refresh))
+
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._nodes(self._search(query_bundle))
+        result = self._search(query_bundle)
+        self._say(result.errors)
+        return nodes_of_hits(result.hits, result.skipped)
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._nodes(await self._asearch(query_bundle))
+        result = await self._asearch(query_bundle)
+        self._say(result.errors)
+        return await adrive(converting(lambda: nodes_of_hits(result.hits, result.skipped), len(result.hits)))
 
     def _unstaged(self) -> Pipeline:
         """What is searched, before the node postprocessors."""
@@ -203,10 +220,6 @@ class PipelineRetriever(BaseRetriever):
         """The stage of a part's present options, the same in each search: it counts the calls that were abandoned."""
         options = [part, *(getattr(part, name, None) for name in ("stage", "top_n"))]
         return self._kept.get("stage", options, lambda: stage_of(part))
-
-    def _nodes(self, result: Result) -> list[NodeWithScore]:
-        self._say(result.errors)
-        return [node_of_hit(hit, result.skipped) for hit in result.hits]
 
     def _say(self, failures: Sequence[Failure]) -> None:
         skipped = [str(failure) for failure in failures if failure.degrades]
@@ -276,13 +289,6 @@ class PipelineRetriever(BaseRetriever):
         options["node_postprocessors"] = list(map(self._stage_of, self.node_postprocessors))
         said = (f"{name}={value!r}" for name, value in options.items() if value is not None and value != [])
         return f"{type(self).__name__}({', '.join(said)})"
-
-
-def in_thread(name: str, function: Callable[[], T]) -> Plan[T]:
-    """A call that an event loop must not wait for."""
-    (outcome,) = yield (Call(name, function),)
-    returned: T = value_of(outcome)
-    return returned
 
 
 def top_k(k: int | None, similarity_top_k: int | None, default: int) -> int:

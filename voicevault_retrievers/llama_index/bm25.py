@@ -13,15 +13,17 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy, refreshed
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
+from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
-from voicevault_retrievers.llama_index.listing import nodes_of
+from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import persisted
@@ -84,6 +86,11 @@ class BM25Retriever(PipelineRetriever):
         return cls(BM25.from_chunks(chunks_of(nodes), analyzer_of(language, analyzer), formula=formula), **options)
 
     @classmethod
+    async def afrom_nodes(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
+        """`from_nodes` in a worker thread."""
+        return await adrive(in_thread("from_nodes", partial(cls.from_nodes, nodes, **options)))
+
+    @classmethod
     def from_defaults(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
         """`from_nodes` under the name that LlamaIndex's own BM25Retriever has for it."""
         return cls.from_nodes(nodes, **options)
@@ -96,14 +103,33 @@ class BM25Retriever(PipelineRetriever):
         docstore: BaseDocumentStore | None = None,
         **options: Unpack[NodesOptions],
     ) -> K:
-        """Search over the nodes whose vectors a store or an index holds now, so that ids agree with vector search's.
+        """Search over the nodes whose vectors a store or an index holds, so that ids agree with vector search's.
 
         They are those that the store lists, else those of the index's `docstore`, or of the one given, whose ids are
         checked (see `nodes_of`). Index nodes lead where those of the index do. `options` as of `from_nodes`.
+
+        The store is followed: each search looks its hits up there, so that none is deleted, or of an old text or
+        metadata. What is added to an index over a docstore is found at once, what is added to a store that lists its
+        nodes after `refresh`. A store that does not look up by id is not followed, and a warning says so.
         """
         known = source._object_map if isinstance(source, VectorStoreIndex) else {}
         options["object_map"] = {**known, **(options.get("object_map") or {})}
-        return cls.from_nodes(nodes_of(source, docstore), **options)
+        refuse(cls, options, cls.from_nodes)
+        chosen = analyzer_of(options.pop("language", "auto"), options.pop("analyzer", None))
+        bm25 = KeywordCopy.of(*copied(source, docstore), chosen, formula=options.pop("formula", "lucene"))
+        return cls(bm25, **options)  # type: ignore[misc]  # what is left are LoneOptions
+
+    @classmethod
+    async def afrom_vector_store(
+        cls: type[K],
+        source: VectorStoreIndex | BasePydanticVectorStore,
+        *,
+        docstore: BaseDocumentStore | None = None,
+        **options: Unpack[NodesOptions],
+    ) -> K:
+        """`from_vector_store` in a worker thread."""
+        making = partial(cls.from_vector_store, source, docstore=docstore, **options)
+        return await adrive(in_thread("from_vector_store", making))
 
     @classmethod
     def from_persist_dir(
@@ -146,10 +172,12 @@ class BM25Retriever(PipelineRetriever):
     def persist(self, path: str | Path) -> None:
         """Make a folder hold what is searched now; a folder from before is brought up to date.
 
-        It is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder holds
-        something else, or where the terms are made by a function without a name (see CustomAnalyzer), metadata is not
-        JSON's, or a node of a class of its own; IncompatibleIndexError where the folder is of another analyzer.
+        Of a store that is followed, what it holds now is kept, and the folder follows it no more. It is a knowledge
+        base without vectors, with the formula beside it. Raises ConfigError where the folder holds something else, or
+        where the terms are made by a function without a name (see CustomAnalyzer), metadata is not JSON's, or a node of
+        a class of its own; IncompatibleIndexError where the folder is of another analyzer.
         """
+        refreshed(self.bm25)
         persisted.save(self._index(), path, stored)
 
     async def apersist(self, path: str | Path) -> None:

@@ -15,16 +15,17 @@ from llama_index.core.indices.vector_store.retrievers import VectorIndexRetrieve
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 
-from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.calls import Plan, converting, in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.foreign import filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.event_loop import call_or_await
 from voicevault_retrievers.leaf import Leaf, Match, in_given_order
-from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
+from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import chunk_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
-from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits, brought, turns, waits
+from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits, brought, turns
 from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Query, Ranking, Variant
 
 Part: TypeAlias = Channel | BaseRetriever | BaseIndex[Any] | BasePydanticVectorStore
@@ -55,7 +56,7 @@ class RetrieverChannel(Leaf):
         self.part = part
         model = getattr(part, "_embed_model", None)
         self._embedder = LlamaIndexEmbedder(model) if isinstance(model, BaseEmbedding) else None
-        local = self._embedder is not None and not waits(self._embedder.model)
+        local = self._embedder is not None and self._embedder.aembed_queries is None
         self._alone = turns(getattr(part, "_vector_store", None)) if local else nullcontext()
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
@@ -75,7 +76,11 @@ class RetrieverChannel(Leaf):
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         bundles = self._bundles(query, wordings)
         with self._alone:
-            return [_matches(self._retriever(k).retrieve(bundle)) if bundle else [] for bundle in bundles]
+            return [_matches(self._found(self._retriever(k), bundle)) if bundle else [] for bundle in bundles]
+
+    def _found(self, retriever: BaseRetriever, bundle: QueryBundle) -> Sequence[NodeWithScore]:
+        """What a retriever finds; one that is async alone is awaited by an async search."""
+        return call_or_await(partial(retriever.retrieve, bundle), partial(retriever.aretrieve, bundle), waits=False)
 
     def _retriever(self, k: int) -> BaseRetriever:
         return self.part.as_retriever(similarity_top_k=k) if isinstance(self.part, BaseIndex) else self.part
@@ -113,7 +118,9 @@ class AsyncRetrieverChannel(RetrieverChannel):
     async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         making = partial(self._bundles, query, wordings)  # a vector is compared with one that the model makes
         bundles = await adrive(in_thread(self.name, making)) if query.vectors else making()
-        return [_matches(await self._retriever(k).aretrieve(bundle)) if bundle else [] for bundle in bundles]
+        found = [await self._retriever(k).aretrieve(bundle) if bundle else [] for bundle in bundles]
+        count = sum(map(len, found))
+        return await adrive(converting(lambda: [_matches(nodes) for nodes in found], count))
 
 
 def as_channel(
@@ -157,6 +164,9 @@ def is_async(part: BaseIndex[Any] | BaseRetriever) -> bool:
     retriever = part.as_retriever() if isinstance(part, BaseIndex) else part
     store = getattr(retriever, "_vector_store", None)
     if isinstance(store, BasePydanticVectorStore) and not awaits(store, "aquery"):
+        return False
+    model = getattr(retriever, "_embed_model", None)
+    if isinstance(model, BaseEmbedding) and LlamaIndexEmbedder(model).aembed_queries is None:
         return False
     return type(retriever)._aretrieve is not BaseRetriever._aretrieve
 

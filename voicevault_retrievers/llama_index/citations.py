@@ -26,13 +26,13 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.context import ContextBuilder, ResolvedAnswer, header
 from voicevault_retrievers.context import resolve_citations as markers_of
 from voicevault_retrievers.context.citations import citation_of, is_numbered, numbered_header, without_headers
 from voicevault_retrievers.context.numbered import CITATION
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index.base import in_thread
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, hit_of, provenance
 from voicevault_retrievers.llama_index.options import config_error

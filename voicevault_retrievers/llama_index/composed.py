@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -12,15 +13,15 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
-from voicevault_retrievers.calls import AsyncObserver, Observer
+from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
-from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread, top_k
+from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
 from voicevault_retrievers.llama_index.narrowing import Where, weights_of
-from voicevault_retrievers.llama_index.node import node_of_hit
+from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.reranking_events import announced
@@ -161,7 +162,8 @@ class ComposedRetriever(PipelineRetriever):
         Cheap enough to be asked for each claim of an answer: no expansion, no reranking. See `Pipeline.hybrid_search`.
         """
         chosen, pipeline = self.with_options(where=where, require=require), self.pipeline
-        return chosen._found(pipeline.hybrid_search(chosen._asked(text, pipeline), top_k))
+        found = pipeline.hybrid_search(chosen._asked(text, pipeline), top_k)
+        return nodes_of_hits(found, chosen._degraded(found))
 
     async def ahybrid_search(
         self, text: str, top_k: int = 5, *, where: Where = None, require: Where = None
@@ -170,12 +172,12 @@ class ComposedRetriever(PipelineRetriever):
         chosen = self.with_options(where=where, require=require)
         opening = in_thread("open", lambda: self.pipeline)  # it may read files
         pipeline = self.pipeline if self._ready() else await adrive(opening, timeout=self.timeout)
-        return chosen._found(await pipeline.ahybrid_search(chosen._asked(text, pipeline), top_k))
+        found = await pipeline.ahybrid_search(chosen._asked(text, pipeline), top_k)
+        return await adrive(converting(partial(nodes_of_hits, found, chosen._degraded(found)), len(found)))
 
-    def _found(self, ranking: Ranking) -> list[NodeWithScore]:
+    def _degraded(self, ranking: Ranking) -> list[str]:
         self._say(ranking.errors)
-        skipped = [str(failure) for failure in ranking.errors if failure.degrades]
-        return [node_of_hit(hit, skipped) for hit in ranking]
+        return [str(failure) for failure in ranking.errors if failure.degrades]
 
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         """The channels by name, and what is known beforehand not to be searched."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from llama_index.core import Settings
@@ -13,13 +16,17 @@ from numpy.typing import ArrayLike, NDArray
 from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.event_loop import call_or_await, waits
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
 
 
 class LlamaIndexEmbedder(FrameworkEmbedder):
-    """Any LlamaIndex embedding model; see `FrameworkEmbedder`. Its events, cache and rate limit stay in force."""
+    """Any LlamaIndex embedding model; see `FrameworkEmbedder`. Its events, cache and rate limit stay in force.
+
+    In an async search its async calls are awaited where they wait for something.
+    """
 
     framework = "llama_index"
 
@@ -28,10 +35,33 @@ class LlamaIndexEmbedder(FrameworkEmbedder):
         self.model = model
 
     def _embed(self, texts: Sequence[str]) -> ArrayLike:
-        return self.model.get_text_embedding_batch(list(texts))
+        return documents_embedded(self.model, list(texts))
 
     def _embed_query(self, text: str) -> ArrayLike:
-        return self.model.get_query_embedding(text)
+        return query_embedded(self.model, text)
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
+        return self._aembed_queries if waits(type(self.model)._aget_query_embedding) else None
+
+    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
+        rows: list[Any] = await asyncio.gather(*map(self.model.aget_query_embedding, texts))
+        return self._fitting(rows, len(texts))
+
+
+def documents_embedded(model: BaseEmbedding, texts: list[str]) -> list[list[float]]:
+    """The vectors of texts; awaited where an async search asks a model whose async call waits for something."""
+    kind = type(model)
+    many = kind._aget_text_embeddings is not BaseEmbedding._aget_text_embeddings and waits(kind._aget_text_embeddings)
+    coroutine = partial(model.aget_text_embedding_batch, texts)
+    own = many or waits(kind._aget_text_embedding)
+    return call_or_await(partial(model.get_text_embedding_batch, texts), coroutine, waits=own)
+
+
+def query_embedded(model: BaseEmbedding, text: str) -> list[float]:
+    """The vector of a question; as `documents_embedded`."""
+    coroutine, own = partial(model.aget_query_embedding, text), waits(type(model)._aget_query_embedding)
+    return call_or_await(partial(model.get_query_embedding, text), coroutine, waits=own)
 
 
 class NamedEmbedder:
@@ -59,6 +89,10 @@ class NamedEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return self._loaded().embed_queries(texts)
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
+        return getattr(self._model, "aembed_queries", None)
 
     def _loaded(self) -> Embedder:
         if self._model is None:

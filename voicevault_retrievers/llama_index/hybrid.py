@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,10 +14,13 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
-from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.adapters import changes
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
+from voicevault_retrievers.calls import Plan, in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import open_bases
 from voicevault_retrievers.errors import ConfigError
@@ -27,9 +31,9 @@ from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.channels import Part, as_channel
 from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, beside, preset_of
-from voicevault_retrievers.llama_index.convert import chunks_of
+from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_embedder, store_model
-from voicevault_retrievers.llama_index.listing import nodes_of
+from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.writing import flare_of
 from voicevault_retrievers.mutex import Mutex
@@ -39,6 +43,7 @@ from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
+from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphStore
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking
 
@@ -140,15 +145,57 @@ class HybridRetriever(ComposedRetriever):
     ) -> H:
         """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`); `channels` are searched beside.
 
-        Raises as `nodes_of`.
+        The index is followed as by `BM25Retriever.from_vector_store`. Raises as `nodes_of`.
         """
         refuse(cls, options, cls.from_index)
         chosen = preset_of(preset)
         if not isinstance(index, VectorStoreIndex):
             raise ConfigError(f"expected a VectorStoreIndex, not a {type(index).__name__}; a store goes in channels")
-        base = _InMemory(nodes_of(index), analyzer_of(language, analyzer))
-        own = {"bm25": base.bm25(**_wanted(chosen, formula).get("bm25", {})), "dense": index}
+        keywords = _wanted(chosen, formula).get("bm25", {})
+        own = {"bm25": KeywordCopy.of(*copied(index), analyzer_of(language, analyzer), **keywords), "dense": index}
         return cls(channels=beside(own, channels), preset=chosen, **options)
+
+    @classmethod
+    async def afrom_nodes(cls: type[H], nodes: Sequence[BaseNode], embed_model: EmbedModel = None, **options: Any) -> H:
+        """`from_nodes` in a worker thread; an embedding model that is async is awaited."""
+        return await adrive(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **options)))
+
+    @classmethod
+    async def afrom_index(cls: type[H], index: VectorStoreIndex, **options: Any) -> H:
+        """`from_index` in a worker thread."""
+        return await adrive(in_thread("from_index", partial(cls.from_index, index, **options)))
+
+    def add(self, nodes: Iterable[BaseNode]) -> list[str]:
+        """Add nodes to all channels, where they are found at once; the id of each.
+
+        One whose id is there already takes the other's place. Channels of nodes held in memory can be changed, and one
+        beside them that is outside: an index, a vector store or a Chroma collection; the BM25 of `from_index` follows
+        its index. All is checked and embedded before anything is changed. Raises ConfigError, naming the channel, where
+        one cannot be changed.
+        """
+        chunks = [chunk_of(node) for node in nodes]
+        changes.add(self._changed(), chunks)
+        return [chunk.id for chunk in chunks]
+
+    async def aadd(self, nodes: Iterable[BaseNode]) -> list[str]:
+        """`add` in a worker thread; embedding models and stores that are async are awaited."""
+        return await adrive(in_thread("add", partial(self.add, nodes)))
+
+    def delete(self, node_ids: Iterable[str]) -> None:
+        """Delete nodes from all channels; ids that are not there are passed over. Raises as `add`."""
+        changes.delete(self._changed(), list(several(node_ids)))
+
+    async def adelete(self, node_ids: Iterable[str]) -> None:
+        """`delete` in a worker thread; a store that is async is awaited."""
+        await adrive(in_thread("delete", partial(self.delete, node_ids)))
+
+    def _changed(self) -> Channel:
+        if self.kb_names:
+            raise ConfigError(
+                "channels 'bm25' and 'dense' are of knowledge bases: change those with HybridVectorStore, or "
+                "KnowledgeBase.add and delete, and then reload()"
+            )
+        return self._unstaged().channel
 
     def reload(self) -> bool:
         """See what was committed to the knowledge bases, or which were created, since; whether there was anything.

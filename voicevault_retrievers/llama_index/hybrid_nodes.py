@@ -44,8 +44,8 @@ class HybridNodes:
     def adding(self, nodes: Sequence[BaseNode], call: Calling) -> Plan[list[str]]:
         """How to add nodes; the id of each."""
         given = list({node.node_id: node for node in nodes}.values())
-        rows = self.vectors.checked(given)
-        chunks = [stored(chunk_of(node)) for node in given]
+        rows = yield from call(partial(self.vectors.checked, given))
+        chunks = yield from call(lambda: [stored(chunk_of(node)) for node in given])
         yield from self.vectors.adding(given, chunks, call)
         yield from call(partial(self.base.add, chunks, rows))
         return [node.node_id for node in nodes]

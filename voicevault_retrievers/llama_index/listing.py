@@ -1,9 +1,10 @@
-"""The nodes that a vector store or an index holds."""
+"""The nodes that a vector store or an index holds, all of them or by id."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
@@ -17,8 +18,13 @@ from llama_index.core.vector_stores.types import (
     MetadataFilters,
 )
 
+from voicevault_retrievers.adapters.keyword_copy import Source
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.event_loop import call_or_await
+from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
+from voicevault_retrievers.llama_index.store_channels import awaits
 from voicevault_retrievers.llama_index.store_filters import POSTGRES, QDRANT
+from voicevault_retrievers.types import Chunk
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,14 +38,65 @@ def nodes_of(
     ConfigError where the nodes cannot be had, or where no id of the vectors is in the docstore; where some are not, a
     warning is logged.
     """
+    _check(source)
+    store = _store_of(source)
+    return _nodes(source, store, _listed(store), docstore)
+
+
+def copied(
+    source: VectorStoreIndex | BasePydanticVectorStore, docstore: BaseDocumentStore | None = None
+) -> tuple[Source, list[Chunk]]:
+    """A store or an index as the source of a copy, and the chunks to copy; raises as `nodes_of`.
+
+    Where the store lists its nodes, they are looked up there; else in the docstore, as long as the store, or its index,
+    knows their ids.
+    """
+    _check(source)
+    store, held = _store_of(source), _docstore_of(source, docstore)
+    listing = _listed(store)
+    chunks = chunks_of(_nodes(source, store, listing, docstore))
+
+    def known() -> Collection[str]:
+        return _known(source, store)
+
+    def from_docstore(ids: Sequence[str]) -> list[Chunk]:
+        there = known() if listing is None else {chunk.id for chunk in _stored(store, ids)}
+        return [] if held is None else _held(held, [one for one in ids if one in there])
+
+    return Source(
+        type(store).__name__,
+        store,
+        lambda: chunks_of(nodes_of(source, docstore)),
+        partial(_stored, store) if listing is not None and docstore is None else from_docstore,
+        known if listing is None else None,
+    ), chunks
+
+
+def _check(source: object) -> None:
     if not isinstance(source, VectorStoreIndex | BasePydanticVectorStore):
         raise ConfigError(f"expected a VectorStoreIndex or a vector store, not a {type(source).__name__}")
-    store = source.vector_store if isinstance(source, VectorStoreIndex) else source
-    listed = _listed(store)
+
+
+def _store_of(source: VectorStoreIndex | BasePydanticVectorStore) -> BasePydanticVectorStore:
+    return source.vector_store if isinstance(source, VectorStoreIndex) else source
+
+
+def _docstore_of(
+    source: VectorStoreIndex | BasePydanticVectorStore, docstore: BaseDocumentStore | None
+) -> BaseDocumentStore | None:
+    return source.docstore if docstore is None and isinstance(source, VectorStoreIndex) else docstore
+
+
+def _nodes(
+    source: VectorStoreIndex | BasePydanticVectorStore,
+    store: BasePydanticVectorStore,
+    listed: list[BaseNode] | None,
+    docstore: BaseDocumentStore | None,
+) -> list[BaseNode]:
     if listed is not None and docstore is None:
         return listed
     ids = [node.node_id for node in listed] if listed is not None else _ids(source, store)
-    held = source.docstore if docstore is None and isinstance(source, VectorStoreIndex) else docstore
+    held = _docstore_of(source, docstore)
     name = type(store).__name__
     if ids is None:
         raise ConfigError(f"{name} does not list its nodes: give them to from_nodes")
@@ -91,8 +148,32 @@ def _ids(source: VectorStoreIndex | BasePydanticVectorStore, store: BasePydantic
     """The ids of the nodes that were embedded, where they are known."""
     if isinstance(store, SimpleVectorStore):
         return list(store.data.embedding_dict)
-    known = list(source.index_struct.nodes_dict.values()) if isinstance(source, VectorStoreIndex) else []
-    return known or (None if store.stores_text or source is store else [])
+    return list(_known(source, store)) or (None if store.stores_text or source is store else [])
+
+
+def _known(source: VectorStoreIndex | BasePydanticVectorStore, store: BasePydanticVectorStore) -> Collection[str]:
+    """The ids that a SimpleVectorStore has vectors of, or that the index of another store has noted."""
+    if isinstance(store, SimpleVectorStore):
+        return store.data.embedding_dict
+    return dict.fromkeys(source.index_struct.nodes_dict.values()) if isinstance(source, VectorStoreIndex) else ()
+
+
+def _stored(store: BasePydanticVectorStore, ids: Sequence[str]) -> list[Chunk]:
+    """The chunks of those of some nodes that a store holds; awaited where an async search asks an async store."""
+    coroutine = partial(store.aget_nodes, list(ids)) if awaits(store, "aget_nodes") else None
+    nodes = call_or_await(partial(store.get_nodes, list(ids)), coroutine)
+    return [chunk_of(node.model_copy(update={"embedding": None})) for node in nodes]
+
+
+def _held(docstore: BaseDocumentStore, ids: Sequence[str]) -> list[Chunk]:
+    """The chunks of those of some nodes that a docstore holds; one that is async alone is awaited."""
+    wanted = list(ids)
+    found = call_or_await(
+        partial(docstore.get_nodes, wanted, raise_error=False),
+        partial(docstore.aget_nodes, wanted, raise_error=False),
+        waits=False,
+    )
+    return [chunk_of(node) for node in found]
 
 
 def _overlapping(ids: Sequence[str], docstore: BaseDocumentStore) -> list[BaseNode]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +61,11 @@ def node_of_hit(hit: Hit, degraded: Sequence[str] = ()) -> NodeWithProvenance:
     if degraded:
         told["degraded"] = list(degraded)
     return explained(node_of(hit.chunk, hit.context), hit.score, told)
+
+
+def nodes_of_hits(hits: Iterable[Hit], degraded: Sequence[str] = ()) -> list[NodeWithScore]:
+    """`node_of_hit` of each."""
+    return [node_of_hit(hit, degraded) for hit in hits]
 
 
 def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:

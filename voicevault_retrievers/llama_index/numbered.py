@@ -18,12 +18,13 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.tools import ToolOutput
 from llama_index.core.workflow import Context
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import check_k
 from voicevault_retrievers.context import numbered as sources
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.llama_index.base import PipelineRetriever, in_thread
+from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import is_async
 from voicevault_retrievers.llama_index.citations import check_unnumbered, cited_node, source_hit
 from voicevault_retrievers.llama_index.heard import heard

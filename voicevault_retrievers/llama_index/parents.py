@@ -15,8 +15,8 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.storage.storage_context import StorageContext
 from typing_extensions import Unpack
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.drive import adrive
-from voicevault_retrievers.llama_index.base import in_thread
 from voicevault_retrievers.llama_index.convert import MARKS, NodeChunk, chunk_of, document_of, restored
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.narrowing import Where

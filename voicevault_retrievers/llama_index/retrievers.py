@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,8 +13,10 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.dense.exact import MemoryVectors, VectorChannel
+from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
@@ -76,11 +79,25 @@ class VectorRetriever(PipelineRetriever):
         embedder = as_embedder(embed_model)
         index: VectorIndex
         if persist_dir is None:
-            index = ExactVectors.build(chunks_of(nodes), embedder)
+            index = MemoryVectors.build(chunks_of(nodes), embedder)
         else:
             index = ChromaVectors.open(persist_dir, collection_name)
             index.add(map(stored, chunks_of(nodes)), embedder)
         return cls(index, embedder if embed_model is None else embed_model, **options)
+
+    @classmethod
+    async def afrom_nodes(
+        cls: type[V],
+        nodes: Sequence[BaseNode],
+        embed_model: BaseEmbedding | Embedder | str | None = None,
+        *,
+        persist_dir: str | Path | None = None,
+        collection_name: str = COLLECTION,
+        **options: Unpack[LoneOptions],
+    ) -> V:
+        """`from_nodes` in a worker thread; an embedding model that is async is awaited."""
+        kept: dict[str, Any] = {"persist_dir": persist_dir, "collection_name": collection_name}
+        return await adrive(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **kept, **options)))
 
     @classmethod
     def from_persist_dir(

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice, zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.schema import BaseNode, ObjectType
+from llama_index.core.schema import BaseNode, MetadataMode, ObjectType
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.foreign import Foreign
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
+from voicevault_retrievers.event_loop import call_or_await
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.llama_index.base import in_thread
-from voicevault_retrievers.llama_index.convert import chunk_of
-from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
-from voicevault_retrievers.llama_index.store_filters import Pushed, effort, pushed, reach_of
+from voicevault_retrievers.llama_index.convert import chunk_of, node_of
+from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, documents_embedded, query_embedded
+from voicevault_retrievers.llama_index.store_filters import QDRANT, SIMPLE, Pushed, effort, kind_of, pushed, reach_of
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Chunk, Query, Variant
+
+REPLACING = (QDRANT, SIMPLE)
+"""Stores in which a node that is added takes the place of the one that has its id."""
 
 
 class Asked(NamedTuple):
@@ -130,7 +132,48 @@ class VectorStoreChannel(StoreChannel):
             raise ConfigError(f"{type(store).__name__} holds no texts: give its index, which has a docstore that does")
         super().__init__(store, name, kind, ids=ids, timeout=timeout)
         self.embedder = LlamaIndexEmbedder(model)
-        self._embeds = waits(model)
+        self._embeds = self.embedder.aembed_queries is not None
+
+    def adding(self, chunks: Sequence[Chunk]) -> Callable[[], object]:
+        """Embed nodes; what is returned adds them, and those whose id is there already take the other's place."""
+        nodes = [node_of(chunk) for chunk in chunks]
+        rows = documents_embedded(self.embedder.model, [node.get_content(MetadataMode.EMBED) for node in nodes])
+        embedded = [node.model_copy(update={"embedding": row}) for node, row in zip(nodes, rows, strict=True)]
+        return partial(self._add, embedded)
+
+    def deleting(self, ids: Sequence[str]) -> Callable[[], object]:
+        """How to delete nodes; ConfigError where the store cannot."""
+        if not self._can_delete():
+            raise ConfigError(f"channel {self.name!r}: {type(self.store).__name__} cannot delete nodes by id")
+        return partial(self._delete, ids)
+
+    def _add(self, nodes: Sequence[BaseNode]) -> None:
+        if kind_of(self.store) not in REPLACING and self._can_delete():
+            self._delete([node.node_id for node in nodes])
+        if self.index is not None:
+            self._change(self.index.insert_nodes, self.index.ainsert_nodes, "async_add", list(nodes))
+        else:
+            self._change(self.store.add, self.store.async_add, "async_add", list(nodes))
+
+    def _delete(self, ids: Sequence[str]) -> None:
+        noted = None if self.index is None or self.store.stores_text else self.index.index_struct.nodes_dict
+        wanted = [one for one in ids if noted is None or one in noted]
+        if not wanted:
+            return
+        if self.index is not None:
+            delete = partial(self.index.delete_nodes, delete_from_docstore=True)
+            self._change(delete, partial(self.index.adelete_nodes, delete_from_docstore=True), "adelete_nodes", wanted)
+        else:
+            self._change(self.store.delete_nodes, self.store.adelete_nodes, "adelete_nodes", wanted)
+
+    def _can_delete(self) -> bool:
+        return type(self.store).delete_nodes is not BasePydanticVectorStore.delete_nodes
+
+    def _change(self, function: Callable[[Any], Any], coroutine: Callable[[Any], Any], twin: str, given: Any) -> None:
+        """Change the store; awaited where an async search asks a store with an async change of its own."""
+        own = partial(coroutine, given) if awaits(self.store, twin) else None
+        with self._alone:
+            call_or_await(partial(function, given), own)
 
     def _asked(self, query: Query, wording: Variant) -> Asked | None:
         text = wording.text
@@ -138,7 +181,7 @@ class VectorStoreChannel(StoreChannel):
             return Asked(text, None) if text.strip() else None
         vector = brought(query, self.embedder) if text == query.text else None
         if vector is None and text.strip():
-            vector = self._pointing(self.embedder.model.get_query_embedding(text))
+            vector = self._pointing(query_embedded(self.embedder.model, text))
         return None if vector is None else Asked(text, vector)
 
     async def _aasked(self, query: Query, wording: Variant) -> Asked | None:
@@ -221,9 +264,3 @@ def _filled(found: Sequence[Entry], names: Mapping[str, str], nodes: Sequence[Ba
     held = {node.node_id: node for node in nodes}
     fetched = ((entry, held.get(names.get(entry.id, ""))) for entry in found)
     return [entry if node is None else Entry(node.node_id, node, entry.score) for entry, node in fetched]
-
-
-def waits(model: BaseEmbedding) -> bool:
-    """Whether a model's async embedding waits for something: one that never awaits computes on the event loop."""
-    code = getattr(inspect.unwrap(type(model)._aget_query_embedding), "__code__", None)
-    return code is not None and any(step.opname == "GET_AWAITABLE" for step in dis.get_instructions(code))

@@ -17,11 +17,11 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.context.numbered import skipped
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index.base import in_thread
 from voicevault_retrievers.llama_index.citations import Sources, sources_of
 from voicevault_retrievers.llama_index.models import awaits
 from voicevault_retrievers.llama_index.node import provenance

@@ -23,6 +23,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, IndexDamagedError
 from voicevault_retrievers.fusion import Method
@@ -115,6 +116,11 @@ class HybridVectorStore(BasePydanticVectorStore):
             embedder = as_embedder(embed_model) if vacant(folder) else _known(folder, embed_model)
         opened = KnowledgeBase.open_or_create(folder, analyzer=chosen, embedder=embedder, **options)
         return cls(opened, dense=dense, fusion=fusion)
+
+    @classmethod
+    async def aopen(cls: type[S], base: str | Path, **options: Any) -> S:
+        """`open` in a worker thread; an embedding model that is async is awaited."""
+        return await adrive(in_thread("open", partial(cls.open, base, **options)))
 
     @classmethod
     def from_persist_path(

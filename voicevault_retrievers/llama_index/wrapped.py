@@ -21,8 +21,8 @@ from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.convert import REF_DOC, document_of
 from voicevault_retrievers.llama_index.copies import FileSystem
 from voicevault_retrievers.llama_index.embedder import embeddings_of
-from voicevault_retrievers.llama_index.store_channels import Asked, Entry, StoreChannel, awaits, turns
-from voicevault_retrievers.llama_index.store_filters import CHROMA, QDRANT, RESERVED, SIMPLE, flattened, kind_of
+from voicevault_retrievers.llama_index.store_channels import REPLACING, Asked, Entry, StoreChannel, awaits, turns
+from voicevault_retrievers.llama_index.store_filters import CHROMA, QDRANT, RESERVED, flattened, kind_of
 from voicevault_retrievers.llama_index.vectors import Calling
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.manifest import EmbedderEntry
@@ -84,11 +84,12 @@ class WrappedVectors:
         if not ids:
             return
         yield from call(partial(self.base.hold, chunks))
-        if kind_of(self.store) not in _REPLACING:  # remove what they replace, or a change that was cut off has left
+        if kind_of(self.store) not in REPLACING:  # remove what they replace, or a change that was cut off has left
             present = ids if self._can("delete_nodes") else [*(yield from call(partial(self.base.get, ids)))]
             yield from self.removing(present, call)
         flat = getattr(self.store, "flat_metadata", False)
-        given = yield from self._changing(call, "add", "async_add", [_slim(node, flat) for node in nodes])
+        slim = yield from call(lambda: [_slim(node, flat) for node in nodes])
+        given = yield from self._changing(call, "add", "async_add", slim)
         if list(given) != ids:
             raise ConfigError(
                 f"{self.name} keeps nodes under ids of its own, such as {given[:1]} for {ids[:1]}, so what it finds "
@@ -186,9 +187,6 @@ class WrappedChannel(StoreChannel):
 
 DENSE = ".dense"
 """What stands behind the path of a base's copy, where the copy of the vector store beside it is."""
-
-_REPLACING = (QDRANT, SIMPLE)
-"""Stores in which a node that is added takes the place of the one that has its id."""
 
 
 def _slim(node: BaseNode, flat: bool) -> BaseNode:

@@ -1,0 +1,110 @@
+"""Adding chunks to, and deleting them from, all channels of a composition at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.dense.exact import MemoryVectors, VectorChannel
+from voicevault_retrievers.engines.chroma import ChromaVectors
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.types import Chunk
+
+Commit: TypeAlias = Callable[[], object]
+"""Makes a change that was prepared: what can be wrong with it has been raised before."""
+
+
+@runtime_checkable
+class StoreChanges(Protocol):
+    """A channel over a store outside this package that can be changed; both raise ConfigError where it cannot."""
+
+    store: Any
+
+    @abstractmethod
+    def adding(self, chunks: Sequence[Chunk]) -> Commit:
+        """How to add chunks; one whose id is there already takes the other's place."""
+
+    @abstractmethod
+    def deleting(self, ids: Sequence[str]) -> Commit:
+        """How to delete chunks; ids that are not there are passed over."""
+
+
+def add(channel: Channel, chunks: Sequence[Chunk]) -> None:
+    """Add chunks to every channel of a composition; one whose id is there already takes the other's place.
+
+    All is checked, analysed and embedded before anything is changed. Raises ConfigError, naming the channel, where one
+    cannot be changed, or where two are outside memory, which could not be changed as one.
+    """
+    _change(channel, [chunk.id for chunk in chunks], lambda part: _adding(part, chunks))
+
+
+def delete(channel: Channel, ids: Sequence[str]) -> None:
+    """Delete chunks from every channel of a composition; as `add`."""
+    _change(channel, ids, lambda part: _deleting(part, ids))
+
+
+def _change(channel: Channel, ids: Sequence[str], prepare: Callable[[Channel], Commit]) -> None:
+    leaves = {_held_by(leaf): leaf for leaf in channel.leaves()}.values()
+    copies = [leaf for leaf in leaves if isinstance(leaf, KeywordCopy)]
+    outside = [leaf for leaf in leaves if _is_outside(leaf)]
+    if len(outside) > 1:
+        raise ConfigError(
+            f"{' and '.join(repr(leaf.name) for leaf in outside)} are stores outside memory, which cannot be changed "
+            "as one: change each of them itself"
+        )
+    for copy in copies:
+        if not any(copy.source.held is getattr(leaf, "store", None) for leaf in outside):
+            raise ConfigError(
+                f"channel {copy.name!r} is a copy of a {copy.source.name} that this retriever does not search: change "
+                "that, and the copy follows it"
+            )
+    inside = [leaf for leaf in leaves if leaf not in outside and leaf not in copies]
+    commits = [prepare(leaf) for leaf in (*outside, *inside)]  # what may fail goes first
+    for commit in commits:
+        commit()
+    for copy in copies:
+        copy.read(ids)
+
+
+def _adding(leaf: Channel, chunks: Sequence[Chunk]) -> Commit:
+    if isinstance(leaf, StoreChanges):
+        return leaf.adding(chunks)
+    if isinstance(leaf, VectorChannel) and isinstance(leaf.index, MemoryVectors):
+        return leaf.index.adding(chunks, leaf.embedder)
+    if isinstance(leaf, VectorChannel) and isinstance(leaf.index, ChromaVectors):
+        return partial(leaf.index.add, chunks, leaf.embedder)
+    if isinstance(leaf, BM25):
+        return leaf.adding(chunks)
+    raise _unchangeable(leaf)
+
+
+def _deleting(leaf: Channel, ids: Sequence[str]) -> Commit:
+    if isinstance(leaf, StoreChanges):
+        return leaf.deleting(ids)
+    if isinstance(leaf, VectorChannel) and isinstance(leaf.index, MemoryVectors | ChromaVectors):
+        return partial(leaf.index.delete, ids)
+    if isinstance(leaf, BM25):
+        return partial(leaf.delete, ids)
+    raise _unchangeable(leaf)
+
+
+def _is_outside(leaf: Channel) -> bool:
+    return isinstance(leaf, StoreChanges) or (isinstance(leaf, VectorChannel) and isinstance(leaf.index, ChromaVectors))
+
+
+def _held_by(leaf: Channel) -> Hashable:
+    """What a channel searches, by identity: two names of one index are changed once."""
+    held = leaf.held if isinstance(leaf, BM25) else leaf.index if isinstance(leaf, VectorChannel) else leaf
+    return id(held.store if isinstance(held, StoreChanges) else held)
+
+
+def _unchangeable(leaf: Channel) -> ConfigError:
+    return ConfigError(
+        f"channel {leaf.name!r} is a {type(leaf).__name__}, which cannot be added to or deleted from here: change what "
+        "it searches itself"
+    )

@@ -1,0 +1,99 @@
+"""Awaiting a coroutine on the event loop of a search from one of the search's worker threads."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from voicevault_retrievers.errors import SearchNotAvailableError
+from voicevault_retrievers.mutex import Mutex
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+
+class LoopBridge:
+    """Lets the worker threads of one async run await coroutines on its event loop, which is free meanwhile.
+
+    At the end of the run the coroutines that are still awaited are cancelled.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pending: set[Future[Any]] = set()
+        self._closed = False
+        self._lock = Mutex()
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call a function in a worker thread; what it calls there finds this bridge."""
+        token = _bridge.set(self)
+        try:
+            return function()
+        finally:
+            _bridge.reset(token)
+
+    def wait(self, coroutine: Callable[[], Awaitable[T]]) -> T:
+        """The value of a coroutine that is awaited on the loop; raises its error."""
+        import asyncio  # loaded already where there is a loop
+
+        with self._lock:
+            if self._closed:
+                raise SearchNotAvailableError("the search that asked is over")
+            future = asyncio.run_coroutine_threadsafe(_alone(coroutine), self._loop)
+            self._pending.add(future)
+        try:
+            return future.result()
+        finally:
+            with self._lock:
+                self._pending.discard(future)
+
+    def close(self) -> None:
+        """Cancel what is still awaited."""
+        with self._lock:
+            self._closed, left = True, tuple(self._pending)
+        for future in left:
+            future.cancel()
+
+
+_bridge: ContextVar[LoopBridge | None] = ContextVar("voicevault_loop_bridge", default=None)
+
+
+def call_or_await(function: Callable[[], T], coroutine: Callable[[], Awaitable[T]] | None, *, waits: bool = True) -> T:
+    """The value of a function, or of the coroutine that stands for it where an async search calls from a worker thread.
+
+    `coroutine` is None where a part has no async call of its own. One that never waits (`waits` false) would compute
+    on the event loop: the function is called in its place, and the coroutine is awaited only where the function raises
+    NotImplementedError.
+    """
+    bridge = _bridge.get()
+    if bridge is None or coroutine is None:
+        return function()
+    if waits:
+        return bridge.wait(coroutine)
+    try:
+        return function()
+    except NotImplementedError:
+        return bridge.wait(coroutine)
+
+
+@lru_cache(maxsize=1024)
+def waits(function: Callable[..., Any]) -> bool:
+    """Whether the code of a coroutine function awaits something; one that never does computes on the event loop."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code is not None and any(step.opname in _AWAITING for step in dis.get_instructions(code))
+
+
+_AWAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT"})
+
+
+async def _alone(coroutine: Callable[[], Awaitable[T]]) -> T:
+    """Await a coroutine outside the bridge: what it calls on the loop's own thread must not wait for the loop."""
+    _bridge.set(None)
+    return await coroutine()

@@ -177,10 +177,11 @@ async def test_a_chat_model_that_is_down_is_marked(down: ModelServer) -> None:
     reranked = BM25Retriever.from_documents(documents()) >> LLMReranker(llm=chat(down))
     for documents_found in (reranked.invoke("pump"), await reranked.ainvoke("pump")):
         assert len(documents_found) == len(TEXTS)
-        assert "down" in documents_found[0].metadata["voicevault"]["degraded"][0]
+        assert documents_found[0].metadata["voicevault"]["degraded"] == ["llm_rerank: OpenAIAPIError"]
     found = [NodeWithScore(node=node, score=1.0) for node in nodes()]
     (first, *_) = llama_index.LLMRerank(llm=llm(down)).postprocess_nodes(found, QueryBundle("pump"))
-    assert "down" in (llama_index.provenance(first) or {})["degraded"][0]
+    (said,) = (llama_index.provenance(first) or {})["degraded"]
+    assert said == "llm_rerank: InternalServerError"
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "nobody:model", "anthropic:claude"])

@@ -12,6 +12,7 @@ RetrievalError
 ├── StageError                     a stage or rewriter that a search does not skip failed
 ├── InvalidScoreError              a score is NaN or infinite (also a ValueError)
 ├── ConfigError                    an option is wrong (also a ValueError)
+│   └── NoVectorsError             an index for keywords only was asked for vectors
 ├── EmbeddingError                 a text has no vector: the model gave zeros, or numbers that are not finite
 ├── ModelNotAvailableError         a model does not exist, or cannot be loaded
 ├── DocumentError                  a file cannot be read as a document
@@ -113,6 +114,10 @@ class ConfigError(RetrievalError, ValueError):
     """An option, a filter or a configuration is wrong."""
 
 
+class NoVectorsError(ConfigError):
+    """An index that was made for keywords only was asked for vectors: a fusion goes on with its keywords."""
+
+
 class EmbeddingError(RetrievalError):
     """A model gave a text a vector that is all zeros or not finite. `at` is the text's place among those embedded."""
 
@@ -201,7 +206,7 @@ def is_setup_error(error: BaseException) -> bool:
     An option that is wrong, a model or a resource that does not exist (HTTP 404 too), another embedder than the
     index's, a vector of another dimension, a package that is not installed; an error is what caused it too.
     """
-    if isinstance(error, SearchError):
+    if isinstance(error, NoVectorsError | SearchError):
         return False
     if isinstance(error, _SETUP) or _status(error) == _NOT_FOUND:
         return True

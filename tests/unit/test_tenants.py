@@ -71,7 +71,7 @@ def test_it_is_opened_by_the_first_search_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(View, "bm25", making)
     monkeypatch.setattr(KnowledgeBase, "open", counted)
     index = TenantIndex("acme", root=tmp_path)
-    pipeline = Preset.of({"version": 1, "channels": {"bm25": {}}}).over(index)
+    pipeline = Preset.of({"version": 1}).over(index)
     pipeline.describe()
     assert (opened, made) == ([], [])
     for _ in range(3):
@@ -263,8 +263,9 @@ def test_an_index_of_words_alone_has_no_vectors_to_search(tmp_path: Path) -> Non
     index = _index(tmp_path, "acme", *NEWS)
     with pytest.raises(ConfigError, match="without an embedder"):
         index.dense().search("minister")
-    with pytest.raises(ConfigError, match="without an embedder"):
-        voicevault_retrievers.fuse(bm25=index.bm25(), dense=index.dense()).search("minister")
+    both = voicevault_retrievers.fuse(bm25=index.bm25(), dense=index.dense()).search("minister")
+    assert set(both.ids) == {"a", "b"}
+    assert [failure.stage for failure in both.errors if failure.degrades] == ["dense"]
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:

@@ -14,21 +14,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from voicevault_retrievers.access_control import permitted
 from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import AsyncObserver, Call, Lane, Observer, Plan, Span
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import FilterNotSupportedError, StageError, is_own, pauses
-from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.errors import StageError, is_own, pauses
 from voicevault_retrievers.types import (
     ChannelKind,
     Failure,
     Query,
     Ranking,
     Spread,
-    Vote,
     as_query,
-    ranked,
 )
 
 C = TypeVar("C", bound="Channel")
@@ -389,39 +387,6 @@ def _raised_by(part: Stage | Rewriter) -> Iterator[None]:
         raise StageError.of(part.name, error) from error
 
 
-def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
-    """The hits that access rights permit; that there were others is a failure, which does not say how many."""
-    if require is None:
-        return ranking
-    passes = compile_filter(require)
-    hits = tuple(hit for hit in ranking if passes(hit.access_metadata))
-    if len(hits) == len(ranking):
-        return ranking
-    return replace(ranking, hits=hits).failing(withheld())
-
-
-def withheld() -> Failure:
-    """That there were hits which access rights do not permit; it does not say how many."""
-    error = FilterNotSupportedError(
-        "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
-        "Query.require before it ranks, or raise FilterNotSupportedError"
-    )
-    return Failure.of("require", error)
-
-
 def check_k(k: int) -> int:
     """k, when it is a whole number of at least 0."""
     return whole("k", k, least=0)
-
-
-def rescored(ranking: Ranking, stage: str, scores: Sequence[float], own: Sequence[float] | None = None) -> Ranking:
-    """The first hits in the order of new scores, with the stage's votes; the rest follow unscored, in their order.
-
-    `own` are the stage's own scores, where the new ones are made of more than these.
-    """
-    head = ranking.hits[: len(scores)]
-    said = {hit.id: float(score) for hit, score in zip(head, scores if own is None else own, strict=True)}
-    ordered = ranked(replace(hit, score=float(score)) for hit, score in zip(head, scores, strict=True))
-    voted = [hit.voted(Vote(stage, rank, said[hit.id])) for rank, hit in enumerate(ordered, 1)]
-    rest = [replace(hit, score=None) for hit in ranking.hits[len(scores) :]]
-    return replace(ranking, hits=(*voted, *rest))

@@ -9,8 +9,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from voicevault_retrievers.access_control import withheld
 from voicevault_retrievers.calls import Call, Lane, Plan
-from voicevault_retrievers.channel import Channel, withheld
+from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Hit, Query, Ranking, Variant, Vote, check_scores

@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any
 
 from voicevault_retrievers import telemetry
+from voicevault_retrievers.access_control import permitted
 from voicevault_retrievers.batch import Batched
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, answered, timings
-from voicevault_retrievers.channel import Channel, Rewriter, Stage, Then, Through, check_k, permitted
+from voicevault_retrievers.channel import Channel, Rewriter, Stage, Then, Through, check_k
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.dense.exact import VectorChannel

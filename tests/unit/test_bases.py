@@ -149,7 +149,8 @@ async def test_a_group_that_fails_is_named_and_the_others_answer() -> None:
     groups = {"good": ListChannel([("a", 1.0)]), "bad": FailingChannel(error)}
     channel = fuse(dense=Standardised(groups, "dense", "semantic"))
     found = channel.search("x")
-    assert (found.ids, [str(failure) for failure in found.errors]) == (("a",), ["dense/bad: RuntimeError: no model"])
+    assert (found.ids, [str(failure) for failure in found.errors]) == (("a",), ["dense/bad: RuntimeError"])
+    assert found.errors[0].error is error
     assert await channel.asearch("x") == found
     with pytest.raises(RuntimeError, match="no model"):
         Pipeline(channel, on_error="raise").search("x")

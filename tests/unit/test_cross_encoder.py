@@ -217,16 +217,24 @@ class Failing(Counting):
         return super().score(query, passages)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a broken batch"), MemoryError("out of memory")])
-async def test_what_was_scored_before_a_failure_is_used_and_nothing_is_lost(error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("a broken batch"), ""),
+        (MemoryError("out of memory"), ""),
+        (RerankerError("the server is busy."), "the server is busy. "),
+    ],
+)
+async def test_what_was_scored_before_a_failure_is_used_and_nothing_is_lost(error: Exception, told: str) -> None:
     texts = ["x" * length for length in (1, 5, 3, 2, 8, 4, 7, 6, 11, 12, 10, 9)]
-    channel = words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1)
+    channel = words(texts) >> CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1, timeout=60)
     found = channel.search("q", 12)
     assert [len(hit.chunk.text) for hit in found] == [8, 7, 6, 5, 4, 3, 2, 1, 11, 12, 10, 9]
     (failure,) = found.errors
     assert (failure.stage, failure.kind, failure.degrades) == ("rerank", type(error).__name__, True)
-    assert failure.message == f"{error}. 8 of 12 passages were scored; the others follow in their order."
-    again = CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1)
+    assert failure.message == f"{told}8 of 12 passages were scored; the others follow in their order."
+    assert failure.error is error
+    again = CrossEncoderRerank(Failing(AT_ONCE, error), depth=12, blend=1, timeout=60)
     assert await (words(texts) >> again).asearch("q", 12) == found
 
 
@@ -393,10 +401,13 @@ def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
     stage.warm_up()
     assert len(scorer.asked) == 1
     shown = (
-        "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', blend=0.6, timeout=5.0, "
+        "CrossEncoderRerank('m', depth=5, max_chars=2000, passages='window', blend=0.6, timeout=None, "
         "overtime='stop', name='rerank')"
     )
     assert repr(CrossEncoderRerank("m", depth=5)) == shown
+    assert repr(CrossEncoderRerank("m", timeout=5)) == shown.replace("depth=5", "depth=None").replace(
+        "timeout=None", "timeout=5"
+    )
     wrong_options: list[dict[str, Any]] = [
         {"depth": 0}, {"max_chars": 0}, {"timeout": 0.0}, {"passages": "best"}, {"max_candidates": 0},
         {"certainty": 0.9}, {"top_k": 5}, {"top_k": 5, "certainty": 1.0}, {"blend": 0.0}, {"blend": 1.1},

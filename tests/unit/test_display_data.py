@@ -18,6 +18,7 @@ from voicevault_retrievers.display import BADGES, Lists, alists, analyzer_of, hi
 from voicevault_retrievers.display.data import MOST_MARKED
 from voicevault_retrievers.display.lists import MOST
 from voicevault_retrievers.diversity import PageCap
+from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline, compose
@@ -144,8 +145,12 @@ def test_what_was_skipped_is_named() -> None:
     channels = {"bm25": bm25(), "broken": FailingChannel(ValueError("no server"))}
     data = strict(result_data(compose(channels).search("contract")))
     assert data["degraded"]
-    assert {"stage": "broken", "kind": "ValueError", "message": "no server", "degrades": True} in data["errors"]
-    assert [one["error"] for one in data["timings"] if one["name"] == "broken"] == ["ValueError: no server"]
+    assert {"stage": "broken", "kind": "ValueError", "message": "", "degrades": True} in data["errors"]
+    assert [one["error"] for one in data["timings"] if one["name"] == "broken"] == ["ValueError"]
+    own = compose({"bm25": bm25(), "broken": FailingChannel(SearchError("no server"))}).search("contract")
+    data = strict(result_data(own))
+    assert {"stage": "broken", "kind": "SearchError", "message": "no server", "degrades": True} in data["errors"]
+    assert [one["error"] for one in data["timings"] if one["name"] == "broken"] == ["SearchError: no server"]
 
 
 def test_timings_begin_one_after_the_other() -> None:
@@ -193,7 +198,7 @@ def test_lists_say_what_each_call_found() -> None:
     ]
     by_name = {entry["name"]: entry for entry in lists}
     assert by_name["also"]["wordings"] == ["contract", "notices"]
-    assert by_name["broken"]["error"] == "ValueError: no server"
+    assert by_name["broken"]["error"] == "ValueError"
     assert by_name["rerank"]["before"] == [hit["id"] for hit in by_name["fused"]["hits"]]
     assert [hit["rank"] for hit in by_name["dense"]["hits"]] == [1, 2, 3]
     data = strict(result_data(result, lists=lists))

@@ -285,7 +285,7 @@ def test_options_that_are_wrong(make: Any, message: str) -> None:
 
 
 def test_a_recipe_says_all() -> None:
-    assert repr(MMR()) == "MMR(0.7, depth=100, by=Shingles(3), timeout=None, name='mmr')"
+    assert repr(MMR()) == "MMR(0.7, depth=None, by=Shingles(3), timeout=None, name='mmr')"
     assert repr(NearDuplicates(by=EMBEDDER)) == (
         "NearDuplicates(None, by=HashEmbedder(16), timeout=None, name='near_duplicates')"
     )

@@ -34,6 +34,7 @@ from voicevault_retrievers.evaluation.answers import normalised
 from voicevault_retrievers.evaluation.runs import Run
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.query import RuleExpansion
+from voicevault_retrievers.stages import skippable
 from voicevault_retrievers.types import Chunk, Query, Ranking
 
 
@@ -188,7 +189,7 @@ def test_each_row_is_compared_with_the_one_before_it() -> None:
 def test_a_stage_that_never_works_is_not_available_and_one_that_fails_at_times_is_noted() -> None:
     questions = [Judged(name, name, {"x": 1}) for name in ("one", "two")]
     found = ListChannel([("x", 1.0)])
-    never, at_times = (ablation(steps(found >> Broken(at)), questions).rows[1] for at in (("",), ("two",)))
+    never, at_times = (ablation(steps(found >> skippable(Broken(at))), questions).rows[1] for at in (("",), ("two",)))
     assert never.unavailable == "rerank: RerankerError: it is down"
     assert at_times.notes == ("1 of 2 questions degraded: rerank: RerankerError: it is down",)
 

@@ -221,7 +221,7 @@ def test_a_failing_model_leaves_a_result_as_it_was_with_an_error() -> None:
     result = result_of(Route.ANALYTICAL)
     extended = Flare(fails, ListChannel([])).extended(result)
     assert (extended.hits, extended.flare_retrievals, extended.degraded) == (result.hits, 0, True)
-    assert [str(failure) for failure in extended.errors] == ["flare: OSError: down"]
+    assert [(str(failure), str(failure.error)) for failure in extended.errors] == [("flare: OSError", "down")]
 
 
 CHUNKS = [Chunk(f"c{at}", text, metadata={"n": at}) for at, text in enumerate(["oil pump", "oil gate", "pump", "sea"])]

@@ -313,7 +313,7 @@ def test_what_cannot_complete_is_no_model() -> None:
     assert "Which of these" not in recipe
     assert "window" not in recipe
     assert "window=4, stride=None" in repr(LLMRerank(model, window=4))
-    texts: Sequence[str] = ("depth=50", "max_chars=1000", "timeout=3.0")
+    texts: Sequence[str] = ("depth=None", "max_chars=1000", "timeout=None")
     assert all(text in recipe for text in texts)
 
 

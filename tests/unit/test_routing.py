@@ -171,7 +171,8 @@ def test_a_failing_model_gives_standard_and_a_given_route_asks_none() -> None:
 
     router = ModelRouter(CallableTextModel(model), ROUTES)
     result = composed(channels(), route=router).search("Section 420 IPC")
-    assert (result.route, [str(error) for error in result.errors]) == (Route.STANDARD, ["route: OSError: down"])
+    assert (result.route, [str(failure) for failure in result.errors]) == (Route.STANDARD, ["route: OSError"])
+    assert str(result.errors[0].error) == "down"
     given = composed(channels(), route=router).search(Query("q", route=Route.SIMPLE))
     assert (given.route, given.channels_used, given.errors) == (Route.SIMPLE, ("graph",), ())
     with pytest.raises(RetrievalError, match="named 0 routes"):
@@ -184,7 +185,7 @@ async def test_a_simple_route_whose_channel_is_down_finds_nothing_and_says_so() 
     for result in (pipeline.search("Section 420 IPC"), await pipeline.asearch("Section 420 IPC")):
         assert (result.route, result.hits, result.degraded) == (Route.SIMPLE, (), True)
         assert (result.confidence, result.kg_direct_answer) == ("none", None)
-        assert [str(error) for error in result.errors] == ["route: OSError: down"]
+        assert [(str(failure), str(failure.error)) for failure in result.errors] == [("route: OSError", "down")]
     with pytest.raises(OSError, match="down"):
         composed(failing, route=ROUTES, on_error="raise").search("Section 420 IPC")
 

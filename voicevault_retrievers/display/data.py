@@ -14,6 +14,7 @@ from voicevault_retrievers.context import header
 from voicevault_retrievers.context.citations import citation_of
 from voicevault_retrievers.display.lists import scored
 from voicevault_retrievers.display.marking import marked
+from voicevault_retrievers.errors import told as told_of_error
 from voicevault_retrievers.explanation import finite
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.types import Failure, Hit, Query, Result, Vote
@@ -188,7 +189,7 @@ def _timing(span: Span) -> dict[str, Any]:
         "kind": span.kind,
         "start_ms": span.started * 1e3,
         "ms": span.seconds * 1e3,
-        "error": None if span.error is None else f"{type(span.error).__name__}: {span.error}",
+        "error": None if span.error is None else told_of_error(span.error),
         "texts": span.texts,
     }
 

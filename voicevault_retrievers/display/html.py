@@ -193,7 +193,7 @@ def _wordings(wordings: Sequence[Mapping[str, Any]]) -> str:
 
 def _failure(failure: Mapping[str, Any]) -> str:
     label = "Degraded" if failure["degrades"] else "Note"
-    return _SMALL.format(f"<b>{label}</b> {_text(failure['stage'])}: {_text(failure['message'])}")
+    return _SMALL.format(f"<b>{label}</b> {_text(failure['stage'])}: {_text(failure['message'] or failure['kind'])}")
 
 
 def _waterfall(timings: Sequence[Mapping[str, Any]], total: float) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from voicevault_retrievers.calls import AsyncObserver, Span
+from voicevault_retrievers.errors import told
 from voicevault_retrievers.telemetry import found_in
 from voicevault_retrievers.types import Hit, Query, Ranking
 
@@ -40,7 +41,7 @@ class Lists(list[dict[str, Any]]):
         if span.kind == "other":
             return
         if span.error is not None:
-            self._add(span, " ".join(span.texts), error=f"{type(span.error).__name__}: {span.error}")
+            self._add(span, " ".join(span.texts), error=told(span.error))
         elif isinstance(outcome, Query):
             wordings = dict.fromkeys([outcome.text, *(variant.text for variant in outcome.variants)])
             self._add(span, text, wordings=list(wordings))

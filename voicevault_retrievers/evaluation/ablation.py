@@ -9,7 +9,7 @@ from itertools import count
 from statistics import median
 
 from voicevault_retrievers.channel import Channel, Rewriter, Rewritten, Stage, Then
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, told
 from voicevault_retrievers.evaluation.judged import Judged
 from voicevault_retrievers.evaluation.judging import By, Judgements, unit_of
 from voicevault_retrievers.evaluation.measures import MEASURES, depth_of, measured, parsed
@@ -93,7 +93,7 @@ class _Costs:
 def _unavailable(channel: Channel, made: Run) -> str | None:
     """Why a channel, or the part that it adds, did nothing at all; None where it did."""
     if made.error is not None:
-        return f"{type(made.error).__name__}: {made.error}"
+        return told(made.error)
     if not isinstance(channel, Then | Rewritten):
         return None
     own = [next((str(one) for one in each if one.stage == _added(channel).name), None) for each in made.failures]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from voicevault_retrievers.errors import FLAREError, RetrievalError
+from voicevault_retrievers.errors import FLAREError, RetrievalError, told
 from voicevault_retrievers.flare.drafts import Draft, Drafted
 from voicevault_retrievers.flare.steps import Ask, Begin, Drop, Read, Settled, Steps
 from voicevault_retrievers.flare.uncertainty import Segment
@@ -207,7 +207,7 @@ class _Source:
 
 def _hits(outcome: Any) -> tuple[Sequence[Hit], Sequence[Failure]]:
     if isinstance(outcome, Exception):
-        raise FLAREError(f"the search failed: {type(outcome).__name__}: {outcome}") from outcome
+        raise FLAREError(f"the search failed: {told(outcome)}") from outcome
     hits = outcome.hits if isinstance(outcome, Ranking) else outcome
     if not isinstance(hits, list | tuple) or not all(isinstance(hit, Hit) for hit in hits):
         raise FLAREError(f"a search gives a Ranking or a list of hits, not a {type(outcome).__name__}")

@@ -13,8 +13,8 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore
 
+from voicevault_retrievers.access_control import withheld
 from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import withheld
 from voicevault_retrievers.errors import InvalidScoreError
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of

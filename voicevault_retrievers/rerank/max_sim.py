@@ -8,11 +8,12 @@ from typing import Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.channel import Stage, rescored
+from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.checks import seconds_or_none, whole, whole_or_none
 from voicevault_retrievers.dense.token_states import OnnxTokenEmbedder
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
 from voicevault_retrievers.recent import Recent
+from voicevault_retrievers.rerank.rescoring import rescored
 from voicevault_retrievers.types import Failure, Query, Ranking
 
 Tokens: TypeAlias = NDArray[np.float32]

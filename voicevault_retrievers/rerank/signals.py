@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from voicevault_retrievers.channel import rescored
+from voicevault_retrievers.rerank.rescoring import rescored
 from voicevault_retrievers.types import Ranking, Vote
 
 

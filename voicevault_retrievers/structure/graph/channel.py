@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.errors import ConfigError, RetrievalError, safe_message
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.structure.graph.direct import direct
@@ -89,7 +89,7 @@ class GraphChannel(Leaf):
         try:
             return self.direct(_asked(text, require))
         except RetrievalError as error:
-            _log.warning("%s could not be asked: %s", self.name, error)
+            _log.warning("%s could not be asked: %s", self.name, safe_message(error))
             return None
 
     async def akg_direct_query(self, text: str | Query, *, require: Filter | None = None) -> dict[str, Any] | None:
@@ -97,7 +97,7 @@ class GraphChannel(Leaf):
         try:
             return await self.adirect(_asked(text, require))
         except RetrievalError as error:
-            _log.warning("%s could not be asked: %s", self.name, error)
+            _log.warning("%s could not be asked: %s", self.name, safe_message(error))
             return None
 
     def _direct_plan(self, query: Query) -> Plan[dict[str, Any] | None]:

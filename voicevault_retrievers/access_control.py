@@ -1,0 +1,29 @@
+"""Access rights over what a search found: a channel or stage that gives what they do not permit is not believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from voicevault_retrievers.errors import FilterNotSupportedError
+from voicevault_retrievers.filters import Filter, compile_filter
+from voicevault_retrievers.types import Failure, Ranking
+
+
+def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
+    """The hits that access rights permit; that there were others is a failure, which does not say how many."""
+    if require is None:
+        return ranking
+    passes = compile_filter(require)
+    hits = tuple(hit for hit in ranking if passes(hit.access_metadata))
+    if len(hits) == len(ranking):
+        return ranking
+    return replace(ranking, hits=hits).failing(withheld())
+
+
+def withheld() -> Failure:
+    """That there were hits which access rights do not permit; it does not say how many."""
+    error = FilterNotSupportedError(
+        "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
+        "Query.require before it ranks, or raise FilterNotSupportedError"
+    )
+    return Failure.of("require", error)

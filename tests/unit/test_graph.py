@@ -197,6 +197,21 @@ async def test_an_async_reader_is_awaited() -> None:
     assert (await channel.akg_direct_query("fraud") or {})["chunk_id"] == "c420"
 
 
+async def test_a_direct_answer_that_fails_is_logged_without_what_others_said(caplog: pytest.LogCaptureFixture) -> None:
+    class Down(EmbeddedGraph):
+        def find(self, names: Sequence[str]) -> dict[str, list[str]]:
+            try:
+                raise ConnectionError("bolt://user:secret@host")
+            except ConnectionError as error:
+                raise SearchNotAvailableError(f"the graph cannot be reached: {error}") from error
+
+    channel = GraphChannel(Down())
+    assert channel.kg_direct_query("420 IPC") is None
+    assert await channel.akg_direct_query("420 IPC") is None
+    said = "graph could not be asked: the graph cannot be reached: ConnectionError"
+    assert [record.getMessage() for record in caplog.records] == [said] * 2
+
+
 def test_the_direct_answer() -> None:
     answer = GraphChannel(graph()).kg_direct_query("What is Section 420 IPC?")
     assert answer == {

@@ -98,7 +98,10 @@ OUTAGES = [
 
 
 class FailingStage(Stage):
+    """Stands for one of this package's, which are skipped where they fail."""
+
     name = "stage"
+    own = True
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -109,7 +112,10 @@ class FailingStage(Stage):
 
 
 class FailingRewriter(Rewriter):
+    """As `FailingStage`."""
+
     name = "rewriter"
+    own = True
 
     def __init__(self, error: Exception) -> None:
         super().__init__()

@@ -118,6 +118,8 @@ def _texts(corpus: Corpus | None, parts: tuple[Any, ...]) -> Iterator[str]:
     if parts:
         return (part.rows.chunks[at].text for part in parts for at in part.rows.living)
     if corpus is None or (isinstance(corpus, Channel) and not _read_by(corpus)):
-        raise ConfigError(f"there is no BM25 channel whose chunks could be read, only {corpus!r}: give a corpus")
+        raise ConfigError(
+            "an expansion by a corpus reads the chunks of a BM25 channel, and here is none: give a corpus"
+        )
     texts: Iterable[Chunk | str] = () if isinstance(corpus, Channel) else corpus
     return (text if isinstance(text, str) else text.text for text in texts)

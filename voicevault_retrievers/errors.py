@@ -206,7 +206,7 @@ def is_setup_error(error: BaseException) -> bool:
     An option that is wrong, a model or a resource that does not exist (HTTP 404 too), another embedder than the
     index's, a vector of another dimension, a package that is not installed; an error is what caused it too.
     """
-    if isinstance(error, NoVectorsError | SearchError):
+    if isinstance(error, NoVectorsError | SearchError) or isinstance(error.__cause__, SearchNotAvailableError):
         return False
     if isinstance(error, _SETUP) or _status(error) == _NOT_FOUND:
         return True

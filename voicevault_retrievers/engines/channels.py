@@ -88,7 +88,7 @@ class EngineBM25(EngineLeaf[Searched]):
     """Finds chunks by their words in an engine; scores are BM25's, higher is better.
 
     `formula`, `statistics` and `exclude_nonpositive` are as of `BM25`; an engine that cannot score by a formula raises
-    NoVectorsError when it is asked. Access rights (`require`) narrow what counts, too.
+    ConfigError when it is asked. Access rights (`require`) narrow what counts, too.
     """
 
     def __init__(

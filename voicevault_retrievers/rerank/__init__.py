@@ -1,5 +1,6 @@
 """Reranking: a closer look at the first hits."""
 
+from voicevault_retrievers.dense.weights import PROFILES
 from voicevault_retrievers.rerank.calibration import (
     CALIBRATIONS,
     Calibration,
@@ -13,7 +14,6 @@ from voicevault_retrievers.rerank.llm import LLMRerank
 from voicevault_retrievers.rerank.max_sim import MaxSimRerank, TokenEmbedder, max_sim
 from voicevault_retrievers.rerank.recency import RecencyRerank
 from voicevault_retrievers.rerank.scorers import (
-    PROFILES,
     CallableScorer,
     OnnxScorer,
     OpenVinoScorer,

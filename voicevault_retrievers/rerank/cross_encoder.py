@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, cast
 from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.checks import number, seconds_or_none, whole, whole_or_none
-from voicevault_retrievers.dense.weights import canonical
+from voicevault_retrievers.dense.weights import PROFILES, canonical
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
@@ -22,7 +22,7 @@ from voicevault_retrievers.rerank.adaptive import lead, settled_at
 from voicevault_retrievers.rerank.blending import BLEND, blended
 from voicevault_retrievers.rerank.calibration import CALIBRATIONS, Calibration
 from voicevault_retrievers.rerank.rescoring import rescored
-from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, PROFILES, shared_scorer
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, shared_scorer
 from voicevault_retrievers.rerank.windows import WindowSelector
 from voicevault_retrievers.types import Failure, Hit, Query, Ranking
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from voicevault_retrievers.dense.embedders import safe_loading
 from voicevault_retrievers.dense.graph_model import Batch, GraphModel
 from voicevault_retrievers.dense.onnx_model import OnnxModel
 from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
-from voicevault_retrievers.dense.weights import Backend, canonical, choose, fetch
+from voicevault_retrievers.dense.weights import PROFILES, Backend, canonical, choose, fetch
 from voicevault_retrievers.errors import (
     ConfigError,
     MissingExtraError,
@@ -26,16 +26,6 @@ from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 
 DEFAULT_MODEL = "ms-marco-MiniLM-L-12-v2"
-
-
-PROFILES: Mapping[str, str] = {
-    "fast": "cross-encoder/ms-marco-TinyBERT-L-2-v2",
-    "balanced": "cross-encoder/ms-marco-MiniLM-L-6-v2",
-    "accurate": "cross-encoder/ms-marco-MiniLM-L-12-v2",
-    "multilingual": "BAAI/bge-reranker-v2-m3",
-    "modern": "cross-encoder/ettin-reranker-32m-v1",
-}
-"""Models by what they are for. The extra `offline` has the weights of `accurate`; the others come from the hub."""
 
 
 class GraphScorer:

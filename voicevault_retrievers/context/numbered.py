@@ -14,7 +14,7 @@ from typing import Any
 
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.context.citations import LAST, citation_of, without_headers
-from voicevault_retrievers.errors import ConfigError, MissingExtraError, pauses, told
+from voicevault_retrievers.errors import is_setup_error, pauses, told
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.types import Citation, Hit
 
@@ -98,7 +98,7 @@ def failure(error: Exception) -> str:
 
     What is set up wrongly is raised, and so is what an agent's run is paused with.
     """
-    if pauses(error) or isinstance(error, ConfigError | MissingExtraError):
+    if pauses(error) or is_setup_error(error):
         raise error
     said = told(error)
     _LOG.warning("a search failed: %s", said)

@@ -28,7 +28,7 @@ Some of these, and some of other packages', say that the set-up is wrong, which 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from types import FunctionType
 
@@ -163,13 +163,22 @@ def safe_message(error: BaseException) -> str:
     """
     if not is_own(type(error)):
         return ""
-    text, cause = str(error), error.__cause__ or error.__context__
-    while cause is not None:
+    text = str(error)
+    for cause in _chain(error):
         if not is_own(type(cause)):
             for said in filter(None, (repr(cause), str(cause))):
                 text = text.replace(said, type(cause).__name__)
-        cause = cause.__cause__ or cause.__context__
     return text
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that led to it, each once: contexts may go in a circle."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
 
 
 def pauses(error: BaseException) -> bool:
@@ -206,13 +215,16 @@ def is_setup_error(error: BaseException) -> bool:
     An option that is wrong, a model or a resource that does not exist (HTTP 404 too), another embedder than the
     index's, a vector of another dimension, a package that is not installed; an error is what caused it too.
     """
-    if isinstance(error, NoVectorsError | SearchError) or isinstance(error.__cause__, SearchNotAvailableError):
-        return False
-    if isinstance(error, _SETUP) or _status(error) == _NOT_FOUND:
-        return True
-    if not isinstance(error, RetrievalError | OSError) and _DIMENSIONS.match(str(error)):
-        return True
-    return error.__cause__ is not None and is_setup_error(error.__cause__)
+    for one in _chain(error):
+        if isinstance(one, NoVectorsError | SearchError) or isinstance(one.__cause__, SearchNotAvailableError):
+            return False
+        if isinstance(one, _SETUP) or _status(one) == _NOT_FOUND:
+            return True
+        if not isinstance(one, RetrievalError | OSError) and _DIMENSIONS.match(str(one)):
+            return True
+        if one.__cause__ is None:
+            return False
+    return False
 
 
 _SETUP = (AssertionError, ConfigError, ImportError, IncompatibleIndexError, ModelNotAvailableError)

@@ -232,7 +232,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_query(own_server: RedisServe
         return channel.search("q") if kind == "sync" else asyncio.run(channel.asearch("q"))
 
     assert "parents could not be fetched" in degraded(killed_meanwhile(own_server, search))
-    assert "refused" in degraded(search())
+    assert "ConnectionError" in degraded(search())
     own_server.start()
     parents.put(PARENTS)
     assert texts(search()) == EXPANDED
@@ -266,7 +266,7 @@ def test_a_wrong_password_degrades_and_is_not_shown(tmp_path: Path) -> None:
         wrong, right = RedisParents(server.address_for("guessed")), RedisParents(server.address)
         right.put(PARENTS)
         message = degraded(expanding(wrong).search("q"))
-        assert "invalid username-password pair" in message
+        assert "AuthenticationError" in message
         assert "guessed" not in message + repr(wrong)
         assert repr(right) == f"RedisParents('redis://***@127.0.0.1:{server.port}/0', key='parent:{{id}}', timeout=2.0)"
         assert texts(expanding(right).search("q")) == EXPANDED

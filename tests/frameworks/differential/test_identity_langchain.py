@@ -61,9 +61,11 @@ def chroma(documents: list[Document]) -> VectorStore:
 
 
 def qdrant(documents: list[Document]) -> VectorStore:
-    from langchain_qdrant import QdrantVectorStore
+    stores = pytest.importorskip("langchain_qdrant")
 
-    return QdrantVectorStore.from_documents(documents, EMBEDDINGS, location=":memory:", collection_name="identity")
+    return stores.QdrantVectorStore.from_documents(
+        documents, EMBEDDINGS, location=":memory:", collection_name="identity"
+    )
 
 
 def loaded(kind: str) -> list[Document]:

@@ -92,7 +92,7 @@ def test_no_language_model_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_nodes_of_the_same_text_stay_two_where_they_are_found_together_or_their_metadata_says_so() -> None:
     page, again = (TextNode(id_=name, text="Close the valve.") for name in ("page 2", "page 7"))
     theirs, ours = fusions(child_of(page, again), child_of(A))
-    assert set(ids(theirs.retrieve("valve"))) == {"page 7", "a"}
+    assert len(set(ids(theirs.retrieve("valve"))) - {"a"}) == 1  # which of the two goes by the core's version
     assert set(ids(ours.retrieve("valve"))) == {"page 2", "page 7", "a"}
     told = [TextNode(id_=str(at), text="Close the valve.", metadata={"page": at}) for at in (2, 7)]
     for retriever in fusions(*map(child_of, told)):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
 from voicevault_retrievers.checks import whole_or_none
-from voicevault_retrievers.errors import ConfigError, safe_message, unknown
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.turns import Turn
 from voicevault_retrievers.types import Failure, Query, Ranking, Result, Route, Variant, as_query
 
@@ -140,8 +140,7 @@ def _sound(asked: Asked) -> Query:
 
 
 def _failing(asked: Asked, error: Exception) -> Result:
-    failure = Failure(STAGE, type(error).__name__, safe_message(error), error=error)
-    return Result(asked.query, Ranking((), (failure,)))
+    return Result(asked.query, Ranking((), (Failure.recorded(STAGE, error),)))
 
 
 def _text(file: Any, name: str) -> str:

@@ -30,6 +30,7 @@ from voicevault_retrievers.types import (
 )
 
 C = TypeVar("C", bound="Channel")
+W = TypeVar("W", bound="Over")
 
 MAX_DEPTH = 10_000
 """A stage that drops hits is not fed more than this many to fill up."""
@@ -109,6 +110,23 @@ class Channel(ABC):
         return Then(self, stage)
 
 
+class Over(Channel):
+    """A channel over one below, whose name and kind it has."""
+
+    def __init__(self, below: Channel) -> None:
+        self.below = below
+        self.name = below.name
+        self.kind = below.kind
+
+    def leaves(self) -> Iterator[Channel]:
+        return self.below.leaves()
+
+    def named(self: W, name: str) -> W:
+        twin = super().named(name)
+        twin.below = self.below.named(name)
+        return twin
+
+
 class Through(Channel):
     """A channel over one below, which tells of its scores; `asked` is the query that the one below is asked with."""
 
@@ -134,12 +152,11 @@ class Through(Channel):
         return self.below.alike(self.asked(query), among)
 
 
-class Stage(ABC):
-    """Refines a ranking: reranks, drops, expands. Pure: it never calls the channel below.
+class Part(ABC):
+    """What a composition is made of beside channels: stages and rewriters.
 
     `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are. One
-    with an async `arefine` is awaited by an async search, unless `awaits` is false. One that never `refills` is asked
-    once, however many hits it leaves. Of one that is `bounded` a search keeps the first k hits, of another all.
+    with an async call of its own is awaited by an async search, unless `awaits` is false.
 
     Where one of this package's own fails, a search goes on without it, marked as degraded; where any other fails, the
     search does, for what it left undone may be masking: see `stages.skippable`.
@@ -148,20 +165,45 @@ class Stage(ABC):
     name: str
     blocking = False
     awaits = True
-    refills = True
-    bounded = True
     timeout: float | None = None
 
     def __init__(self) -> None:
         self._lane = Lane()
 
-    arefine: Callable[[Query, Ranking], Awaitable[Ranking]] | None = None
-    """An async `refine`, where the stage has one of its own."""
-
     @property
     def own(self) -> bool:
         """Whether it is one of this package's; a subclass counts as what it adds."""
         return is_own(type(self))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What a part that is not this package's own raises becomes a StageError."""
+        try:
+            yield
+        except Exception as error:
+            if self.own or pauses(error):
+                raise
+            raise StageError.of(self.name, error) from error
+
+    def _left_out(self, error: Exception) -> Failure:
+        """The failure of a part that a search goes on without; of any other the error is raised."""
+        if not self.own or pauses(error):
+            raise error
+        return Failure.of(self.name, error)
+
+
+class Stage(Part):
+    """Refines a ranking: reranks, drops, expands. Pure: it never calls the channel below.
+
+    One that never `refills` is asked once, however many hits it leaves. Of one that is `bounded` a search keeps the
+    first k hits, of another all.
+    """
+
+    refills = True
+    bounded = True
+
+    arefine: Callable[[Query, Ranking], Awaitable[Ranking]] | None = None
+    """An async `refine`, where the stage has one of its own."""
 
     @abstractmethod
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
@@ -193,19 +235,17 @@ class Stage(ABC):
         )
         (outcome,) = yield (call,)
         if isinstance(outcome, Exception):
-            if not self.own or pauses(outcome):
-                raise outcome
-            return ranking.failing(Failure.of(self.name, outcome))
+            return ranking.failing(self._left_out(outcome))
         refined: Ranking = outcome
         return (_rescored_as(ranking, asked, refined) if ranking.arranged else refined).failing(*ranking.errors)
 
     def _refined(self, query: Query, ranking: Ranking) -> Ranking:
-        with _raised_by(self):
+        with self._guarded():
             return self._checked(query, self.refine(query, ranking))
 
     async def _arefined(self, query: Query, ranking: Ranking) -> Ranking:
         arefine: Any = self.arefine
-        with _raised_by(self):
+        with self._guarded():
             return self._checked(query, await arefine(query, ranking))
 
     def _checked(self, query: Query, given: Any) -> Ranking:
@@ -215,7 +255,7 @@ class Stage(ABC):
         return permitted(given, query.require)
 
 
-class Then(Channel):
+class Then(Over):
     """A channel followed by a stage.
 
     While the stage gives fewer than k and the channel gave all it was asked for, the channel is asked for twice as
@@ -224,10 +264,8 @@ class Then(Channel):
     """
 
     def __init__(self, below: Channel, stage: Stage) -> None:
-        self.below = below
+        super().__init__(below)
         self.stage = stage
-        self.name = below.name
-        self.kind = below.kind
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
@@ -247,14 +285,6 @@ class Then(Channel):
             refined = yield from self.stage.plan(query, below)
         return refined.top(k) if self.stage.bounded else refined
 
-    def named(self, name: str) -> Then:
-        twin = super().named(name)
-        twin.below = self.below.named(name)
-        return twin
-
-    def leaves(self) -> Iterator[Channel]:
-        return self.below.leaves()
-
     def describe(self, indent: str = "") -> str:
         return f"{self.below.describe(indent)}\n{indent}>> {self.stage!r}"
 
@@ -262,27 +292,11 @@ class Then(Channel):
         return f"{self.below!r} >> {self.stage!r}"
 
 
-class Rewriter(ABC):
-    """Rewrites a query before it is searched: expansion, hypothetical answers, follow-up questions.
-
-    `blocking`, `awaits`, `timeout`, an async `arewrite`, and what comes of a failure are as of `Stage`.
-    """
-
-    name: str
-    blocking = False
-    awaits = True
-    timeout: float | None = None
-
-    def __init__(self) -> None:
-        self._lane = Lane()
+class Rewriter(Part):
+    """Rewrites a query before it is searched: expansion, hypothetical answers, follow-up questions."""
 
     arewrite: Callable[[Query], Awaitable[Query]] | None = None
     """An async `rewrite`, where the rewriter has one of its own."""
-
-    @property
-    def own(self) -> bool:
-        """Whether it is one of this package's; a subclass counts as what it adds."""
-        return is_own(type(self))
 
     @abstractmethod
     def rewrite(self, query: Query) -> Query:
@@ -309,18 +323,16 @@ class Rewriter(ABC):
         """
         (outcome,) = yield (self.call(query),)
         if isinstance(outcome, Exception):
-            if not self.own or pauses(outcome):
-                raise outcome
-            return query, (Failure.of(self.name, outcome),)
+            return query, (self._left_out(outcome),)
         return as_query(outcome), ()
 
     def _rewrite(self, query: Query) -> Query:
-        with _raised_by(self):
+        with self._guarded():
             return self.rewrite(query)
 
     async def _arewrite(self, query: Query) -> Query:
         arewrite: Any = self.arewrite
-        with _raised_by(self):
+        with self._guarded():
             rewritten: Query = await arewrite(query)
         return rewritten
 
@@ -334,17 +346,15 @@ class Rewriter(ABC):
         return Rewritten(self.over(channel), channel)
 
 
-class Rewritten(Channel):
+class Rewritten(Over):
     """A channel asked with a rewritten query; with the original where one of this package's own fails, which is noted.
 
     The access rights stay those of the original: a rewriter that makes a new query does not lose them.
     """
 
     def __init__(self, rewriter: Rewriter, below: Channel) -> None:
+        super().__init__(below)
         self.rewriter = rewriter
-        self.below = below
-        self.name = below.name
-        self.kind = below.kind
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
@@ -352,14 +362,6 @@ class Rewritten(Channel):
         rewritten, failures = yield from self.rewriter.plan(query)
         ranking = yield from self.below.plan(replace(rewritten, require=query.require), k)
         return ranking.failing(*failures)
-
-    def named(self, name: str) -> Rewritten:
-        twin = super().named(name)
-        twin.below = self.below.named(name)
-        return twin
-
-    def leaves(self) -> Iterator[Channel]:
-        return self.below.leaves()
 
     def describe(self, indent: str = "") -> str:
         return f"{indent}{self.rewriter!r} >>\n{self.below.describe(indent)}"
@@ -374,17 +376,6 @@ def _rescored_as(given: Ranking, asked: Ranking, refined: Ranking) -> Ranking:
     if any(hit.id not in before or hit.votes != before[hit.id].votes for hit in refined):
         return refined
     return replace(refined, hits=tuple(replace(hit, score=scores[hit.id]) for hit in refined), arranged=True)
-
-
-@contextmanager
-def _raised_by(part: Stage | Rewriter) -> Iterator[None]:
-    """What a part that is not this package's own raises becomes a StageError."""
-    try:
-        yield
-    except Exception as error:
-        if part.own or pauses(error):
-            raise
-        raise StageError.of(part.name, error) from error
 
 
 def check_k(k: int) -> int:

@@ -28,11 +28,12 @@ Some of these, and some of other packages', say that the set-up is wrong, which 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from types import FunctionType
 
 _PAUSES = {"GraphBubbleUp", "WaitingForEvent"}
+"""What agents pause a run with, in LangGraph and in LlamaIndex's workflows."""
 
 
 class RetrievalError(Exception):
@@ -164,25 +165,25 @@ def safe_message(error: BaseException) -> str:
     if not is_own(type(error)):
         return ""
     text = str(error)
-    for cause in _chain(error):
+    for cause in _chain(error, lambda one: one.__cause__ or one.__context__):
         if not is_own(type(cause)):
             for said in filter(None, (repr(cause), str(cause))):
                 text = text.replace(said, type(cause).__name__)
     return text
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that led to it, each once: contexts may go in a circle."""
+def _chain(error: BaseException, before: Callable[[BaseException], BaseException | None]) -> Iterator[BaseException]:
+    """An error and those that led to it, each once: they may go in a circle."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         seen.add(id(found))
         yield found
-        found = found.__cause__ or found.__context__
+        found = before(found)
 
 
 def pauses(error: BaseException) -> bool:
-    """Whether an exception is no failure: LangGraph and LlamaIndex's workflows pause an agent's run with one."""
+    """Whether an exception is no failure, but what an agent's run is paused with."""
     return any(kind.__name__ in _PAUSES for kind in type(error).__mro__)
 
 
@@ -215,15 +216,13 @@ def is_setup_error(error: BaseException) -> bool:
     An option that is wrong, a model or a resource that does not exist (HTTP 404 too), another embedder than the
     index's, a vector of another dimension, a package that is not installed; an error is what caused it too.
     """
-    for one in _chain(error):
+    for one in _chain(error, lambda one: one.__cause__):
         if isinstance(one, NoVectorsError | SearchError) or isinstance(one.__cause__, SearchNotAvailableError):
             return False
         if isinstance(one, _SETUP) or _status(one) == _NOT_FOUND:
             return True
         if not isinstance(one, RetrievalError | OSError) and _DIMENSIONS.match(str(one)):
             return True
-        if one.__cause__ is None:
-            return False
     return False
 
 

@@ -90,6 +90,11 @@ def waits(function: Callable[..., Any]) -> bool:
     return code is not None and any(step.opname in _AWAITING for step in dis.get_instructions(code))
 
 
+def overrides(part: object, base: type, method: str) -> bool:
+    """Whether the class of a part has a method of its own: a framework's async base runs the sync one in threads."""
+    return getattr(type(part), method) is not getattr(base, method)
+
+
 _AWAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT"})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from voicevault_retrievers import telemetry
 from voicevault_retrievers.access_control import permitted
 from voicevault_retrievers.batch import Batched
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, answered, timings
-from voicevault_retrievers.channel import Channel, Rewriter, Stage, Then, Through, check_k
+from voicevault_retrievers.channel import Channel, Over, Rewriter, Stage, Then, Through, check_k
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.dense.exact import VectorChannel
@@ -255,16 +255,14 @@ class _Asking:
         return await self._pipeline.ahybrid_search(replace(self._query, text=text), top_k)
 
 
-class Narrowed(Through):
+class Narrowed(Through, Over):
     """A pipeline's channel under filters of its own, with the pipeline's notes: for a fusion of pipelines."""
 
     def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
-        self.below = pipeline.channel
+        super().__init__(pipeline.channel)
         self.notes = pipeline.notes
         self.where = where
         self.require = require
-        self.name = self.below.name
-        self.kind = self.below.kind
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         asked = self.asked(query)
@@ -274,14 +272,6 @@ class Narrowed(Through):
     def asked(self, query: Query) -> Query:
         where, require = both(self.where, query.where), scope(self.require, query.require)
         return replace(query, where=where, require=require)
-
-    def named(self, name: str) -> Narrowed:
-        twin = super().named(name)
-        twin.below = self.below.named(name)
-        return twin
-
-    def leaves(self) -> Iterator[Channel]:
-        return self.below.leaves()
 
     def __repr__(self) -> str:
         narrowed = both(self.require, self.where)

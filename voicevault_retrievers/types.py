@@ -181,6 +181,11 @@ class Failure:
         """
         if is_setup_error(error):
             raise error
+        return cls.recorded(stage, error)
+
+    @classmethod
+    def recorded(cls, stage: str, error: Exception) -> Failure:
+        """`of`, also for an error of set-up: where one of many questions fails, the others are answered."""
         return cls(stage, type(error).__name__, safe_message(error), error=error)
 
     def within(self, stage: str) -> Failure:
@@ -222,6 +227,11 @@ class Ranking:
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(hit.chunk.id for hit in self.hits)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """The failures that may have cost hits or their order, as text."""
+        return tuple(str(failure) for failure in self.errors if failure.degrades)
 
     def top(self, k: int) -> Ranking:
         """The first k hits, with the same errors."""
@@ -375,7 +385,7 @@ class Result:
     @property
     def skipped(self) -> tuple[str, ...]:
         """The failures that may have cost hits or their order, as text."""
-        return tuple(str(failure) for failure in self.errors if failure.degrades)
+        return self.ranking.skipped
 
     @property
     def degraded(self) -> bool:

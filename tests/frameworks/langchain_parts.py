@@ -9,13 +9,12 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.langchain import (
-    HybridRetriever,
-)
+from voicevault_retrievers.langchain import HybridRetriever
 
 TEXTS = {
     "flush": "Flush the pump housing before the seal is changed",
@@ -40,6 +39,16 @@ def hybrid(**options: Any) -> HybridRetriever:
 
 def ids(found: Sequence[Document]) -> list[str | None]:
     return [document.id for document in found]
+
+
+class Hashed(Embeddings):
+    """Texts that share words are near."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return HashEmbedder().embed_documents(texts).tolist()  # type: ignore[no-any-return]  # numpy says Any
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0]
 
 
 class Child(BaseRetriever):

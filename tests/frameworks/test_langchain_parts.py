@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, Runs, by_length, documents, hybrid, ids
+from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, Hashed, Runs, by_length, documents, hybrid, ids
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain as ours
 from voicevault_retrievers.channel import Channel
@@ -326,16 +326,6 @@ async def test_a_page_filter_keeps_order_scores_and_what_has_no_page() -> None:
     assert ids(PageDiversityFilter(max_chunks_per_document=3).compress_documents(given, "pump")) == [
         "flush", "seal", "hose", "free",
     ]  # fmt: skip
-
-
-class Hashed(Embeddings):
-    """Texts that share words are near."""
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return HashEmbedder().embed_documents(texts).tolist()  # type: ignore[no-any-return]  # numpy says Any
-
-    def embed_query(self, text: str) -> list[float]:
-        return self.embed_documents([text])[0]
 
 
 async def test_filters_compare_documents_with_each_other() -> None:

@@ -48,6 +48,14 @@ def delete(channel: Channel, ids: Sequence[str]) -> None:
     _change(channel, ids, lambda part: _deleting(part, ids))
 
 
+def of_bases(changed_with: str) -> ConfigError:
+    """What is raised where the channels are of knowledge bases."""
+    return ConfigError(
+        f"channels 'bm25' and 'dense' are of knowledge bases: change those with {changed_with}, or KnowledgeBase.add "
+        "and delete, and then reload()"
+    )
+
+
 def _change(channel: Channel, ids: Sequence[str], prepare: Callable[[Channel], Commit]) -> None:
     leaves = {_held_by(leaf): leaf for leaf in channel.leaves()}.values()
     copies = [leaf for leaf in leaves if isinstance(leaf, KeywordCopy)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,6 +65,19 @@ class FrameworkEmbedder(BaseEmbedder):
     def _embed_query(self, text: str) -> ArrayLike:
         """The model's own vector of a question."""
 
+    @abstractmethod
+    def _aembed_query(self, text: str) -> Awaitable[ArrayLike]:
+        """`_embed_query` on the running event loop."""
+
+    @property
+    @abstractmethod
+    def _awaits(self) -> bool:
+        """Whether the model's async call for a question is its own and waits for something."""
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
+        return self._aembed_queries if self._awaits else None
+
     @property
     def fingerprint(self) -> str:
         if not self.in_doubt:
@@ -106,6 +120,10 @@ class FrameworkEmbedder(BaseEmbedder):
 
     def _asked(self, texts: Sequence[str]) -> ArrayLike:
         rows: list[Any] = [self._embed_query(text) for text in texts]
+        return self._fitting(rows, len(texts))
+
+    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
+        rows: list[Any] = await asyncio.gather(*map(self._aembed_query, texts))
         return self._fitting(rows, len(texts))
 
     def _fitting(self, rows: ArrayLike, count: int) -> NDArray[np.float64]:

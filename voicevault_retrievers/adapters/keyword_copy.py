@@ -134,8 +134,10 @@ class KeywordCopy(BM25):
         if self._known[0] is not index:
             self._known = index, frozenset(one for segment in index.segments for one in _live(segment.rows))
         held = self._known[1]
-        new = [one for one in list(there) if one not in held and one not in self._lacking]
         gone = held.difference(there)
+        if not gone and not self._lacking and len(there) == len(held):
+            return  # nothing is new either
+        new = [one for one in list(there) if one not in held and one not in self._lacking]
         if new or gone:
             now = self.source.now(new)
             self._lacking.update(one for one in new if one not in now)

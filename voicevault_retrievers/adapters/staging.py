@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.errors import is_own
 from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.stages import TopN
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Vote
 
 
@@ -36,7 +38,7 @@ class ForeignStage(Stage):
     blocking = True
     refills = False
 
-    def __init__(self, part: object) -> None:
+    def __init__(self, part: Any) -> None:
         super().__init__()
         self.part = part
         self.name = type(part).__name__
@@ -65,6 +67,17 @@ class ForeignStage(Stage):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
+
+
+def own_stage(part: object) -> Stage | None:
+    """The stage that a class of this package has made of its options, which keeps its `top_n`; of any other None."""
+    if isinstance(part, Stage):
+        return part
+    stage = getattr(part, "stage", None) if is_own(type(part)) else None
+    top_n = getattr(part, "top_n", None)
+    if not isinstance(stage, Stage):
+        return None
+    return stage if top_n is None else TopN(stage, top_n)
 
 
 def _changed(before: Hit, chunk: Chunk) -> Hit:

@@ -164,15 +164,14 @@ class MemoryVectors(ExactVectors):
     def _replace(self, ids: Iterable[str], new: Sequence[Chunk], rows: NDArray[np.float32]) -> None:
         gone = set(ids)
         with self._writing:
-            kept = [
-                (part.rows.chunks[at], part.matrix[at])
-                for part in self.parts
-                for at in part.rows.living
-                if part.rows.ids[at] not in gone
-            ]
-            held = sorted([*kept, *zip(new, rows, strict=True)], key=lambda entry: entry[0].id)
-            matrix = np.array([row for _, row in held], np.float32).reshape(len(held), self.dimension)
-            self.parts = (VectorPart(Rows([chunk for chunk, _ in held]), matrix),)
+            chunks, matrices = [*new], [rows]
+            for part in self.parts:
+                kept = [at for at in part.rows.living if part.rows.ids[at] not in gone]
+                chunks += [part.rows.chunks[at] for at in kept]
+                matrices.append(part.matrix[kept])
+            order = sorted(range(len(chunks)), key=lambda at: chunks[at].id)
+            matrix = np.concatenate(matrices)[order]
+            self.parts = (VectorPart(Rows([chunks[at] for at in order]), matrix),)
 
 
 class VectorChannel(Leaf):
@@ -341,9 +340,9 @@ def embedded(embedder: Embedder, chunks: Sequence[Chunk]) -> NDArray[np.float32]
 def _rows_of(embedder: Embedder, vectors: ArrayLike, count: int) -> NDArray[np.float32]:
     """What an embedder gave, as `unit_rows`; EmbeddingError where a row is all zeros or not finite."""
     rows = np.asarray(vectors, dtype=np.float32)
-    wrong = [at for at, row in enumerate(rows) if not (np.isfinite(row).all() and np.any(row))]
-    if wrong:
-        at = wrong[0]
+    good = np.isfinite(rows).all(axis=-1) & rows.any(axis=-1)
+    if good.ndim and not good.all():
+        at = int(good.argmin())
         raise EmbeddingError(f"{embedder!r} gave a row that is zero or not finite for text {at} of {count}", at)
     return unit_rows(rows, count, embedder.dimension)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -16,10 +16,10 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, e
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
 from voicevault_retrievers.calls import Call, Plan
-from voicevault_retrievers.channel import MAX_DEPTH, Channel
+from voicevault_retrievers.channel import MAX_DEPTH, Channel, Over
 from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.event_loop import call_or_await, waits
+from voicevault_retrievers.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document
@@ -190,17 +190,15 @@ class VectorStoreChannel(_Documents):
         return f"VectorStoreChannel({type(self.store).__name__})"
 
 
-class _Keyed(Channel):
+class _Keyed(Over):
     """A channel whose chunks have the ids that `metadata[id_key]` names; of several with one id the best.
 
     It tells no exact scores: those are had by the ids that the channel below knows.
     """
 
     def __init__(self, below: Channel, id_key: str) -> None:
-        self.below = below
+        super().__init__(below)
         self.id_key = id_key
-        self.name = below.name
-        self.kind = below.kind
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         ranking = yield from self.below.plan(query, k)
@@ -209,14 +207,6 @@ class _Keyed(Channel):
             key = id_in(hit.chunk.metadata, self.id_key)
             hits.setdefault(key, replace(hit, chunk=replace(hit.chunk, id=key)))
         return replace(ranking, hits=ranked(hits.values()))
-
-    def named(self, name: str) -> _Keyed:
-        twin = super().named(name)
-        twin.below = self.below.named(name)
-        return twin
-
-    def leaves(self) -> Iterator[Channel]:
-        return self.below.leaves()
 
     def __repr__(self) -> str:
         return f"{self.below!r} by {self.id_key!r}"
@@ -294,15 +284,7 @@ def _awaits(retriever: Runnable[str, list[Document]]) -> bool:
         return _awaits_store(retriever.vectorstore)
     if isinstance(retriever, RunnableLambda):
         return hasattr(retriever, "afunc")
-    return (
-        not isinstance(retriever, BaseRetriever)
-        or type(retriever)._aget_relevant_documents is not BaseRetriever._aget_relevant_documents
-    )
-
-
-def overrides(part: object, base: type, method: str) -> bool:
-    """Whether the class of a part has a method of its own in place of a base's."""
-    return getattr(type(part), method) is not getattr(base, method)
+    return not isinstance(retriever, BaseRetriever) or overrides(retriever, BaseRetriever, "_aget_relevant_documents")
 
 
 def _awaits_store(store: VectorStore, *calls: str) -> bool:

@@ -203,7 +203,7 @@ class ComposedRetriever(PipelineRetriever):
 
 
 def _documents(found: Ranking) -> list[Document]:
-    degraded = [str(failure) for failure in found.errors if failure.degrades]
+    degraded = found.skipped
     return [document_of(hit, degraded) for hit in found]
 
 

@@ -95,7 +95,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
 
     def _told(self, documents: Sequence[Document], given: Ranking, ranking: Ranking) -> list[Document]:
         before = {hit.id: hit for hit in given}
-        degraded = [str(failure) for failure in ranking.errors if failure.degrades]
+        degraded = ranking.skipped
         found = [_annotated(documents[place_of(hit.id)], before[hit.id], hit, degraded) for hit in ranking]
         if all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking):
             return found  # nothing was ordered anew: documents keep their scores, even such as are of another order

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 from langchain_core.embeddings import Embeddings
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.event_loop import call_or_await, waits
+from voicevault_retrievers.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.protocols import Embedder
 
 
@@ -38,32 +36,25 @@ class LangChainEmbedder(FrameworkEmbedder):
     def _embed_query(self, text: str) -> ArrayLike:
         return query_embedded(self.embeddings, text)
 
-    @property
-    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
-        return self._aembed_queries if waits(type(self.embeddings).aembed_query) and _own(self.embeddings) else None
+    def _aembed_query(self, text: str) -> Awaitable[ArrayLike]:
+        return self.embeddings.aembed_query(text)
 
-    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
-        rows: list[Any] = await asyncio.gather(*map(self.embeddings.aembed_query, texts))
-        return self._fitting(rows, len(texts))
+    @property
+    def _awaits(self) -> bool:
+        return waits(type(self.embeddings).aembed_query) and overrides(self.embeddings, Embeddings, "aembed_query")
 
 
 def documents_embedded(embeddings: Embeddings, texts: list[str]) -> list[list[float]]:
     """The vectors of documents; awaited where an async search asks a model with an async call of its own."""
-    own, coroutine = _own(embeddings, "aembed_documents"), partial(embeddings.aembed_documents, texts)
+    own = partial(embeddings.aembed_documents, texts) if overrides(embeddings, Embeddings, "aembed_documents") else None
     called = partial(embeddings.embed_documents, texts)
-    return call_or_await(called, coroutine if own else None, waits=waits(type(embeddings).aembed_documents))
+    return call_or_await(called, own, waits=waits(type(embeddings).aembed_documents))
 
 
 def query_embedded(embeddings: Embeddings, text: str) -> list[float]:
     """The vector of a question; as `documents_embedded`."""
-    own, coroutine = _own(embeddings), partial(embeddings.aembed_query, text)
-    called = partial(embeddings.embed_query, text)
-    return call_or_await(called, coroutine if own else None, waits=waits(type(embeddings).aembed_query))
-
-
-def _own(embeddings: Embeddings, method: str = "aembed_query") -> bool:
-    """Whether an async call is the class's own: LangChain's runs the sync one in asyncio's threads."""
-    return getattr(type(embeddings), method) is not getattr(Embeddings, method)
+    own = partial(embeddings.aembed_query, text) if overrides(embeddings, Embeddings, "aembed_query") else None
+    return call_or_await(partial(embeddings.embed_query, text), own, waits=waits(type(embeddings).aembed_query))
 
 
 class LocalEmbeddings(Embeddings):

@@ -214,10 +214,7 @@ class HybridRetriever(ComposedRetriever):
 
     def _changed(self) -> Channel:
         if self.kb_names:
-            raise ConfigError(
-                "channels 'bm25' and 'dense' are of knowledge bases: change those with HybridIndex, or "
-                "KnowledgeBase.add and delete, and then reload()"
-            )
+            raise changes.of_bases("HybridIndex")
         return self._unstaged().channel
 
     def reload(self) -> bool:

@@ -10,11 +10,11 @@ from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransfo
 from langchain_core.runnables import ensure_config
 
 from voicevault_retrievers import stages
-from voicevault_retrievers.adapters.staging import ForeignStage, Returned
+from voicevault_retrievers.adapters.staging import ForeignStage, Returned, own_stage
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.errors import ConfigError, is_own
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.event_loop import overrides
 from voicevault_retrievers.langchain.convert import PROVENANCE, document_of, hit_of, told_of
-from voicevault_retrievers.stages import TopN
 from voicevault_retrievers.types import Hit, Query, Ranking
 
 ID = "id"
@@ -29,21 +29,20 @@ class CompressorStage(ForeignStage):
 
     def __init__(self, compressor: BaseDocumentCompressor | BaseDocumentTransformer) -> None:
         super().__init__(compressor)
-        self.compressor = compressor
         self.awaits = _awaits(compressor)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         documents = [_tagged(hit) for hit in ranking]
-        if isinstance(self.compressor, BaseDocumentTransformer):
-            return self.arrived(query, ranking, map(_returned, self.compressor.transform_documents(documents)))
-        found = self.compressor.compress_documents(documents, query.text, _callbacks())
+        if isinstance(self.part, BaseDocumentTransformer):
+            return self.arrived(query, ranking, map(_returned, self.part.transform_documents(documents)))
+        found = self.part.compress_documents(documents, query.text, _callbacks())
         return self.arrived(query, ranking, map(_returned, found))
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         documents = [_tagged(hit) for hit in ranking]
-        if isinstance(self.compressor, BaseDocumentTransformer):
-            return self.arrived(query, ranking, map(_returned, await self.compressor.atransform_documents(documents)))
-        found = await self.compressor.acompress_documents(documents, query.text, _callbacks())
+        if isinstance(self.part, BaseDocumentTransformer):
+            return self.arrived(query, ranking, map(_returned, await self.part.atransform_documents(documents)))
+        found = await self.part.acompress_documents(documents, query.text, _callbacks())
         return self.arrived(query, ranking, map(_returned, found))
 
 
@@ -57,12 +56,8 @@ def stage_of(part: Any) -> Stage:
 
     Raises ConfigError for a ContextReorder, which comes after all stages, and for anything else.
     """
-    if isinstance(part, Stage):
-        return part
-    own = getattr(part, "stage", None) if is_own(type(part)) else None
-    if isinstance(own, Stage):
-        top_n = getattr(part, "top_n", None)
-        return own if top_n is None else TopN(own, top_n)
+    if (own := own_stage(part)) is not None:
+        return own
     if arranges(part):
         raise ConfigError(f"{type(part).__name__} comes last: the stages after it would rank by its order")
     if isinstance(part, BaseDocumentCompressor | BaseDocumentTransformer):
@@ -82,8 +77,8 @@ def changing(part: Any) -> list[Any]:
 
 def _awaits(compressor: BaseDocumentCompressor | BaseDocumentTransformer) -> bool:
     if isinstance(compressor, BaseDocumentTransformer):
-        return type(compressor).atransform_documents is not BaseDocumentTransformer.atransform_documents
-    return type(compressor).acompress_documents is not BaseDocumentCompressor.acompress_documents
+        return overrides(compressor, BaseDocumentTransformer, "atransform_documents")
+    return overrides(compressor, BaseDocumentCompressor, "acompress_documents")
 
 
 def _callbacks() -> Callbacks:

@@ -12,7 +12,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from voicevault_retrievers.adapters.keyword_copy import Source
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.event_loop import call_or_await, waits
+from voicevault_retrievers.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.types import Chunk
@@ -96,11 +96,9 @@ def by_ids(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     """Those of some documents that a store holds; awaited where an async search asks a store that is async."""
     if any(kind in _CHROMA for kind in kinds_of(store)):
         return _of_chroma(store, ids=list(ids))
-    own = type(store).aget_by_ids
-    awaited = own is not VectorStore.aget_by_ids and getattr(store, "async_mode", True)
-    found = call_or_await(
-        partial(store.get_by_ids, ids), partial(store.aget_by_ids, ids) if awaited else None, waits=waits(own)
-    )
+    awaited = overrides(store, VectorStore, "aget_by_ids") and getattr(store, "async_mode", True)
+    coroutine = partial(store.aget_by_ids, ids) if awaited else None
+    found = call_or_await(partial(store.get_by_ids, ids), coroutine, waits=waits(type(store).aget_by_ids))
     return [identified(document, id_key_of(store)) for document in found]
 
 

@@ -20,7 +20,7 @@ from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.foreign import filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.event_loop import call_or_await
+from voicevault_retrievers.event_loop import call_or_await, overrides
 from voicevault_retrievers.leaf import Leaf, Match, in_given_order
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import chunk_of
@@ -168,7 +168,7 @@ def is_async(part: BaseIndex[Any] | BaseRetriever) -> bool:
     model = getattr(retriever, "_embed_model", None)
     if isinstance(model, BaseEmbedding) and LlamaIndexEmbedder(model).aembed_queries is None:
         return False
-    return type(retriever)._aretrieve is not BaseRetriever._aretrieve
+    return overrides(retriever, BaseRetriever, "_aretrieve")
 
 
 def _kind(part: object) -> ChannelKind:

@@ -34,7 +34,7 @@ from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store
 from voicevault_retrievers.structure.graph import GraphStore
 from voicevault_retrievers.structure.parents import Parents
-from voicevault_retrievers.types import Failure, Query, Ranking, Result
+from voicevault_retrievers.types import Failure, Query, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
 Expansion: TypeAlias = bool | QueryExpander | Rewriter | BaseLLM | Callable[[str], str] | Sequence["Expansion"]
@@ -163,7 +163,8 @@ class ComposedRetriever(PipelineRetriever):
         """
         chosen, pipeline = self.with_options(where=where, require=require), self.pipeline
         found = pipeline.hybrid_search(chosen._asked(text, pipeline), top_k)
-        return nodes_of_hits(found, chosen._degraded(found))
+        chosen._say(found.errors)
+        return nodes_of_hits(found, found.skipped)
 
     async def ahybrid_search(
         self, text: str, top_k: int = 5, *, where: Where = None, require: Where = None
@@ -173,11 +174,8 @@ class ComposedRetriever(PipelineRetriever):
         opening = in_thread("open", lambda: self.pipeline)  # it may read files
         pipeline = self.pipeline if self._ready() else await adrive(opening, timeout=self.timeout)
         found = await pipeline.ahybrid_search(chosen._asked(text, pipeline), top_k)
-        return await adrive(converting(partial(nodes_of_hits, found, chosen._degraded(found)), len(found)))
-
-    def _degraded(self, ranking: Ranking) -> list[str]:
-        self._say(ranking.errors)
-        return [str(failure) for failure in ranking.errors if failure.degrades]
+        chosen._say(found.errors)
+        return await adrive(converting(partial(nodes_of_hits, found, found.skipped), len(found)))
 
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         """The channels by name, and what is known beforehand not to be searched."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from llama_index.core import Settings
@@ -40,13 +38,12 @@ class LlamaIndexEmbedder(FrameworkEmbedder):
     def _embed_query(self, text: str) -> ArrayLike:
         return query_embedded(self.model, text)
 
-    @property
-    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
-        return self._aembed_queries if waits(type(self.model)._aget_query_embedding) else None
+    def _aembed_query(self, text: str) -> Awaitable[ArrayLike]:
+        return self.model.aget_query_embedding(text)
 
-    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
-        rows: list[Any] = await asyncio.gather(*map(self.model.aget_query_embedding, texts))
-        return self._fitting(rows, len(texts))
+    @property
+    def _awaits(self) -> bool:
+        return waits(type(self.model)._aget_query_embedding)
 
 
 def documents_embedded(model: BaseEmbedding, texts: list[str]) -> list[list[float]]:

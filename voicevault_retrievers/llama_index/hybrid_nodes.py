@@ -104,7 +104,7 @@ class HybridNodes:
 
 
 def _result(ranking: Ranking) -> VectorStoreQueryResult:
-    skipped = [str(failure) for failure in ranking.errors if failure.degrades]
+    skipped = ranking.skipped
     if skipped:
         _LOG.warning("HybridVectorStore gave a degraded result: %s", "; ".join(skipped))
     scores = [hit.score for hit in ranking if hit.score is not None]

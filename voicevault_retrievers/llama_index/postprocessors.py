@@ -172,7 +172,7 @@ class StagePostprocessor(BaseNodePostprocessor):
 
     def _told(self, nodes: Sequence[NodeWithScore], given: Ranking, ranking: Ranking) -> list[NodeWithScore]:
         before = {hit.id: hit for hit in given}
-        degraded = [str(failure) for failure in ranking.errors if failure.degrades]
+        degraded = ranking.skipped
         # Where nothing was ordered anew nodes keep their scores, even such as are of another order.
         kept = all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking)
         found: list[NodeWithScore] = []

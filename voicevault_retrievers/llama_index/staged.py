@@ -9,12 +9,12 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from voicevault_retrievers import stages
-from voicevault_retrievers.adapters.staging import ForeignStage, Returned
+from voicevault_retrievers.adapters.staging import ForeignStage, Returned, own_stage
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.errors import ConfigError, is_own
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.event_loop import overrides
 from voicevault_retrievers.llama_index.convert import chunk_of
 from voicevault_retrievers.llama_index.node import node_of_hit
-from voicevault_retrievers.stages import TopN
 from voicevault_retrievers.types import ANY_EMBEDDER, Hit, Query, Ranking
 
 # Kept beside a node's fields, as its provenance is: nodes of several knowledge bases may have one id.
@@ -29,19 +29,18 @@ class PostprocessorStage(ForeignStage):
 
     def __init__(self, postprocessor: BaseNodePostprocessor) -> None:
         super().__init__(postprocessor)
-        self.postprocessor = postprocessor
         self.awaits = _awaits(postprocessor)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         asked = [_marked(hit) for hit in ranking]
         ids = _ids(asked)
-        found = self.postprocessor.postprocess_nodes(asked, bundle_of(query))
+        found = self.part.postprocess_nodes(asked, bundle_of(query))
         return self.arrived(query, ranking, [_returned(node, ids) for node in found])
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         asked = [_marked(hit) for hit in ranking]
         ids = _ids(asked)
-        found = await self.postprocessor.apostprocess_nodes(asked, bundle_of(query))
+        found = await self.part.apostprocess_nodes(asked, bundle_of(query))
         return self.arrived(query, ranking, [_returned(node, ids) for node in found])
 
 
@@ -55,12 +54,8 @@ def stage_of(part: Any) -> Stage:
 
     Raises ConfigError for anything else.
     """
-    if isinstance(part, Stage):
-        return part
-    own = getattr(part, "stage", None) if is_own(type(part)) else None
-    if isinstance(own, Stage):
-        top_n = getattr(part, "top_n", None)
-        return own if top_n is None else TopN(own, top_n)
+    if (own := own_stage(part)) is not None:
+        return own
     if isinstance(part, BaseNodePostprocessor):
         return PostprocessorStage(part)
     raise ConfigError(f"a stage is a node postprocessor or a Stage, not a {type(part).__name__}")
@@ -74,8 +69,8 @@ def bundle_of(query: Query) -> QueryBundle:
 
 def _awaits(postprocessor: BaseNodePostprocessor) -> bool:
     """False where the async call is the library's, which runs the sync one in asyncio's threads."""
-    own, base = type(postprocessor), BaseNodePostprocessor
-    return any(getattr(own, name) is not getattr(base, name) for name in ("apostprocess_nodes", "_apostprocess_nodes"))
+    calls = ("apostprocess_nodes", "_apostprocess_nodes")
+    return any(overrides(postprocessor, BaseNodePostprocessor, call) for call in calls)
 
 
 def _marked(hit: Hit) -> NodeWithScore:

@@ -20,7 +20,7 @@ from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.foreign import Foreign
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
-from voicevault_retrievers.event_loop import call_or_await
+from voicevault_retrievers.event_loop import call_or_await, overrides
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
@@ -167,7 +167,7 @@ class VectorStoreChannel(StoreChannel):
             self._change(self.store.delete_nodes, self.store.adelete_nodes, "adelete_nodes", wanted)
 
     def _can_delete(self) -> bool:
-        return type(self.store).delete_nodes is not BasePydanticVectorStore.delete_nodes
+        return overrides(self.store, BasePydanticVectorStore, "delete_nodes")
 
     def _change(self, function: Callable[[Any], Any], coroutine: Callable[[Any], Any], twin: str, given: Any) -> None:
         """Change the store; awaited where an async search asks a store with an async change of its own."""
@@ -233,7 +233,7 @@ def brought(query: Query, embedder: LlamaIndexEmbedder) -> list[float] | None:
 
 def awaits(store: BasePydanticVectorStore, method: str) -> bool:
     """Whether a store's async method is its own: the others run the sync one on the event loop, which they block."""
-    own = getattr(type(store), method) is not getattr(BasePydanticVectorStore, method)
+    own = overrides(store, BasePydanticVectorStore, method)
     return own and getattr(store, "_aclient", store) is not None  # Qdrant's wants a client that may not have been given
 
 

@@ -15,6 +15,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.event_loop import overrides
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index import copies
@@ -133,7 +134,7 @@ class WrappedVectors:
                 copies.replace(fs, f"{path}{DENSE}", lambda new: self.store.persist(new, fs))
 
     def _can(self, method: str) -> bool:
-        return getattr(type(self.store), method) is not getattr(BasePydanticVectorStore, method)
+        return overrides(self.store, BasePydanticVectorStore, method)
 
     def _changing(self, call: Calling, method: str, twin: str, *given: Any) -> Plan[Any]:
         def change() -> Any:

@@ -28,10 +28,10 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
+from tests.frameworks.langchain_parts import Hashed
 from tests.frameworks.llama_index_parts import HashEmbedding, told
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain, llama_index
-from voicevault_retrievers.langchain import LocalEmbeddings
 
 QUESTION = "how is the pump flushed"
 TEXTS = (
@@ -40,16 +40,6 @@ TEXTS = (
     "A pump and a filter are joined by a hose",
     "Close the door of the pump cabinet",
 )
-
-
-class Hashed(LocalEmbeddings):
-    """Vectors that need no model."""
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return HashEmbedder(16).embed_documents(texts).tolist()
-
-    def embed_query(self, text: str) -> list[float]:
-        return HashEmbedder(16).embed_queries([text])[0].tolist()
 
 
 def loaded() -> list[Document]:

@@ -13,10 +13,11 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import TextNode
 
-from tests.frameworks.differential.test_arrival import Hashed
+from tests.frameworks.langchain_parts import Hashed
 from tests.frameworks.llama_index_parts import HashEmbedding
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain, llama_index
+from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, MaxSimRerank, RecencyRerank, WeightedRerank
 
 QUESTION = "the pump of the plant"
@@ -140,7 +141,7 @@ def test_reranking_reads_all_that_was_found_unless_a_depth_is_named(k: int, dept
 def test_what_reranks_has_no_deadline_unless_one_is_given() -> None:
     made = [
         CrossEncoderRerank(Counting()),
-        LLMRerank(langchain_model()),
+        LLMRerank(CallableTextModel(str)),
         MaxSimRerank("x"),
         WeightedRerank(),
         langchain.CrossEncoderReranker(scorer=Counting()).stage,
@@ -150,12 +151,6 @@ def test_what_reranks_has_no_deadline_unless_one_is_given() -> None:
     ]
     assert [stage.timeout for stage in made] == [None] * len(made)
     assert RecencyRerank().timeout is None
-
-
-def langchain_model() -> Any:
-    from voicevault_retrievers.langchain.models import as_text_model
-
-    return as_text_model(str)
 
 
 def test_llama_indexs_own_retriever_takes_a_stage_behind_it() -> None:

@@ -95,10 +95,7 @@ class StageError(RetrievalError):
     def of(cls, part: str, error: Exception) -> StageError:
         """The error of a part that raised another."""
         kind = type(error)
-        message = (
-            f"{part} raised {kind.__name__}, and a search does not go on without a part that is not this package's "
-            "own: see this error's __cause__; skippable(part) lets a search go on without it"
-        )
+        message = f"{part} raised {kind.__name__}, and a search does not go on without it (see __cause__, skippable)"
         try:
             made: StageError = type(cls.__name__, (cls, kind), {"__module__": cls.__module__})(message)
         except TypeError:  # a class of which no other can be made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -211,6 +212,28 @@ def test_auto_takes_f32_where_bf16_is_too_far_or_missing(
     assert lacking.precision_used == "f32"
     with pytest.raises(ConfigError, match="does not compute bf16"):
         OpenVinoEmbedder(precision="bf16").embed_documents(["a"])
+
+
+SIGNALLED = """
+import signal, threading
+from voicevault_retrievers.dense import OpenVinoEmbedder
+held = [OpenVinoEmbedder(precision="f32")]
+held[0].embed_documents(["pump"])
+dropping = threading.Thread(target=held.clear)
+dropping.start()
+dropping.join()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("caught")
+"""
+
+
+@pytest.mark.program
+@needs_openvino
+def test_a_signal_is_caught_after_another_thread_dropped_a_model() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("caught\n", 0)
 
 
 def test_near_enough() -> None:

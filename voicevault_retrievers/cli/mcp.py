@@ -58,8 +58,11 @@ def mcp_(
         mcp.serve_http(configuration, host, port, lambda address: click.echo(f"listening on {address}", err=True))
     else:
         # An exception would not end the thread that waits for input; nothing is written that could be cut short.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-        mcp.serve_stdio(configuration)
+        former = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        try:
+            mcp.serve_stdio(configuration)
+        finally:
+            signal.signal(signal.SIGINT, former)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -69,12 +69,15 @@ class OpenVinoModel(GraphModel):
         return "openvino" if quantises_as_it_runs(self.weights.model) else super().kind
 
     def _session(self, weights: Weights, tokenizer: Any) -> Session:
-        openvino = require("openvino", extra=self.extra)
         # The plugin gives the thread that loads it a stack for signals, and frees it in whichever thread drops the last
         # session, after which a signal ends the process: that thread is one that lives no longer.
         with ThreadPoolExecutor(1) as loading:
-            core, native = loading.submit(_core, openvino).result()
+            return loading.submit(self._opened, weights, tokenizer).result()
+
+    def _opened(self, weights: Weights, tokenizer: Any) -> Session:
+        core = require("openvino", extra=self.extra).Core()
         graph = self._read(core, weights)
+        native = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if self.precision == "auto":
             return self._chosen(core, graph, tokenizer, native)
         if self.precision == "bf16" and not native:
@@ -123,12 +126,6 @@ class OpenVinoModel(GraphModel):
 
         inputs = frozenset(port.any_name for port in compiled.inputs)
         return Session(inputs, compute, self.batch_size, precision, reason)
-
-
-def _core(openvino: Any) -> tuple[Any, bool]:
-    """OpenVINO with its plugin for CPUs loaded, and whether the CPU computes bf16."""
-    core = openvino.Core()
-    return core, "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def agree(found: Floats, exact: Floats, mask: Ints) -> bool:

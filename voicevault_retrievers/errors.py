@@ -12,7 +12,7 @@ RetrievalError
 ├── StageError                     a stage or rewriter that a search does not skip failed
 ├── InvalidScoreError              a score is NaN or infinite (also a ValueError)
 ├── ConfigError                    an option is wrong (also a ValueError)
-│   └── NoVectorsError             an index for keywords only was asked for vectors
+│   └── NotIndexedError            what is searched was indexed without that: vectors, questions, a graph
 ├── EmbeddingError                 a text has no vector: the model gave zeros, or numbers that are not finite
 ├── ModelNotAvailableError         a model does not exist, or cannot be loaded
 ├── DocumentError                  a file cannot be read as a document
@@ -112,8 +112,11 @@ class ConfigError(RetrievalError, ValueError):
     """An option, a filter or a configuration is wrong."""
 
 
-class NoVectorsError(ConfigError):
-    """An index that was made for keywords only was asked for vectors: a fusion goes on with its keywords."""
+class NotIndexedError(ConfigError):
+    """What is searched was indexed without what a channel searches: vectors, questions, a graph.
+
+    In a fusion, and in a preset's pipeline, the channel is skipped as one that failed.
+    """
 
 
 class EmbeddingError(RetrievalError):
@@ -214,7 +217,7 @@ def is_setup_error(error: BaseException) -> bool:
     index's, a vector of another dimension, a package that is not installed; an error is what caused it too.
     """
     for one in _chain(error, lambda one: one.__cause__):
-        if isinstance(one, NoVectorsError | SearchError) or isinstance(one.__cause__, SearchNotAvailableError):
+        if isinstance(one, NotIndexedError | SearchError) or isinstance(one.__cause__, SearchNotAvailableError):
             return False
         if isinstance(one, _SETUP) or _status(one) == _NOT_FOUND:
             return True

@@ -153,7 +153,7 @@ class Legal:
             }
         )
         made = (self._read(one, rerank) for one in preset.stages)
-        return preset.reranked([*made, *(one for one in given if isinstance(one, Stage))])
+        return preset.with_stages([*made, *(one for one in given if isinstance(one, Stage))])
 
     def own(self) -> Preset:
         """The preset itself, but that hits are not made parents."""

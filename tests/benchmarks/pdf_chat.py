@@ -83,7 +83,7 @@ def systems(engine: ChromaEngine) -> dict[str, Channel]:
     return {
         "bm25 alone": engine.bm25(**plain.channels["bm25"]),
         "vectors alone": engine.dense(**plain.channels["dense"]),
-        FUSED: plain.reranked(()).over(engine).channel,
+        FUSED: plain.with_stages(()).over(engine).channel,
         AS_IT_IS: plain.over(engine).channel,
         SCALED: preset(scale_fused=True).over(engine).channel,
         PLACELESS: preset(scale_fused=True, weights={"position": 0.0}).over(engine).channel,

@@ -62,14 +62,14 @@ def by_core(url: str, timeout: float = PATIENT) -> Writer:
 
 def by_langchain(url: str, timeout: float = PATIENT) -> Writer:
     chat = pytest.importorskip("langchain_openai").ChatOpenAI
-    from voicevault_retrievers.langchain.writing import writer_of
+    from voicevault_retrievers.langchain.models import writer_of
 
     return writer_of(chat(model="gpt", base_url=f"{url}/v1", api_key="key", timeout=timeout, max_retries=0))
 
 
 def by_llama_index(url: str, timeout: float = PATIENT) -> Writer:
     llm = pytest.importorskip("llama_index.llms.openai").OpenAI
-    from voicevault_retrievers.llama_index.writing import writer_of
+    from voicevault_retrievers.llama_index.models import writer_of
 
     return writer_of(llm("gpt-4o", api_base=f"{url}/v1", api_key="key", timeout=timeout, max_retries=0))
 

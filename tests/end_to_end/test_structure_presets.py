@@ -109,7 +109,7 @@ def test_legal_reads_parents_and_flares_where_it_is_told_to(law: KnowledgeBase) 
     data["flare"] = {"enabled": True, "max_retrievals": 2}
     doubtful = tokens_in("Pilots come aboard at the outer buoy.", buoy=0.1)
     with model_server(writes(doubtful, "Pilots come aboard at the inner buoy.")) as server:
-        pipeline = Preset.of(data).over(law, model=server.openai())
+        pipeline = Preset.of(data).over(law, llm=server.openai())
         analysed = pipeline.search("Analyse and evaluate the duties of pilots", 5)
         assert analysed.route is Route.ANALYTICAL
         assert (analysed.flare_retrievals, analysed.answer) == (1, "Pilots come aboard at the inner buoy.")
@@ -164,7 +164,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
 
 def casefile(server: ModelServer) -> Preset:
     data = preset_data("casefile")
-    data["stages"][0]["llm_rerank"]["base_url"] = server.url
+    data["llm"]["base_url"] = server.url
     return Preset.of(data)
 
 
@@ -215,7 +215,7 @@ def test_what_a_preset_needs_is_said() -> None:
     from voicevault_retrievers.lexical import BM25
 
     channels = {"bm25": BM25.from_chunks([]), "dense": BM25.from_chunks([]).named("dense")}
-    with pytest.raises(ConfigError, match="reads from a knowledge base: use over"):
+    with pytest.raises(ConfigError, match="reads from a knowledge base: give one"):
         Preset.of({"version": 1, "stages": ["parents"]}).build(channels)
     with pytest.raises(ConfigError, match="needs a language model"):
         Preset.of({"version": 1, "stages": ["llm_rerank"]}).build(channels)

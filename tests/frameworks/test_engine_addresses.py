@@ -63,7 +63,7 @@ async def test_an_address_is_searched_as_the_base_it_was_copied_from(
 
 
 def test_a_preset_over_an_address_is_that_over_the_base(kb: KnowledgeBase, address: str) -> None:
-    preset = load_preset("voicevault").reranked(())
+    preset = load_preset("voicevault").with_stages(())
     lang = LangChainRetriever(kb_names=[address], embeddings=HashEmbedder(), preset=preset)
     found = lang.search(ASKED, where={"page_number": {"$lt": 3}})
     assert _told(found) == _told(preset.over(kb).search(Query(ASKED, where={"page_number": {"$lt": 3}})))

@@ -171,7 +171,7 @@ def test_what_the_graph_found_by_name_is_found(tmp_path: Path) -> None:
     )
     unsure = CallableScorer(lambda query, passages: [-9.0] * len(passages), name="m")
     rerank = CrossEncoderRerank(unsure, calibration=Calibration(1.0, 0.0))
-    built = pipeline.reranked([rerank]).build({"bm25": kb.bm25(), "graph": kb.graph()}, base=kb)
+    built = pipeline.with_stages([rerank]).build({"bm25": kb.bm25(), "graph": kb.graph()}, base=kb)
     found = built.search("What does section 2 HA require?")
     assert found.confidence == "ok"
     assert "s2" in found.ranking.ids

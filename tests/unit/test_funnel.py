@@ -67,7 +67,7 @@ def test_what_is_found_has_the_scores_of_an_exact_search_to_the_bit() -> None:
 
 
 def test_candidates_are_the_nearest_by_prefix() -> None:
-    funnel = MatryoshkaFunnel(index(FLAT), prefix=PREFIX, candidates=40, strict=False)
+    funnel = MatryoshkaFunnel(index(FLAT), prefix=PREFIX, candidates=40, on_loss="accept")
     short = index(unit(FLAT[:, :PREFIX].astype(np.float64)))
     for vector in ASKED:
         wanted = {one.chunk.id for one in short.nearest(cut_vector(vector, PREFIX), 40)}
@@ -81,7 +81,7 @@ def test_neither_parts_nor_their_order_change_anything(parts: int) -> None:
     one, other = index(doubled), index(doubled, parts, order)
     for vector in ASKED:
         found = [
-            MatryoshkaFunnel(made, prefix=PREFIX, candidates=100, strict=False).nearest(vector, 100)
+            MatryoshkaFunnel(made, prefix=PREFIX, candidates=100, on_loss="accept").nearest(vector, 100)
             for made in (one, other)
         ]
         assert found[0] == found[1]
@@ -147,7 +147,7 @@ def test_a_nested_prefix_passes_and_a_flat_one_is_refused() -> None:
     for search in (bad.check, lambda: bad.nearest(ASKED[0], 5)):
         with pytest.raises(ConfigError, match=r"first 16 of 96 dimensions keep .*not good enough \(95%\)"):
             search()
-    lenient = MatryoshkaFunnel(index(FLAT), prefix=PREFIX, candidates=400, strict=False)
+    lenient = MatryoshkaFunnel(index(FLAT), prefix=PREFIX, candidates=400, on_loss="accept")
     assert lenient.warning is not None
     assert not lenient.warning.degrades
     assert "2,000" in str(lenient.check())
@@ -157,7 +157,7 @@ def test_a_nested_prefix_passes_and_a_flat_one_is_refused() -> None:
 async def test_a_ranking_says_that_hits_may_be_missing_and_sync_agrees_with_async() -> None:
     embedder = HashEmbedder(DIMENSION)
     for matrix, kinds in ((NESTED, []), (FLAT, ["PrefixRecall"])):
-        funnel = MatryoshkaFunnel(index(matrix), prefix=PREFIX, candidates=400, strict=False)
+        funnel = MatryoshkaFunnel(index(matrix), prefix=PREFIX, candidates=400, on_loss="accept")
         channel = FunnelChannel(funnel, embedder)
         ranking = channel.search(Query("a b", (Variant("c"),)), 10)
         assert [(failure.stage, failure.kind, failure.degrades) for failure in ranking.errors] == [
@@ -191,7 +191,7 @@ def test_a_query_brings_its_vector_or_its_prefix_or_both() -> None:
 
 def test_a_channel_over_a_funnel_scores_as_one_over_all_dimensions() -> None:
     embedder, exact = HashEmbedder(DIMENSION), index(NESTED)
-    funnel = FunnelChannel(MatryoshkaFunnel(exact, prefix=PREFIX, candidates=500, strict=False), embedder)
+    funnel = FunnelChannel(MatryoshkaFunnel(exact, prefix=PREFIX, candidates=500, on_loss="accept"), embedder)
     plain = VectorChannel(exact, embedder)
     ids = [f"c{at:05}" for at in range(0, ROWS, 7)]
     query = Query("q", vectors=ASKED[0])
@@ -211,7 +211,7 @@ def test_a_channel_over_a_funnel_scores_as_one_over_all_dimensions() -> None:
         ({"prefix": 0}, "prefix is a whole number"),
         ({"candidates": 0}, "candidates is a whole number"),
         ({"least": 1.5}, "least is a share from 0 to 1"),
-        ({"strict": "yes"}, "strict is true or false"),
+        ({"on_loss": "ignore"}, "unknown on_loss 'ignore'"),
     ],
 )
 def test_options_are_checked(options: dict[str, object], message: str) -> None:

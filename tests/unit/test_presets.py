@@ -149,10 +149,10 @@ def test_the_preset_of_the_documentation_is_one() -> None:
 def test_confidence_does_not_judge_another_reranker() -> None:
     preset = Preset.of({"version": 1, "stages": [{"rerank": {"model": "accurate"}}], "confidence": {"least": 0.4}})
     own = Calibration(1.0, 0.0)
-    other = preset.reranked([CrossEncoderRerank("my/model", calibration=own, name="mine")])
+    other = preset.with_stages([CrossEncoderRerank("my/model", calibration=own, name="mine")])
     assert other.confidence == Threshold(own, 0.4, "mine")
     for stages in ([], [CrossEncoderRerank("my/model")]):
-        assert preset.reranked(stages).confidence is any_hit
+        assert preset.with_stages(stages).confidence is any_hit
 
 
 def test_confidence_goes_by_a_calibrated_reranker() -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import flag, whole
+from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.dense.prefixes import (
@@ -30,13 +30,15 @@ from voicevault_retrievers.dense.prefixes import (
     unit,
 )
 from voicevault_retrievers.dense.sampling import SIZE, Sample
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.rows import best
 from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Variant, Vector
+
+OnLoss: TypeAlias = Literal["raise", "full", "accept"]
 
 
 class MatryoshkaFunnel:
@@ -47,8 +49,9 @@ class MatryoshkaFunnel:
     candidates, the search is exact. At most `candidates` are found.
 
     What the prefix keeps of the best `KEPT` is measured when it is first searched, or by `check`. Where that is less
-    than `least`, a `strict` funnel raises ConfigError; another one says so in `warning`. The prefixes are kept in
-    memory, 4 bytes a number.
+    than `least`, `on_loss` "raise" raises ConfigError; with "full" all rows are compared in all dimensions, with
+    "accept" the search goes on with what is lost, and `warning` says which. The prefixes are kept in memory, 4 bytes a
+    number.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class MatryoshkaFunnel:
         prefix: int = PREFIX,
         candidates: int = CANDIDATES,
         least: float = LEAST,
-        strict: bool = True,
+        on_loss: OnLoss = "raise",
     ) -> None:
         if not isinstance(index, ExactVectors):
             raise ConfigError(
@@ -72,19 +75,21 @@ class MatryoshkaFunnel:
         if not 0.0 <= least <= 1.0:
             raise ConfigError(f"least is a share from 0 to 1, not {least!r}")
         self.least = least
-        self.strict = flag("strict", strict)
+        if on_loss not in get_args(OnLoss):
+            raise unknown("on_loss", on_loss, get_args(OnLoss))
+        self.on_loss = on_loss
         self._measured: PrefixRecall | None = None
 
     def __len__(self) -> int:
         return len(self.index)
 
     def check(self) -> PrefixRecall:
-        """What the prefix keeps of the best `KEPT`; measured once. ConfigError where that is too little, if strict."""
+        """What the prefix keeps of the best `KEPT`; measured once. ConfigError where that is too little."""
         found = self._known()
-        if self.strict and not found.passed:
+        if self.on_loss == "raise" and not found.passed:
             raise ConfigError(
                 f"{found.said}: use a model trained for prefixes (Matryoshka), more dimensions or more candidates, or "
-                "say strict=False to search with what is lost"
+                'say on_loss="full" to compare all dimensions, or on_loss="accept" to search with what is lost'
             )
         return found
 
@@ -92,7 +97,8 @@ class MatryoshkaFunnel:
     def warning(self) -> Failure | None:
         """That the prefix keeps too little; None where it keeps enough."""
         found = self.check()
-        return None if found.passed else Failure("dense", "PrefixRecall", found.said, degrades=False)
+        then = ": all dimensions were compared" if self.on_loss == "full" else ""
+        return None if found.passed else Failure("dense", "PrefixRecall", found.said + then, degrades=False)
 
     def nearest(
         self,
@@ -107,12 +113,12 @@ class MatryoshkaFunnel:
 
         `short` is a prefix of its own for the query; otherwise it is cut from the vector.
         """
-        self.check()
+        full = not self.check().passed and self.on_loss == "full"
         passing = both(require, where)
         cut = cut_vector(vector, self.prefix) if short is None else unit(short, self.prefix)
         parts = [(part, part.rows.selection(passing)) for part in self.index.parts]
         chosen = [len(part.rows) if selection is None else selection.count for part, selection in parts]
-        if sum(chosen) <= self.candidates or not cut.any():
+        if full or sum(chosen) <= self.candidates or not cut.any():
             return self.index.nearest(vector, k, where=where, require=require)
         near = [_Near.of(part, cut, self.candidates, selection) for part, selection in parts]
         found = (
@@ -148,8 +154,8 @@ class MatryoshkaFunnel:
         return self._measured
 
     def __repr__(self) -> str:
-        strict = "" if self.strict else ", strict=False"
-        return f"MatryoshkaFunnel({len(self)} rows, prefix={self.prefix}, candidates={self.candidates}{strict})"
+        loss = "" if self.on_loss == "raise" else f", on_loss={self.on_loss!r}"
+        return f"MatryoshkaFunnel({len(self)} rows, prefix={self.prefix}, candidates={self.candidates}{loss})"
 
 
 class FunnelChannel(VectorChannel):

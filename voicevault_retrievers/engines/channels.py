@@ -11,7 +11,7 @@ from voicevault_retrievers.checks import flag
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.steps import Steps, Work
-from voicevault_retrievers.errors import ConfigError, NoVectorsError, unknown
+from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.lexical.analysis import weighed_terms
@@ -168,7 +168,7 @@ class EngineDense(VectorChannel):
 
     @property
     def embedder(self) -> Embedder:
-        """That of the collection, made when it is first needed; NoVectorsError where it has no vectors."""
+        """That of the collection, made when it is first needed; NotIndexedError where it has no vectors."""
         return self._present(self.engine.embedder)
 
     @embedder.setter
@@ -190,7 +190,7 @@ class EngineDense(VectorChannel):
         return found or [[] for _ in wordings]
 
     def embedded(self, query: Query, wordings: Sequence[Variant]) -> Steps[Sequence[Vector] | None]:
-        """The vectors of wordings of a query; None where there is no collection, NoVectorsError where it has none."""
+        """The vectors of wordings of a query; None where there is no collection, NotIndexedError where it has none."""
         embedder = yield from self.engine.embedding()
         if embedder is None and not (yield from self.engine.exists()):
             return None
@@ -204,7 +204,7 @@ class EngineDense(VectorChannel):
 
     def _present(self, embedder: Embedder | None) -> Embedder:
         if embedder is None:
-            raise NoVectorsError(
+            raise NotIndexedError(
                 f"collection {self.engine.name!r} was made without an embedder and holds no vectors: search it with "
                 "bm25(), or copy the documents into a new one made with embedder=..."
             )

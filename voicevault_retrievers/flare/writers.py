@@ -51,13 +51,8 @@ def as_writer(model: Any) -> Writer:
     raise ConfigError(
         "a model has write(prompt) or complete(prompt), or is a function from a prompt to a text, not a "
         f"{type(model).__name__}; of a chat model of LangChain's or an LLM of LlamaIndex's take writer_of(model) of "
-        "voicevault_retrievers.langchain.writing or .llama_index.writing"
+        "voicevault_retrievers.langchain.models or .llama_index.models"
     )
-
-
-def text_model_of(writer: Writer) -> TextModel | None:
-    """A writer as what gives texts alone."""
-    return writer if isinstance(writer, TextModel) else CallableTextModel(lambda prompt: writer.write(prompt).text)
 
 
 def checked(part: Any) -> Written:

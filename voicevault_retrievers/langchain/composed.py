@@ -20,12 +20,13 @@ from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import document_of
-from voicevault_retrievers.langchain.models import as_scorer
+from voicevault_retrievers.langchain.models import as_scorer, as_text_model
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Base, Preset, load_preset
-from voicevault_retrievers.presets.sections import channel_of
+from voicevault_retrievers.presets.absent import channel_if_there
+from voicevault_retrievers.presets.models import NO_PRESET
 from voicevault_retrievers.presets.structure import graph_over
 from voicevault_retrievers.protocols import Scorer, TextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank
@@ -44,8 +45,9 @@ class ComposedRetriever(PipelineRetriever):
     name. `expansion` is True for rules, a QueryExpander, a chat model, or a list of such. `rerank` is True for the
     default cross-encoder, the name of one, a Scorer, a LangChain cross-encoder, or a stage, such as a document
     compressor. `route` is True for rules, the channels of each route by name, or a router. A `preset` says all of this
-    itself; `k`, `timeout`, `on_error`, `fusion` and `rerank` go over its own. `parents` are where its stage of that
-    name reads in place of the knowledge bases: RedisParents, a mapping, or what has `fetch(ids)`.
+    itself; `k`, `timeout`, `on_error`, `fusion` and `rerank` go over its own, and `llm`, a model, over that of the
+    whole preset. `parents` are where its stage of that name reads in place of the knowledge bases:
+    RedisParents, a mapping, or what has `fetch(ids)`.
 
     A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself, and bring the
     conversation so far as `history`, which a rewriter such as FollowUp() in `expansion` reads.
@@ -60,6 +62,7 @@ class ComposedRetriever(PipelineRetriever):
     max_chunks_per_page: int | None = None
     route: Any = False
     parents: Any = None
+    llm: Any = None
 
     def search(
         self,
@@ -127,12 +130,14 @@ class ComposedRetriever(PipelineRetriever):
                     "parents= is for the stage of that name of a preset: without one, put ParentExpander(store=...) "
                     "behind the retriever"
                 )
+            if self.llm is not None:
+                raise ConfigError(NO_PRESET)
             _expanders(self.expansion)
             router_of(self.route)
             return
         if self.parents is not None:
             parent_store(self.parents)
-        self._preset().refuse_unused(self.parents, self._graph_store())
+        self._whole().refuse_unused(self.parents, self._graph_store(), self._llm())
         fields = {name: type(self).model_fields[name].get_default() for name in _COMPOSED}
         taken = [name for name, default in fields.items() if getattr(self, name) != default]
         if taken:
@@ -142,21 +147,23 @@ class ComposedRetriever(PipelineRetriever):
 
     def _preset(self) -> Preset:
         """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given."""
-        preset = self.made.get("preset", [self.preset], self._loaded)
+        preset = self._whole()
         given: dict[str, Any] = {name: getattr(self, name) for name in ("timeout", "on_error") if self._said(name)}
         if self.fusion is not None:
             given["method"] = method_of(self.fusion)
         if self.rerank is not None:
-            others = [stage for stage in preset.stages if not isinstance(stage, CrossEncoderRerank)]
-            preset = preset.reranked((*filter(None, [self._reranker()]), *others))
+            preset = preset.with_reranker(self._reranker())
         return replace(preset, **given)
+
+    def _whole(self) -> Preset:
+        return self.made.get("preset", [self.preset], self._loaded)
 
     def _loaded(self) -> Preset:
         return self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
 
     def _over_base(self, base: Base, more: Mapping[str, Channel] | None = None) -> Pipeline:
         if self.preset is not None and not more:
-            return self._preset().over(base, model=self._model(), **self._stores())
+            return self._preset().over(base, **self._given())
         notes = getattr(base, "notes", ())
         if self.preset is None:
             own = {"bm25": base.bm25(), "dense": base.dense()}
@@ -164,23 +171,24 @@ class ComposedRetriever(PipelineRetriever):
         preset, given = self._preset(), dict(more or {})
         apart = {"graph"} if self._graph_store() is not None else set()
         made = {name: options for name, options in preset.channels.items() if name not in (*given, *apart)}
-        own = {name: channel_of(base, name, options) for name, options in made.items()}
+        own = {name: channel_if_there(base, name, options) for name, options in made.items()}
         return self._over({**own, **given}, base=base, notes=notes)
 
-    def _model(self) -> TextModel | None:
-        """The language model for what a preset has that needs one."""
-        return None
+    def _llm(self) -> TextModel | None:
+        return None if self.llm is None else self.made.get("llm", [self.llm], lambda: as_text_model(self.llm))
 
     def _graph_store(self) -> GraphStore | None:
         """The graph that is read in place of a base's, if one is given."""
         return None
 
-    def _stores(self) -> dict[str, Any]:
-        return {"parents": self.parents, "graph": self._graph_store()}
+    def _given(self) -> dict[str, Any]:
+        """What a preset is given; its language model where a call's `rerank` leaves something that asks one."""
+        llm = self._llm() if self._preset().asks else None
+        return {"llm": llm, "parents": self.parents, "graph": self._graph_store()}
 
     def _over(self, channels: Mapping[str, Channel], base: Base | None = None, **options: Any) -> Pipeline:
         if self.preset is not None:
-            return self._preset().build(channels, base=base, model=self._model(), **self._stores(), **options)
+            return self._preset().build(channels, base=base, **self._given(), **options)
         store = self._graph_store()
         return compose(
             channels if store is None else beside(channels, {"graph": graph_over(store, base)}),

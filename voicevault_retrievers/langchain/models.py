@@ -1,8 +1,8 @@
-"""LangChain's language models as text models, and its cross-encoders as scorers."""
+"""LangChain's language models as text models and writers, and its cross-encoders as scorers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,31 +15,45 @@ from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.extras import require
+from voicevault_retrievers.flare import Flare, Writer, as_writer
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
+from voicevault_retrievers.written import Written
 
 QUIET: RunnableConfig = {"tags": ["nostream"]}
 """Keeps LangGraph from streaming what a model says for a search as if it were the agent's answer."""
 
 
-class LangChainTextModel:
+class LangChainModel:
     """Any chat model, LLM or runnable from a prompt to a text or message.
 
-    It runs below the caller's run, with its callbacks and configurable values.
+    It runs below the caller's run, with its callbacks and configurable values. A model with an option `logprobs` is
+    asked for the probabilities of what it writes, which are in `response_metadata["logprobs"]`, as OpenAI's API lists
+    them.
     """
 
     def __init__(self, model: Runnable[Any, Any]) -> None:
         self.model = model
+        asked = "logprobs" in getattr(type(bound_of(model)), "model_fields", {})
+        self._writing = model.bind(logprobs=True) if asked else model
 
     def complete(self, prompt: str) -> str:
         """What the model answers."""
         return text_of(self.model.invoke(prompt, QUIET))
 
+    def write(self, prompt: str) -> Written:
+        """What the model answers, with the probabilities of its tokens."""
+        return _written(self._writing.invoke(prompt, QUIET))
+
+    def stream(self, prompt: str) -> Iterator[Written]:
+        """What `write` gives, part by part."""
+        return (part for said in self._writing.stream(prompt, QUIET) if (part := _written(said)).text)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.model).__name__})"
 
 
-class AsyncLangChainTextModel(LangChainTextModel):
+class AsyncLangChainModel(LangChainModel):
     """One that has an async call of its own.
 
     The default of the others runs the sync one in asyncio's threads, which are joined at exit: an async search calls
@@ -49,6 +63,16 @@ class AsyncLangChainTextModel(LangChainTextModel):
     async def acomplete(self, prompt: str) -> str:
         """`complete` on the running event loop."""
         return text_of(await self.model.ainvoke(prompt, QUIET))
+
+    async def awrite(self, prompt: str) -> Written:
+        """`write` on the running event loop."""
+        return _written(await self._writing.ainvoke(prompt, QUIET))
+
+    async def astream(self, prompt: str) -> AsyncIterator[Written]:
+        """`stream` on the running event loop."""
+        async for said in self._writing.astream(prompt, QUIET):
+            if (part := _written(said)).text:
+                yield part
 
 
 class NamedTextModel:
@@ -101,7 +125,7 @@ def as_text_model(model: Any) -> TextModel:
     if isinstance(model, str):
         return NamedTextModel(model)
     if isinstance(model, BaseLanguageModel | Runnable):
-        return AsyncLangChainTextModel(model) if _awaits(model) else LangChainTextModel(model)
+        return AsyncLangChainModel(model) if _awaits(model) else LangChainModel(model)
     if isinstance(model, TextModel):
         return model
     if callable(model):
@@ -110,6 +134,21 @@ def as_text_model(model: Any) -> TextModel:
         "a language model is a chat model, an LLM, a runnable, a function from a prompt to a text, or the name of a "
         f"chat model, not a {type(model).__name__}"
     )
+
+
+def writer_of(model: Any) -> Writer:
+    """A writer from what `as_text_model` takes; one as it is."""
+    return model if isinstance(model, Writer) else as_writer(as_text_model(model))
+
+
+def flare_of(given: Any, **options: Any) -> Flare:
+    """A Flare as it is, or one with these options from what `writer_of` takes."""
+    return given if isinstance(given, Flare) else Flare(writer_of(given), **options)
+
+
+def _written(said: Any) -> Written:
+    logprobs = said.response_metadata.get("logprobs") if isinstance(said, BaseMessage) else None
+    return Written.of(text_of(said), logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs)
 
 
 def bound_of(part: Any) -> Any:

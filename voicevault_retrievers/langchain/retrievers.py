@@ -24,22 +24,19 @@ from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import open_bases
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.flare import Flare
-from voicevault_retrievers.flare.writers import text_model_of
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with
 from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever, beside
 from voicevault_retrievers.langchain.convert import chunks_of
 from voicevault_retrievers.langchain.embedder import as_embedder
-from voicevault_retrievers.langchain.models import as_text_model
-from voicevault_retrievers.langchain.writing import flare_of
+from voicevault_retrievers.langchain.models import flare_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
-from voicevault_retrievers.protocols import TextModel, VectorIndex
+from voicevault_retrievers.protocols import VectorIndex
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
@@ -270,11 +267,6 @@ class HybridRetriever(ComposedRetriever):
             return pipeline
         options = {} if self.preset is None else self._preset().flare_options
         return pipeline.flaring(self.made.get("flare", [self.flare, options], lambda: flare_of(self.flare, **options)))
-
-    def _model(self) -> TextModel | None:
-        if isinstance(self.flare, Flare):
-            return text_model_of(self.flare.writer)
-        return None if self.flare is None else as_text_model(self.flare)
 
     def _graph_store(self) -> GraphStore | None:
         return store_of(self.graph)

@@ -20,6 +20,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
 from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
+from voicevault_retrievers.llama_index.models import as_text_model
 from voicevault_retrievers.llama_index.narrowing import Where, weights_of
 from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
@@ -27,8 +28,9 @@ from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.reranking_events import announced
 from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Preset, load_preset
+from voicevault_retrievers.presets.models import NO_PRESET
 from voicevault_retrievers.presets.structure import graph_over, store_of
-from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.protocols import Scorer, TextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store
@@ -53,6 +55,7 @@ class ComposedOptions(RetrieverOptions, total=False):
     max_chunks_per_page: int | None
     route: Routing | None
     parents: Parents | None
+    llm: BaseLLM | TextModel | Callable[[str], str] | None
     timeout: float | None
     on_error: OnError | None
 
@@ -66,9 +69,10 @@ class ComposedRetriever(PipelineRetriever):
     the channels of each route by name, or a router. `timeout` bounds a search in seconds, and once more the objects
     behind index nodes. `on_error` "skip" (the default) leaves out a channel or stage that fails, and the nodes say so;
     "raise" raises its error. A `preset`, or its name, says all of this itself; `k`, `timeout`, `on_error`, `fusion` and
-    `rerank` go over its own. `parents` are where its stage of that name reads in place of the knowledge bases:
-    RedisParents, a mapping, or what has `fetch(ids)`. `options` are those of `PipelineRetriever`. A `Query` with
-    `history` is a question of a conversation, which a rewriter such as FollowUp() in `expansion` reads.
+    `rerank` go over its own, and `llm` over the language model that it names for all. `parents` are where its stage of
+    that name reads in place of the knowledge bases: RedisParents, a mapping, or what has `fetch(ids)`. `options` are
+    those of `PipelineRetriever`. A `Query` with `history` is a question of a conversation, which a rewriter such as
+    FollowUp() in `expansion` reads.
 
     A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself.
     """
@@ -85,6 +89,7 @@ class ComposedRetriever(PipelineRetriever):
         max_chunks_per_page: int | None = None,
         route: Routing | None = None,
         parents: Parents | None = None,
+        llm: BaseLLM | TextModel | Callable[[str], str] | None = None,
         timeout: float | None = None,
         on_error: OnError | None = None,
         k: int | None = None,
@@ -102,6 +107,7 @@ class ComposedRetriever(PipelineRetriever):
         self.max_chunks_per_page = max_chunks_per_page
         self.route = router_of(route)
         self.parents = parents
+        self.llm = None if llm is None else as_text_model(llm)
         self.timeout = timeout
         self.on_error = on_error
         self._check()
@@ -191,7 +197,8 @@ class ComposedRetriever(PipelineRetriever):
         if self.preset is not None:
             own = {name: channel for name, channel in channels.items() if name != "graph" or store is None}
             preset = self._varied(self.preset)
-            return preset.build(own, notes=notes, parents=self.parents, graph=store, **around)
+            llm = self.llm if preset.asks else None  # a call's `rerank` may leave nothing that asks one
+            return preset.build(own, notes=notes, llm=llm, parents=self.parents, graph=store, **around)
         return compose(
             channels if store is None else beside(channels, {"graph": graph_over(store, around.get("base"))}),
             weights=self.weights,
@@ -211,28 +218,34 @@ class ComposedRetriever(PipelineRetriever):
         return store_of(getattr(self, "graph", None))
 
     def _surroundings(self) -> dict[str, Any]:
-        """What a preset's stages read from, and the language model that they ask."""
+        """What a preset's stages read from."""
         return {}
 
     def _varied(self, preset: Preset) -> Preset:
         """The preset with this retriever's own timeout, on_error, fusion and rerank, where given."""
         said = {"timeout": self.timeout, "on_error": self.on_error, "method": self.fusion}
         given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-        stages = [self._stage(stage) for stage in preset.stages]
-        if self.rerank is not None:
-            others = [self._stage(stage) for stage in preset.stages if not isinstance(stage, CrossEncoderRerank)]
-            stages = [*filter(None, [self._reranker()]), *others]
-        return replace(preset.reranked(stages), **given)
+        own = self._bare_reranker()
+        varied = preset if self.rerank is None else preset.with_reranker(own)
+        stages = (self._announced(stage) if stage is own else self._stage(stage) for stage in varied.stages)
+        return replace(varied, stages=tuple(stages), **given)
 
     def _reranker(self) -> Stage | None:
+        stage = self._bare_reranker()
+        return None if stage is None else self._announced(stage)
+
+    def _announced(self, stage: Stage) -> Stage:
+        return announced(stage, self.callback_manager)
+
+    def _bare_reranker(self) -> Stage | None:
         """The stage that reranks, with what it has loaded; ConfigError where `rerank` is none."""
         if self.rerank is None or self.rerank is False:
             return None
         part = DEFAULT_MODEL if self.rerank is True else self.rerank
         if isinstance(part, str | Scorer):
             stage: Stage = self._kept.get("rerank", [part], lambda: CrossEncoderRerank(part))
-            return announced(stage, self.callback_manager)
-        return announced(self._stage_of(part), self.callback_manager)
+            return stage
+        return self._stage_of(part)
 
     def _check(self) -> None:
         self._reranker()
@@ -244,6 +257,10 @@ class ComposedRetriever(PipelineRetriever):
                 "parents= is for the stage of that name of a preset: without one, put "
                 "ParentExpansionPostprocessor(store) behind the retriever"
             )
+        if self.preset is None and self.llm is not None:
+            raise ConfigError(NO_PRESET)
+        if self.preset is not None:
+            self.preset.refuse_unused(self.parents, self._graph_store(), self.llm)
         if self.preset is not None and taken:
             raise ConfigError(f"preset {self.preset.name!r} sets {', '.join(taken)}; give the preset or these")
 

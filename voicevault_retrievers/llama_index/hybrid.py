@@ -24,7 +24,6 @@ from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import open_bases
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.flare.writers import text_model_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever
@@ -34,11 +33,12 @@ from voicevault_retrievers.llama_index.composed import ComposedOptions, Composed
 from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_embedder, store_model
 from voicevault_retrievers.llama_index.listing import copied
+from voicevault_retrievers.llama_index.models import flare_of
 from voicevault_retrievers.llama_index.options import refuse
-from voicevault_retrievers.llama_index.writing import flare_of
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
+from voicevault_retrievers.presets.absent import channel_if_there
 from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import Embedder
@@ -103,7 +103,8 @@ class HybridRetriever(ComposedRetriever):
         more, made = structural(questions, graph, based=bool(self.kb_names))
         given = beside(given, more)
         wanted = {**(_wanted(self.preset, graph=graph) if self.kb_names else {}), **made}
-        self._searched = _Searched(self._bases if self.kb_names else None, wanted, given)
+        make = partial(_channels, wanted=wanted, asked=made)
+        self._searched = _Searched(self._bases if self.kb_names else None, make, given)
         self._over(beside({name: _NotOpen(name) for name in wanted}, given))  # says what does not go together
 
     @classmethod
@@ -207,7 +208,7 @@ class HybridRetriever(ComposedRetriever):
 
     def _surroundings(self) -> dict[str, Any]:
         base: Any = None if not self.kb_names else self._searched.bases or _NotOpenBase()
-        return {"base": base, "model": None if self.flare is None else text_model_of(self.flare.writer)}
+        return {"base": base}
 
     def _bases(self) -> Bases | Engine:
         embedder = None if self.embed_model is None else as_embedder(self.embed_model)
@@ -248,11 +249,11 @@ class _Searched:
     def __init__(
         self,
         bases: Callable[[], Bases | Engine] | None,
-        wanted: Mapping[str, Mapping[str, Any]],
+        make: Callable[[Bases | Engine], Mapping[str, Channel]],
         given: Mapping[str, Channel],
     ) -> None:
         self._open = bases
-        self._wanted = wanted
+        self._channels = make
         self.given = given
         self._bases: Bases | Engine | None = None
         self._made: tuple[Mapping[str, Channel], Sequence[Failure]] | None = None if bases else (given, ())
@@ -287,7 +288,7 @@ class _Searched:
     def _make(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         if self._bases is None and self._open is not None:
             self._bases = self._open()
-        own = {} if self._bases is None else _channels(self._bases, self._wanted)
+        own = {} if self._bases is None else self._channels(self._bases)
         return {**own, **self.given}, getattr(self._bases, "notes", ())
 
 
@@ -352,8 +353,10 @@ def _wanted(
     return {name: options for name, options in preset.channels.items() if name != "graph" or not apart}
 
 
-def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
-    return {name: channel_of(base, name, options) for name, options in wanted.items()}
+def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]], asked: Iterable[str] = ()) -> dict[str, Channel]:
+    """Those that are wanted; of a preset's the base may have none, of those that were asked for it must."""
+    make = {name: channel_of if name in asked else channel_if_there for name in wanted}
+    return {name: make[name](base, name, options) for name, options in wanted.items()}
 
 
 def _objects_of(channels: Mapping[str, Part]) -> dict[str, Any]:

@@ -9,18 +9,58 @@ from typing import Any
 from voicevault_retrievers.channel import Rewriter
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import METHODS, Method, method_named, options_of
+from voicevault_retrievers.presets.models import MODEL_OPTIONS, given_model, text_model
 from voicevault_retrievers.presets.sections import choice, made, section
+from voicevault_retrievers.prompts import CallableTextModel
+from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query import (
     RM3,
     AcronymExpansion,
     CompoundExpansion,
+    FollowUp,
+    HyDE,
+    ModelExpansion,
+    ModelFollowUp,
+    ModelRouter,
     RuleExpansion,
     RuleRouter,
     SpellingExpansion,
     SynonymExpansion,
     Together,
 )
-from voicevault_retrievers.types import Route
+from voicevault_retrievers.types import Query, Route
+
+
+class Asking(Rewriter):
+    """A rewriter that asks the language model that its preset is given."""
+
+    def __init__(self, name: str, made: Callable[[TextModel], Rewriter]) -> None:
+        super().__init__()
+        self.name = name
+        self.made = made
+        made(CallableTextModel(str))  # says now what is wrong with its options
+
+    def rewrite(self, query: Query) -> Query:
+        """Never asked: raises ConfigError."""
+        given_model(self.name, None)
+        return query
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def asked(rewriter: Rewriter | None, llm: TextModel | None) -> Rewriter | None:
+    """A rewriter of a preset with the language model that it asks; ConfigError where it needs one, and has none."""
+    if isinstance(rewriter, Together):
+        return Together([one for part in rewriter.rewriters if (one := asked(part, llm)) is not None])
+    return rewriter.made(given_model(rewriter.name, llm)) if isinstance(rewriter, Asking) else rewriter
+
+
+def asks(rewriter: Rewriter | None) -> bool:
+    """Whether a rewriter of a preset asks the language model that it is given."""
+    if isinstance(rewriter, Together):
+        return any(map(asks, rewriter.rewriters))
+    return isinstance(rewriter, Asking)
 
 
 def router(data: Any) -> Rewriter | None:
@@ -29,9 +69,12 @@ def router(data: Any) -> Rewriter | None:
         return None
     routes = tuple(route.value for route in Route)
     given = {"method": data} if isinstance(data, str) else data
-    options = dict(section("route", given, "method", "simple_fallback", *routes))
-    make = choice("routing method", options.pop("method", "rules"), {"rules": RuleRouter})
-    return make(options, simple_fallback=options.pop("simple_fallback", False))
+    known = ("method", "simple_fallback", "timeout", "prompt", *MODEL_OPTIONS, *routes)
+    options = dict(section("route", given, *known))
+    method = choice("routing method", options.pop("method", "rules"), {"rules": "rules", "model": "model"})
+    named = {route: options.pop(route) for route in routes if route in options}
+    options["routes"] = named
+    return made(RuleRouter, options) if method == "rules" else _asking("route", ModelRouter, options)
 
 
 def expansion(data: Any) -> Rewriter | None:
@@ -42,8 +85,15 @@ def expansion(data: Any) -> Rewriter | None:
         return Together([part for one in data if (part := expansion(one)) is not None])
     options = dict(section("expansion", data, "method", *chain.from_iterable(_EXPANSION_OPTIONS.values())))
     method = options.pop("method", "rules")
-    make = choice("expansion method", method, _EXPANSIONS)
-    return made(make, section(f"expansion {method!r}", options, *_EXPANSION_OPTIONS[method]))
+    make = choice("expansion method", method, {**_EXPANSIONS, **_ASKING})
+    options = dict(section(f"expansion {method!r}", options, *_EXPANSION_OPTIONS[method]))
+    return _asking(method, make, options) if method in _ASKING else made(make, options)
+
+
+def _asking(name: str, make: Callable[..., Rewriter], options: dict[str, Any]) -> Rewriter:
+    served = text_model(options)
+    asking = Asking(name, lambda llm: made(make, {"model": llm, **options}))
+    return asking if served is None else asking.made(served)
 
 
 def _synonyms(file: str | None = None, synonyms: Any = (), size: int = 3) -> Rewriter:
@@ -68,14 +118,25 @@ def fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
 _EXPANSIONS: dict[str, Callable[..., Rewriter]] = {
     "acronyms": AcronymExpansion,
     "compounds": CompoundExpansion,
+    "follow_up": FollowUp,
     "rm3": RM3,
     "rules": RuleExpansion,
     "spelling": SpellingExpansion,
     "synonyms": _synonyms,
 }
+_ASKING: dict[str, Callable[..., Rewriter]] = {
+    "hyde": HyDE,
+    "model": ModelExpansion,
+    "model_follow_up": ModelFollowUp,
+}
+"""Those that ask a language model."""
 _EXPANSION_OPTIONS = {
     "acronyms": ("least", "timeout"),
     "compounds": ("language", "least", "timeout"),
+    "follow_up": ("turns",),
+    "hyde": ("weight", "prompt", "timeout", *MODEL_OPTIONS),
+    "model": ("size", "prompt", "timeout", *MODEL_OPTIONS),
+    "model_follow_up": ("turns", "prompt", "timeout", *MODEL_OPTIONS),
     "rm3": ("documents", "terms", "original"),
     "rules": ("size",),
     "spelling": ("timeout",),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from voicevault_retrievers.checks import flag, number, seconds_or_none, whole
+from voicevault_retrievers.dense.funnel import OnLoss
 from voicevault_retrievers.engines.addresses import graph_store
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.presets.sections import choice, made, section
@@ -31,11 +32,11 @@ def _dense(options: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {"timeout": seconds_or_none("timeout", options.get("timeout"))}
     if options.get("funnel") is None:
         return given
-    funnel = section("funnel", options["funnel"], "prefix", "candidates", "least", "strict")
+    funnel = section("funnel", options["funnel"], "prefix", "candidates", "least", "on_loss")
     for name in ("prefix", "candidates"):
         whole(name, funnel.get(name, 1))
     number("least", funnel.get("least", 0))
-    flag("strict", funnel.get("strict", True))
+    choice("on_loss", funnel.get("on_loss", "raise"), {name: name for name in get_args(OnLoss)})
     return {**given, "funnel": dict(funnel)}
 
 

@@ -1,4 +1,4 @@
-"""The language models that a preset names."""
+"""The language models that a preset names, or is given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.models import OllamaModel, OpenAIModel
+from voicevault_retrievers.protocols import TextModel
 
+NO_PRESET = "llm= is for what a preset asks a language model: without one, give it to what asks it (expansion=, flare=)"
 _SERVED: dict[str, Callable[..., OllamaModel | OpenAIModel]] = {"ollama": OllamaModel, "openai": OpenAIModel}
 MODEL_OPTIONS = (*_SERVED, "base_url", "request")
 
@@ -19,3 +21,13 @@ def text_model(options: dict[str, Any]) -> OllamaModel | OpenAIModel | None:
     if len(named) > 1 or (given and not named):
         raise ConfigError(f"a language model is named once, by {' or '.join(_SERVED)}, not {named or sorted(given)}")
     return _SERVED[named[0]](options.pop(named[0]), **given) if named else None
+
+
+def given_model(name: str, llm: TextModel | None) -> TextModel:
+    """The model that a part of a preset asks that names none; ConfigError where none is given."""
+    if llm is None:
+        raise ConfigError(
+            f"{name} needs a language model: name one in the preset, as `llm: {{ollama: NAME}}` or "
+            "`llm: {openai: NAME}`, or give llm="
+        )
+    return llm

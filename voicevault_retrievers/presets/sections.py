@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers.dense.weights import BACKENDS
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.presets.structure import graph_over
 
@@ -59,14 +59,14 @@ def made(make: Callable[..., T], options: Mapping[str, Any]) -> T:
 def channel_of(base: Any, name: str, options: Mapping[str, Any]) -> Any:
     """The channel of a base by its name, the graph's over a `store` where that is among the options.
 
-    Raises ConfigError where the base has none such, or it does not take the options.
+    Raises NotIndexedError where the base has none such, and ConfigError where it does not take the options.
     """
     make = partial(graph_over, base=base) if name == "graph" and "store" in options else getattr(base, name, None)
     if make is None:
         found = f"{name} is made of a knowledge base, which a {type(base).__name__} is not"
         if name in ("graph", "references"):
-            raise ConfigError(f"{found}: give graph= a graph store, or name its address as `store` in the preset")
-        raise ConfigError(f"{found}: use over(kb)")
+            raise NotIndexedError(f"{found}: give graph= a graph store, or name its address as `store` in the preset")
+        raise NotIndexedError(f"{found}: search a knowledge base")
     try:
         return make(**options)
     except TypeError as error:

@@ -12,7 +12,7 @@ from voicevault_retrievers.diversity import MMR, NearDuplicates, PageCap
 from voicevault_retrievers.engines.addresses import parent_store
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.presets.channels import opened_graph
-from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
+from voicevault_retrievers.presets.models import MODEL_OPTIONS, given_model, text_model
 from voicevault_retrievers.presets.sections import channel_of, known_backend, made, section
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
@@ -41,7 +41,7 @@ class Around:
     """What a preset is over: its base, the language model that it asks, and stores that are not the base's."""
 
     base: Any = None
-    model: TextModel | None = None
+    llm: TextModel | None = None
     parents: Parents | None = None
     graph: GraphStore | None = None
 
@@ -56,7 +56,7 @@ class Awaiting(Stage):
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         """Never asked: raises ConfigError."""
-        raise ConfigError(f"the stage {self.name} is made with what a preset is over: use over(base)")
+        raise ConfigError(f"the stage {self.name} is made with what a preset is over: build the preset's pipeline")
 
     def given(self, around: Around) -> Stage:
         """The stage itself; ConfigError where what it needs is missing."""
@@ -90,9 +90,7 @@ def _llm_rerank(options: dict[str, Any]) -> Stage:
     LLMRerank(CallableTextModel(str), **options)  # says now what is wrong with them
 
     def over(around: Around) -> Stage:
-        if around.model is None:
-            raise ConfigError("llm_rerank needs a language model: name one (ollama or openai), or give model=")
-        return LLMRerank(around.model, **options)
+        return LLMRerank(given_model("llm_rerank", around.llm), **options)
 
     return Awaiting("llm_rerank", over)
 
@@ -131,8 +129,8 @@ def _from_base(stage: str, around: Around, given: str = "") -> Any:
     """The base that a stage reads from; ConfigError where there is none."""
     if around.base is None:
         raise ConfigError(
-            f"the stage {stage} reads from a knowledge base: use over(kb), or build(channels, base=kb); or give "
-            f"{given or stage}= another store, or name its address as `store`"
+            f"the stage {stage} reads from a knowledge base: give one (kb_names=, over(kb), build(channels, base=kb)), "
+            f"or give {given or stage}= another store, or name its address as `store`"
         )
     return around.base
 

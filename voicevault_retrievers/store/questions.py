@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.dense.exact import VectorChannel
-from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.errors import NotIndexedError, RetrievalError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.limits import Limits
@@ -114,10 +114,10 @@ def question_snapshot(kb: Base) -> Snapshot | None:
 def question_channel(kb: Base, **options: Any) -> QuestionChannel:
     """The channel over the questions about a knowledge base's chunks; `options` are those of `QuestionIndex.channel`.
 
-    Raises ConfigError where there are none.
+    Raises NotIndexedError where there are none.
     """
     if not has_questions(kb):
-        raise ConfigError(
+        raise NotIndexedError(
             f"there are no questions about the chunks of knowledge base {kb.name!r}: make them with "
             "question_index(kb).update(model)"
         )

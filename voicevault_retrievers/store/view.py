@@ -15,7 +15,7 @@ from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.dense.sampling import SIZE, Sample
-from voicevault_retrievers.errors import NoVectorsError
+from voicevault_retrievers.errors import NotIndexedError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.bm25 import BM25
@@ -99,10 +99,10 @@ def vector_channel(
 ) -> VectorChannel:
     """Vector search over all, through a `MatryoshkaFunnel` with these options where they are given.
 
-    Raises NoVectorsError where the knowledge base has no embedder.
+    Raises NotIndexedError where the knowledge base has no embedder.
     """
     if embedder is None:
-        raise NoVectorsError(
+        raise NotIndexedError(
             f"knowledge base {kb!r} was created without an embedder and holds no vectors: search it with bm25(), or "
             "index the documents into a new one created with embedder=..."
         )

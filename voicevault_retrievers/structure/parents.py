@@ -87,8 +87,8 @@ class ParentExpansion(Stage):
     one page and in one section (see `Kinship.span_of`). That is given to the best of their hits, and the others go.
 
     `header_key` is where a chunk's metadata name a header, such as a judgment's title and court. It is fetched with the
-    parents, stands above the first text of those that name it, and counts in the budget; what fits only without it is
-    given without, and then the next has it.
+    parents, stands above the first text of each document (`source_file`) whose chunks name it, and counts in the
+    budget; what fits only without it is given without, and then the next has it.
 
     With `levels` above 1, or None for all, parents have parents: a hit gets the text of the highest that fits. With
     `min_children_ratio` a parent stands for its children only where at least that part of them was found, or stands in

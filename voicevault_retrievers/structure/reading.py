@@ -41,7 +41,7 @@ class Reading:
         self._shown = shown
         self._given: set[Key] = set()
         self._covered: set[Key] = set()
-        self._headed: set[Key] = set()
+        self._headed: set[tuple[Key, str | None]] = set()
         self._over: dict[str, None] = {}
         self._read_as: dict[int, Chunk] = {}
 
@@ -63,25 +63,28 @@ class Reading:
         parents = list(self._known.standing(above))
         texts = [self._text(parent, hit.chunk.kb, whole=True) for parent in parents]
         alone = Text.of(hit.text) if hit.context is not None else self._text(hit.chunk, hit.chunk.kb)
-        key, head = self._header(hit.chunk)
+        headed, head = self._header(hit.chunk)
         for level in range(len(texts), -1, -1):
             text = texts[level - 1] if level else alone
             if self._shown.add(place, replace(text, head=head) if head else text):
                 self._covered.update(above[:level])
                 self._read_as |= {place: self._known.joined(hit.chunk, parents[level - 1])} if level else {}
-                self._headed |= {key} if key and head else set()
+                self._headed |= {headed} if headed and head else set()
                 return
         if head and self._shown.add(place, alone):
             return
         self._over[hit.id] = None
-        if not self._shown.texts and self._shown.cut(place, replace(alone, head=head)) and key:
-            self._headed.add(key)
+        if not self._shown.texts and self._shown.cut(place, replace(alone, head=head)) and headed:
+            self._headed.add(headed)
 
-    def _header(self, chunk: Chunk) -> tuple[Key | None, str]:
-        """A chunk's header, and its text where that is there and not given yet."""
+    def _header(self, chunk: Chunk) -> tuple[tuple[Key, str | None] | None, str]:
+        """A chunk's header of its document, and the text of it where that is there and not given yet."""
         key = self._known.header(chunk)
-        header = self._known.headers.get(key) if key and key not in self._headed else None
-        return key, header.text if header is not None else ""
+        if key is None:
+            return None, ""
+        headed = key, chunk.metadata.get("source_file")
+        header = None if headed in self._headed else self._known.headers.get(key)
+        return headed, "" if header is None else header.text
 
     def _text(self, chunk: Chunk, kb: str, *, whole: bool = False) -> Text:
         span = self._kinship.span_of(chunk) if chunk.text else None

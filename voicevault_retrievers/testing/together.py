@@ -133,7 +133,7 @@ class Together(Suite):
         client, base, _ = fill(collections, mixed(60))
         if not client.engine.capabilities.exact_keywords:
             pytest.skip("the preset's formula is for engines with exact keywords")
-        preset = load_preset("voicevault").reranked(())
+        preset = load_preset("voicevault").with_stages(())
         for query in MIXED:
             found, expected = preset.over(client.engine).search(query), preset.over(base).search(query)
             equal((found.errors, found.degraded), ((), False), f"errors of {query!r}")

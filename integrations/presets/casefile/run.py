@@ -12,7 +12,7 @@ from typing import Any
 
 from voicevault_retrievers import KnowledgeBase, Pipeline, Query
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
@@ -39,9 +39,7 @@ def case(folder: Path, name: str, root: Path | None) -> KnowledgeBase:
 
 def pipeline_over(base: KnowledgeBase, model: TextModel) -> Pipeline:
     """The preset with this language model in the place of the one that it names."""
-    data = preset_data("casefile")
-    del data["stages"][0]["llm_rerank"]["ollama"]
-    return Preset.of(data).over(base, model=model)
+    return load_preset("casefile").over(base, llm=model)
 
 
 def ask(base: KnowledgeBase, pipeline: Pipeline, query: Query) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from voicevault_retrievers.checks import flag, whole
 from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, EngineLeaf, Searched
@@ -14,7 +14,9 @@ from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.protocols import Embedder, Found
-from voicevault_retrievers.types import Query, Variant, Vector
+from voicevault_retrievers.types import Failure, Query, Variant, Vector
+
+FUNNEL = ("prefix", "candidates", "on_loss")
 
 
 @dataclass(frozen=True)
@@ -24,27 +26,34 @@ class Way:
     exact: bool = False
     prefix: int | None = None
     candidates: int = 1000
+    on_loss: Literal["raise", "full"] = "raise"
 
     def __post_init__(self) -> None:
         flag("exact", self.exact)
 
-    def funnelled(self, funnel: Mapping[str, int] | None) -> Way:
+    def funnelled(self, funnel: Mapping[str, Any] | None) -> Way:
         """With a funnel. Raises ConfigError for what is none."""
         if funnel is None:
             return self
         for key in funnel:
-            if key not in ("prefix", "candidates"):
-                raise unknown("key of a funnel", key, ("prefix", "candidates"))
+            if key not in FUNNEL:
+                raise unknown("key of a funnel", key, FUNNEL)
+        on_loss = funnel.get("on_loss", "raise")
+        if on_loss not in ("raise", "full"):
+            raise unknown("on_loss", on_loss, ("raise", "full"))
         candidates = whole("candidates", funnel.get("candidates", 1000))
-        return replace(self, prefix=whole("prefix", funnel.get("prefix")), candidates=candidates)
+        return replace(self, prefix=whole("prefix", funnel.get("prefix")), candidates=candidates, on_loss=on_loss)
 
-    def check(self, name: str, prefix: int | None) -> None:
-        """Raises ConfigError where the collection has no such short vectors."""
-        if self.prefix not in (None, prefix):
-            raise ConfigError(
-                f"collection {name!r} was made with prefix={prefix}, so a funnel by {self.prefix} dimensions finds "
-                "nothing: give that prefix, or copy the documents into a new collection"
-            )
+    def among(self, name: str, prefix: int | None) -> Way:
+        """The way in a collection of such short vectors; ConfigError where it has no others, unless that is "full"."""
+        if self.prefix in (None, prefix):
+            return self
+        if self.on_loss == "full":
+            return replace(self, prefix=None)
+        raise ConfigError(
+            f"collection {name!r} was made with prefix={prefix}, so a funnel by {self.prefix} dimensions finds "
+            "nothing: give that prefix, or copy the documents into a new collection"
+        )
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,11 @@ class Searching(Searched, Protocol):
 
     way: Way
 
+    @property
+    def prefix(self) -> int | None:
+        """How many dimensions the collection's short vectors have, as far as that is known."""
+        ...
+
     def near(self, vector: Vector, k: int, wanted: Filter | None, way: Way) -> Steps[list[Found]]: ...
 
     def fusing(self, asked: Asked, vector: Vector, fusion: Fusion, k: int, query: Query) -> Steps[list[KeywordHit]]: ...
@@ -69,7 +83,8 @@ class QdrantDense(EngineDense):
     """The vector channel, see `EngineDense`.
 
     `funnel={"prefix": 64, "candidates": 1000}` finds candidates by the first dimensions (of a collection made with that
-    `prefix`) and rescores them by all, in one request. `exact` compares all vectors, without Qdrant's graph; None is
+    `prefix`) and rescores them by all, in one request; of another collection `on_loss` "raise" raises ConfigError, and
+    "full" searches by all dimensions, with a note. `exact` compares all vectors, without Qdrant's graph; None is
     the engine's own choice.
     """
 
@@ -77,7 +92,7 @@ class QdrantDense(EngineDense):
         self,
         engine: Searching,
         *,
-        funnel: Mapping[str, int] | None = None,
+        funnel: Mapping[str, Any] | None = None,
         exact: bool | None = None,
         timeout: float | None = None,
         name: str = "dense",
@@ -85,6 +100,13 @@ class QdrantDense(EngineDense):
         way = engine.way if exact is None else replace(engine.way, exact=exact)
         self.way = way.funnelled(funnel)
         super().__init__(_Searching(engine, self.way), timeout=timeout, name=name)
+        self._made = engine
+
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        if self.way.prefix in (None, self._made.prefix):
+            return ()
+        said = f"the collection has no vectors of {self.way.prefix} dimensions: it was searched by all"
+        return (Failure(self.name, "funnel", said, degrades=False),)
 
     def __repr__(self) -> str:
         return f"QdrantDense({self.engine!r}, {self.way!r})"

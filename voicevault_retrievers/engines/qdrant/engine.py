@@ -55,11 +55,17 @@ class QdrantEngine(Collection):
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
         return (yield from self.near(vector, k, both(require, where), self.way))
 
+    @property
+    def prefix(self) -> int | None:
+        """How many dimensions the collection's short vectors have, as far as that is known."""
+        made: int | None = self._made("prefix")
+        return made
+
     def near(self, vector: Vector, k: int, wanted: Filter | None, way: Way) -> Steps[list[Found]]:
         """The nearest chunks that pass, searched in a way."""
         if k == 0 or nothing_passes(wanted):
             return []
-        way.check(self.name, self._made("prefix"))
+        way = way.among(self.name, self.prefix)
         yield from self._state()  # the vector is of the embedder that the collection was made with
         passes, clause = compile_filter(wanted), self._clause(wanted)
         ask = k + 1

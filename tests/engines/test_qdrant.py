@@ -292,6 +292,15 @@ def test_scores_stay_exact_when_the_mean_length_moves(opened: Opened, tmp_path: 
                     alike(asked.bm25().search(query, k), base.bm25().search(query, k))
 
 
+def test_a_querys_sparse_vector_is_searched_in_place_of_its_text(memory: QdrantEngine, tmp_path: Path) -> None:
+    chunks = some(60)
+    memory.upsert(chunks)
+    base = base_of(tmp_path, chunks)
+    query = Query("nothing of the kind", sparse={"pump": 2.0, "rotor": 0.25})
+    alike(memory.bm25().search(query, 7), base.bm25().search(query, 7))
+    assert base.bm25().search(query, 1).ids
+
+
 @pytest.mark.parametrize("option", ["where", "require", "filtered"])
 def test_what_counts(memory: QdrantEngine, tmp_path: Path, option: str) -> None:
     chunks = some(90)

@@ -202,7 +202,7 @@ async def test_a_simple_question_is_asked_of_the_graph_alone_and_says_where_that
     assert found.kg_direct_answer == pipeline.kg_direct_query("Section 7")
     for nothing in (pipeline.search("Section 8"), await pipeline.asearch("Section 8")):
         assert (nothing.route, nothing.hits, nothing.kg_direct_answer) == (Route.SIMPLE, (), None)
-        assert [(failure.stage, failure.message) for failure in nothing.errors] == [("route", "nothing on route simple")]
+        assert [str(failure) for failure in nothing.errors] == ["route: nothing: nothing on route simple"]
         assert (nothing.degraded, nothing.confidence) == (False, "none")
     assert pipeline.kg_direct_query("Section 8") is None
     assert embedder.asked == []

@@ -222,7 +222,7 @@ class Stage(Part):
         """How many hits it asks from below, at first, to give k."""
         return k
 
-    def warm_up(self) -> None:  # noqa: B027 - most stages have no model
+    def warm_up(self) -> None:
         """Load the model that the first search would wait for, where there is one."""
 
     def over(self, channels: Mapping[str, Channel]) -> Stage:

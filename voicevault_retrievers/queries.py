@@ -66,8 +66,9 @@ class Query:
     `variants` are further wordings. `vectors` maps an embedder's fingerprint to the query's embedding; a bare array is
     kept under `ANY_EMBEDDER`. `sparse` is a sparse vector: BM25 searches for its words, each counted as often as its
     weight (above 0) says, in place of the text's. `where` narrows the search, `require` is the caller's access rights:
-    both are filters, applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see `filters.scope`).
-    `weights` overrides those of fused channels by name. `history` is the conversation so far, oldest turn first.
+    both are filters, applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see
+    `filters.scope`). `weights` overrides those of fused channels by name. `history` is the conversation so far, oldest
+    turn first.
     """
 
     text: str

@@ -543,6 +543,19 @@ def test_a_funnel_needs_its_prefix(memory: QdrantEngine) -> None:
             memory.dense(funnel=funnel)
 
 
+def test_a_collection_has_the_vectors_full_and_fast_and_the_sparse_bm25(fake: Any) -> None:
+    engine = QdrantEngine("docs", url=fake.url, embedder=HashEmbedder(768), prefix=64)
+    engine.upsert(some(3))
+    made = next(body for method, path, body in fake.asked if method == "PUT" and path == "/collections/docs")
+    assert made["vectors"] == {
+        "full": {"size": 768, "distance": "Cosine"}, "fast": {"size": 64, "distance": "Cosine"},
+    }  # fmt: skip
+    assert list(made["sparse_vectors"]) == ["bm25"]
+    points, _ = fake.client.scroll("docs", with_vectors=True)
+    assert {"full", "fast", "bm25"} in [set(point.vector or ()) for point in points]
+    engine.close()
+
+
 @pytest.mark.parametrize("kind", ["scalar", "binary"])
 def test_quantisation_and_indexes_are_asked_for(fake: Any, memory: QdrantEngine, kind: Any) -> None:
     engine = QdrantEngine(

@@ -113,6 +113,16 @@ async def test_a_route_searches_its_channels_alone(question: str, route: str, se
     assert all(bool(part.asked) == (name in searched) for name, part in parts.items())
 
 
+async def test_a_result_has_route_channels_timings_errors_and_the_contexts_tokens() -> None:
+    parts = {**channels(), "dense": FailingChannel(OSError("down"))}
+    pipeline = composed(parts, route=ROUTES, max_chunks_per_page=2)
+    for result in (pipeline.search("how to reset a pump"), await pipeline.asearch("how to reset a pump")):
+        assert (result.route, result.channels_used, result.degraded) == (Route.STANDARD, ("bm25",), True)
+        assert [str(failure) for failure in result.errors] == ["dense: OSError"]
+        assert set(result.timings) == {"route", "bm25", "dense", "fused", "page_cap"}
+        assert result.context_tokens == result.context.tokens > 0
+
+
 def test_a_given_route_stays_and_weights_count_on_it() -> None:
     pipeline = composed(channels(), route=ROUTES)
     result = pipeline.search(Query("Section 420 IPC", route=Route.STANDARD, weights={"dense": 3.0, "graph": 9.0}))

@@ -16,7 +16,7 @@ from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
 from voicevault_retrievers.presets import Preset, load_preset, preset_data, preset_names
-from voicevault_retrievers.rerank import CALIBRATIONS, Calibration, CrossEncoderRerank, Threshold
+from voicevault_retrievers.rerank import CALIBRATIONS, PROFILES, Calibration, CrossEncoderRerank, Threshold
 from voicevault_retrievers.rerank.calibration import any_hit
 from voicevault_retrievers.structure.graph import EmbeddedGraph
 from voicevault_retrievers.types import Chunk
@@ -35,6 +35,17 @@ def test_the_shipped_preset_has_the_numbers_of_its_capability() -> None:
     assert isinstance(cap, PageCap)
     assert cap.max_chunks_per_page == 2
     assert repr(preset.expansion) == "RuleExpansion(3)"
+
+
+def test_legal_has_the_depths_and_budgets_of_its_capability() -> None:
+    preset, data = load_preset("legal"), preset_data("legal")
+    assert (preset.k, preset.method, preset.context.max_tokens) == (20, RRF(60), 30_000)
+    assert (preset.depths["bm25"], preset.depths["dense"], preset.depths["questions"]) == (100, 100, 50)
+    rerank, parents = data["stages"][0]["rerank"], data["stages"][1]["parents"]
+    assert PROFILES[rerank["model"]] == "BAAI/bge-reranker-v2-m3"
+    assert (parents["max_tokens"], parents["header_key"]) == (30_000, "header_id")
+    assert (data["route"]["simple"], data["route"]["simple_fallback"]) == (["graph"], False)
+    assert (data["flare"]["enabled"], data["flare"]["max_retrievals"]) == (False, 5)
 
 
 def test_casefile_has_the_numbers_of_its_capability() -> None:

@@ -138,3 +138,21 @@ def test_a_query_brings_a_sparse_vector_which_keyword_channels_search_in_place_o
 def test_a_sparse_vector_has_weights_above_0(sparse: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="the words of a sparse vector have weights above 0"):
         Query("q", sparse=sparse)
+
+
+def test_similarities_below_0_count_in_fusion_and_are_not_shown() -> None:
+    table = {"q": [1.0, 0.0], "q up": [0.6, 0.8], "q across": [0.0, 1.0], "q against": [-1.0, 0.0]}
+
+    class Fixed(HashEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            return np.array([table[text] for text in texts], dtype=np.float32)
+
+    chunks = [Chunk(text, text) for text in table if text != "q"]
+    dense, query = VectorChannel.from_chunks(chunks, Fixed(2)), Query("q")
+    assert [(hit.id, hit.score) for hit in dense.search(query)] == [("q up", pytest.approx(0.6))]
+    assert dense.scores(query, [chunk.id for chunk in chunks]) == pytest.approx(
+        {"q up": 0.6, "q across": 0.0, "q against": -1.0}
+    )
+    fused = fuse(bm25=BM25.from_chunks(chunks), dense=dense).search(query)
+    assert fused.ids == ("q up", "q across", "q against")  # BM25 scores them alike
+    assert (fused.hits[1].score or 0.0) > (fused.hits[2].score or 0.0)

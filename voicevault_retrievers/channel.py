@@ -94,6 +94,12 @@ class Channel(ABC):
         """The channels at the bottom of this one."""
         yield self
 
+    def warm_up(self) -> None:
+        """Load the models that the first search would wait for. Raises what loading them raises."""
+        for leaf in self.leaves():
+            if leaf is not self:
+                leaf.warm_up()
+
     def named(self: C, name: str) -> C:
         """This channel under another name; what it searches is shared."""
         twin = copy.copy(self)
@@ -120,6 +126,9 @@ class Over(Channel):
 
     def leaves(self) -> Iterator[Channel]:
         return self.below.leaves()
+
+    def warm_up(self) -> None:
+        self.below.warm_up()
 
     def named(self: W, name: str) -> W:
         twin = super().named(name)
@@ -213,6 +222,9 @@ class Stage(Part):
         """How many hits it asks from below, at first, to give k."""
         return k
 
+    def warm_up(self) -> None:
+        """Load the model that the first search would wait for, where there is one."""
+
     def over(self, channels: Mapping[str, Channel]) -> Stage:
         """This stage behind a fusion of channels: one that goes by what they hold gives its twin that does."""
         return self
@@ -284,6 +296,10 @@ class Then(Over):
             below = deeper
             refined = yield from self.stage.plan(query, below)
         return refined.top(k) if self.stage.bounded else refined
+
+    def warm_up(self) -> None:
+        self.below.warm_up()
+        self.stage.warm_up()
 
     def describe(self, indent: str = "") -> str:
         return f"{self.below.describe(indent)}\n{indent}>> {self.stage!r}"

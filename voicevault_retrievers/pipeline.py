@@ -130,6 +130,13 @@ class Pipeline(Batched):
         flare = self._flare(result)
         return result if flare is None else self._checked(await flare.aextended(result))
 
+    def warm_up(self) -> None:
+        """Load the embedders and rerankers of its channels and stages, so that no search waits for them.
+
+        Raises what loading them raises; a search would skip and note what is an outage.
+        """
+        self.channel.warm_up()
+
     def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """What the graph alone says of the first reference in a text; None where it says nothing, or there is none."""
         graph = _graph(self.channel, as_query(text))

@@ -64,9 +64,11 @@ class Query:
     """What is asked. A plain string is accepted wherever a query is.
 
     `variants` are further wordings. `vectors` maps an embedder's fingerprint to the query's embedding; a bare array is
-    kept under `ANY_EMBEDDER`. `where` narrows the search, `require` is the caller's access rights: both are filters,
-    applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see `filters.scope`).
-    `weights` overrides those of fused channels by name. `history` is the conversation so far, oldest turn first.
+    kept under `ANY_EMBEDDER`. `sparse` is a sparse vector: BM25 searches for its words, each counted as often as its
+    weight (above 0) says, in place of the text's. `where` narrows the search, `require` is the caller's access rights:
+    both are filters, applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see
+    `filters.scope`). `weights` overrides those of fused channels by name. `history` is the conversation so far, oldest
+    turn first.
     """
 
     text: str
@@ -92,14 +94,20 @@ class Query:
         object.__setattr__(self, "where", deepcopy(self.where))
         object.__setattr__(self, "require", deepcopy(scope(self.require)))
         object.__setattr__(self, "text", _valid(self.text))
+        object.__setattr__(self, "sparse", positive("the words of a sparse vector", self.sparse))
         object.__setattr__(self, "vectors", FrozenDict({key: _vector(v) for key, v in vectors.items()}))
         object.__setattr__(self, "history", tuple(map(as_turn, self.history)))
         object.__setattr__(self, "variants", tuple(v if isinstance(v, Variant) else Variant(v) for v in self.variants))
 
+    @property
+    def original(self) -> Variant:
+        """The query's own text, which its sparse vector stands for where BM25 searches."""
+        return Variant(self.text, terms=self.sparse)
+
     def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
         """The query's text and those of its variants that are for this channel, each text once."""
         own = [v for v in self.variants if v.channels is None or name in v.channels or kind in v.channels]
-        found: dict[str, Variant] = {self.text: Variant(self.text)}
+        found: dict[str, Variant] = {self.text: self.original}
         for variant in own:
             found.setdefault(variant.text, variant)
         return tuple(found.values())

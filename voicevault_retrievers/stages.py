@@ -43,6 +43,9 @@ class Around(Stage):
         twin.below = self.below.over(channels)
         return twin
 
+    def warm_up(self) -> None:
+        self.below.warm_up()
+
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         return self.below.refine(query, ranking)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -72,3 +73,31 @@ def headings(page: Path) -> set[str]:
     """The headings of a page as links name them."""
     found = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def measured(name: str) -> dict[tuple[str, str, str], float]:
+    """What a benchmark measured: by system, case and metric."""
+    path = ROOT / "tests" / "benchmarks" / "results" / f"{name}.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return {(row["system"], row["case"], row["metric"]): row["value"] for row in rows}
+
+
+def test_fusion_is_not_worse_than_its_best_channel_where_it_was_measured() -> None:
+    values = {(of, case): value for (of, case, metric), value in measured("quality").items() if metric == "nDCG@10"}
+    ours = {case: value for (of, case), value in values.items() if of == "ours, by default" and "," not in case}
+    lost = {
+        case: max(values["BM25", case], values["all-MiniLM-L6-v2", case]) - value
+        for case, value in ours.items()
+        if " inside " not in case
+    }
+    assert lost.pop("mean") < 0
+    assert len(lost) == 14
+    # On questions for code, words mislead and nothing in their scores tells so: the weights can be learned.
+    assert {case for case, by in lost.items() if by > 0.01} == {"cosqa"}
+
+
+def test_both_ways_to_scale_the_fused_score_of_pdf_chat_are_measured() -> None:
+    found = measured("pdf_chat")
+    for case in ("all files", "its own file"):
+        plain, scaled = (found[f"scale_fused: {said}", case, "nDCG@5"] for said in ("false", "true"))
+        assert found["scale_fused: true, over false", case, "gain in nDCG@5"] == pytest.approx(scaled - plain)

@@ -292,6 +292,15 @@ def test_scores_stay_exact_when_the_mean_length_moves(opened: Opened, tmp_path: 
                     alike(asked.bm25().search(query, k), base.bm25().search(query, k))
 
 
+def test_a_querys_sparse_vector_is_searched_in_place_of_its_text(memory: QdrantEngine, tmp_path: Path) -> None:
+    chunks = some(60)
+    memory.upsert(chunks)
+    base = base_of(tmp_path, chunks)
+    query = Query("nothing of the kind", sparse={"pump": 2.0, "rotor": 0.25})
+    alike(memory.bm25().search(query, 7), base.bm25().search(query, 7))
+    assert base.bm25().search(query, 1).ids
+
+
 @pytest.mark.parametrize("option", ["where", "require", "filtered"])
 def test_what_counts(memory: QdrantEngine, tmp_path: Path, option: str) -> None:
     chunks = some(90)
@@ -532,6 +541,19 @@ def test_a_funnel_needs_its_prefix(memory: QdrantEngine) -> None:
     for funnel in ({"prefix": 4, "depth": 3}, {"candidates": 9}):
         with pytest.raises(ConfigError):
             memory.dense(funnel=funnel)
+
+
+def test_a_collection_has_the_vectors_full_and_fast_and_the_sparse_bm25(fake: Any) -> None:
+    engine = QdrantEngine("docs", url=fake.url, embedder=HashEmbedder(768), prefix=64)
+    engine.upsert(some(3))
+    made = next(body for method, path, body in fake.asked if method == "PUT" and path == "/collections/docs")
+    assert made["vectors"] == {
+        "full": {"size": 768, "distance": "Cosine"}, "fast": {"size": 64, "distance": "Cosine"},
+    }  # fmt: skip
+    assert list(made["sparse_vectors"]) == ["bm25"]
+    points, _ = fake.client.scroll("docs", with_vectors=True)
+    assert {"full", "fast", "bm25"} in [set(point.vector or ()) for point in points]
+    engine.close()
 
 
 @pytest.mark.parametrize("kind", ["scalar", "binary"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,6 +72,34 @@ def test_scores_are_those_of_bm25s(method: str, corpus: list[list[str]], query: 
     scores = ranker.get_scores(known) if known else np.zeros(len(corpus))
     channel = BM25.from_chunks(_chunks(corpus), str.split, formula=method)
     _compare(channel, corpus, query, scores, rel=1e-5, abs=1e-5)
+
+
+def test_okapi_and_the_packages_own_default_are_their_formulas() -> None:
+    corpus = [["a", "b"], ["a", "a", "c"], ["a"], ["d", "e", "f", "g"]]
+    count, average = 4, 10 / 4
+    okapi = {
+        word: math.log((count - n + 0.5) / (n + 0.5)) for word, n in {"a": 3, **dict.fromkeys("bcdefg", 1)}.items()
+    }
+    okapi["a"] = 0.25 * math.fsum(okapi.values()) / len(okapi)  # in place of a negative one
+    lucene = math.log(1 + (count - 3 + 0.5) / (3 + 0.5))
+
+    def tf(frequency: int, length: int) -> float:
+        return frequency / (frequency + 1.5 * (1 - 0.75 + 0.75 * length / average))
+
+    chunks = _chunks(corpus)
+    found = {hit.id: hit.score for hit in BM25.from_chunks(chunks, str.split, formula="okapi").search("a b", 10)}
+    assert found == pytest.approx(
+        {
+            "d000": (okapi["a"] + okapi["b"]) * tf(1, 2) * 2.5,
+            "d001": okapi["a"] * tf(2, 3) * 2.5,
+            "d002": okapi["a"] * tf(1, 1) * 2.5,
+        },
+        rel=1e-9,
+    )
+    default = {hit.id: hit.score for hit in BM25.from_chunks(chunks, str.split).search("a", 10)}
+    assert default == pytest.approx(
+        {name: lucene * tf(*of) for name, of in {"d000": (1, 2), "d001": (2, 3), "d002": (1, 1)}.items()}, rel=1e-9
+    )
 
 
 def test_okapi_keeps_a_match_that_scores_below_zero_and_drops_it_on_request() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import AsyncSays, FailingChannel, HashEmbedder, ListChannel, Says
-from voicevault_retrievers import BM25, RRF, Chunk, Hit, Pipeline, Query, Ranking, Route, VectorChannel, fuse
+from voicevault_retrievers import (
+    BM25,
+    RRF,
+    Chunk,
+    Hit,
+    KnowledgeBase,
+    Pipeline,
+    Query,
+    Ranking,
+    Route,
+    VectorChannel,
+    fuse,
+)
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.flare import Flare, Token, Written
@@ -167,6 +181,18 @@ def test_a_sentence_without_a_sure_word_is_searched_for_by_the_question() -> Non
     assert queries == ["how much"]
 
 
+def test_there_are_at_most_five_retrievals_unless_another_number_is_given() -> None:
+    asked: list[str] = []
+
+    def search(text: str, top_k: int) -> list[Hit]:
+        asked.append(text)
+        return [Hit(Chunk(f"new {len(asked)}"))]
+
+    found = Flare(lambda prompt: " ".join(f"[[Part {at}]]." for at in range(9)), search).answer("q", GIVEN)
+    assert found.retrievals == len(asked) == 5
+    assert [hit.id for hit in found.hits] == [*GIVEN.ids, *(f"new {at}" for at in range(1, 6))]
+
+
 def test_an_answer_is_cut_after_max_segments() -> None:
     found = Flare(lambda prompt: "One. Two. Three.", lambda text, top_k: GIVEN, max_segments=2).answer("q")
     assert found.text == "One. Two. "
@@ -241,6 +267,26 @@ async def test_hybrid_search_is_dense_keywords_and_rrf_alone() -> None:
     graph.kind = "graph"
     assert hybrid_search(whole >> PageCap(1), "oil pump", 3) == found
     assert await ahybrid_search(whole >> PageCap(1), "oil pump", 3) == found
+
+
+@pytest.mark.parametrize("framework", ["langchain", "llama_index"])
+async def test_pipelines_bases_and_retrievers_of_both_frameworks_have_it_with_five_hits(
+    framework: str, tmp_path: Path
+) -> None:
+    pytest.importorskip({"langchain": "langchain_core", "llama_index": "llama_index.core"}[framework])
+    chunks = [Chunk(f"c{at}", f"oil pump {'gate ' * at}") for at in range(9)]
+    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as kb:
+        kb.add(chunks)
+        own = {"bm25": kb.bm25(), "dense": kb.dense()}
+        expected = fuse(own, method=RRF(60)).search("oil pump", 5).ids
+        pipeline = Pipeline(fuse(own) >> PageCap(1))
+        retriever = import_module(f"voicevault_retrievers.{framework}").HybridRetriever(kb_names=[kb], k=9)
+        assert len(expected) == 5
+        for found in (pipeline, kb):
+            assert found.hybrid_search("oil pump").ids == expected
+            assert (await found.ahybrid_search("oil pump")).ids == expected
+        for given in (retriever.hybrid_search("oil pump"), await retriever.ahybrid_search("oil pump")):
+            assert tuple(getattr(one, "node_id", None) or one.id for one in given) == expected
 
 
 def test_hybrid_search_keeps_the_filters_and_rights_of_what_it_is_made_of() -> None:

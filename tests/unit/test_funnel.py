@@ -110,6 +110,18 @@ def test_k_and_the_number_of_candidates_bound_what_is_found(k: int) -> None:
     assert MatryoshkaFunnel(ExactVectors([], DIMENSION)).nearest(ASKED[0], k) == []
 
 
+def test_the_first_64_of_768_dimensions_find_1000_of_which_the_best_100_are_given() -> None:
+    spectrum = 0.99 ** np.arange(768)
+    rows = unit(np.random.default_rng(4).standard_normal((1500, 768)) * spectrum)
+    exact, short = index(rows), index(unit(rows[:, :64].astype(np.float64)))
+    funnel = MatryoshkaFunnel(exact, strict=False)
+    vector = rows[7]
+    near = {one.chunk.id for one in short.nearest(cut_vector(vector, 64), 1000)}
+    assert len(near) == 1000 == len(funnel.nearest(vector, 1500))
+    expected = [one for one in exact.nearest(vector, 1500) if one.chunk.id in near]
+    assert funnel.nearest(vector, 100) == expected[:100]
+
+
 def test_a_prefix_of_zeros_points_nowhere_and_all_is_compared() -> None:
     exact = index(NESTED)
     vector = np.zeros(DIMENSION, dtype=np.float32)

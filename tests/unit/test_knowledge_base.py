@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from tests.helpers import Counting, HashEmbedder
 from voicevault_retrievers.dense import embedders, load_embedder
 from voicevault_retrievers.dense.weights import find, installed
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
 from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.store import Bases, Changes, KnowledgeBase, commit, default_root, embedding
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk
@@ -267,6 +268,33 @@ def test_bases_that_are_missing_or_empty_are_named_and_picked_up(tmp_path: Path)
     assert not bases.reload()
     assert [(note.stage, note.kind, note.degrades) for note in bases.notes] == [("two", "missing", True)]
     assert bases.bm25().search("dog").ids == bases.dense().search("dog").ids == ("one:dog",)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+async def test_a_base_that_is_missing_or_empty_gives_an_empty_result_with_one_note(
+    tmp_path: Path, exists: bool
+) -> None:
+    if exists:
+        KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()).close()
+    bases = Bases(["kb"], root=tmp_path, embedder=HashEmbedder())
+    pipeline = Preset.of({"version": 1}).over(bases)
+    for result in (pipeline.search("dog"), await pipeline.asearch("dog")):
+        assert (result.hits, result.confidence, result.degraded) == ((), "none", False)
+        assert [note.kind for note in result.errors] == ["empty" if exists else "missing"]
+    with KnowledgeBase.open_or_create("kb", root=tmp_path, embedder=HashEmbedder()) as kb:
+        kb.add([DOG])
+    assert bases.reload()
+    assert Preset.of({"version": 1}).over(bases).search("dog").ranking.ids == ("dog",)
+
+
+def test_a_damaged_or_incompatible_base_is_not_skipped_beside_others(tmp_path: Path) -> None:
+    for name in ("fine", "torn"):
+        KnowledgeBase.create(name, root=tmp_path, embedder=HashEmbedder()).close()
+    (tmp_path / "torn" / "manifest.json").write_text("{")
+    with pytest.raises(IndexDamagedError):
+        Bases(["fine", "torn"], root=tmp_path)
+    with pytest.raises(IncompatibleIndexError, match="given"):
+        Bases(["fine"], root=tmp_path, embedder=HashEmbedder(8))
 
 
 def test_bases_that_repeat_or_have_no_vectors_are_refused(tmp_path: Path) -> None:

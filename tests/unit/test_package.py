@@ -12,8 +12,10 @@ import pytest
 
 import voicevault_retrievers
 from voicevault_retrievers import errors
+from voicevault_retrievers.presets import preset_names
 
 PACKAGE = Path(voicevault_retrievers.__file__).parent
+ROOT = Path(__file__).parents[2]
 HEAVY = (
     "torch", "transformers", "sentence_transformers", "numba", "chromadb", "onnxruntime", "openvino", "onnx",
     "tokenizers", "pydantic", "langchain_core", "llama_index", "rank_bm25", "yaml", "click", "rich", "pypdf", "docx",
@@ -94,3 +96,14 @@ def test_no_users_check_is_an_assert_and_nothing_prints_or_pickles() -> None:
             if isinstance(node, ast.Assert) or called in ("print", "eval", "exec") or "pickle" in imported:
                 found.append((path.name, getattr(node, "lineno", 0)))
     assert found == []
+
+
+def test_the_wheel_has_every_preset_and_the_sample_documents() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    table = project.split("[tool.hatch.build.targets.wheel.force-include]\n")[1].split("\n\n")[0]
+    packed = dict(re.findall(r'^"(.+)" = "voicevault_retrievers/_data/(.+)"$', table, re.MULTILINE))
+    presets = {f"integrations/presets/{path.name}" for path in (ROOT / "integrations" / "presets").glob("*.yaml")}
+    assert {given for given in packed if given.startswith("integrations/")} == presets
+    assert {packed[given] for given in presets} == {f"presets/{name}.yaml" for name in preset_names()}
+    assert packed["notebooks/data/documents"] == "sample/documents"
+    assert all((ROOT / given).exists() for given in packed)

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import HashEmbedder
 from voicevault_retrievers.documents import Document, Part, files, load, read, recipe, split, split_families
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store import Changes, KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.text.sentences import beginning, pieces
+from voicevault_retrievers.types import Chunk
 
 SENTENCE = "Pump {} is rated for hot water. "
 
@@ -90,6 +92,17 @@ def test_a_child_that_is_all_of_its_parent_stands_alone() -> None:
     assert (made.parents, alone.parent_id, alone.metadata["chunk_type"]) == ((), None, "standalone")
     assert "chunk_type" not in split(pages(20))[0].metadata
     assert split_families(Document("a.txt", ())).chunks == ()
+
+
+def test_a_chunk_that_stands_alone_is_searched(tmp_path: Path) -> None:
+    kb = KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder())
+    family, (alone,) = split_families(BOOK), split_families(pages(20)).chunks
+    plain = Chunk("plain", "a drawing of the pump house")  # with no chunk_type, as ever
+    kb.add([*family.chunks, alone, plain], parents=family.parents)
+    assert {alone.id, "plain"} <= set(kb.bm25().search("pump drawing", 99).ids)
+    assert {alone.id, "plain"} <= set(kb.dense().search("pump drawing", 99).ids)
+    found = (kb.bm25() >> ParentExpansion(kb)).search("drawing house")
+    assert [(hit.id, hit.text) for hit in found] == [("plain", plain.text)]
 
 
 def test_equal_pages_have_their_own_ids() -> None:

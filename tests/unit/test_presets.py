@@ -15,8 +15,8 @@ from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
-from voicevault_retrievers.presets import Preset, load_preset, preset_names
-from voicevault_retrievers.rerank import CALIBRATIONS, Calibration, CrossEncoderRerank, Threshold
+from voicevault_retrievers.presets import Preset, load_preset, preset_data, preset_names
+from voicevault_retrievers.rerank import CALIBRATIONS, PROFILES, Calibration, CrossEncoderRerank, Threshold
 from voicevault_retrievers.rerank.calibration import any_hit
 from voicevault_retrievers.structure.graph import EmbeddedGraph
 from voicevault_retrievers.types import Chunk
@@ -35,6 +35,27 @@ def test_the_shipped_preset_has_the_numbers_of_its_capability() -> None:
     assert isinstance(cap, PageCap)
     assert cap.max_chunks_per_page == 2
     assert repr(preset.expansion) == "RuleExpansion(3)"
+
+
+def test_legal_has_the_depths_and_budgets_of_its_capability() -> None:
+    preset, data = load_preset("legal"), preset_data("legal")
+    assert (preset.k, preset.method, preset.context.max_tokens) == (20, RRF(60), 30_000)
+    assert (preset.depths["bm25"], preset.depths["dense"], preset.depths["questions"]) == (100, 100, 50)
+    rerank, parents = data["stages"][0]["rerank"], data["stages"][1]["parents"]
+    assert PROFILES[rerank["model"]] == "BAAI/bge-reranker-v2-m3"
+    assert (parents["max_tokens"], parents["header_key"]) == (30_000, "header_id")
+    assert (data["route"]["simple"], data["route"]["simple_fallback"]) == (["graph"], False)
+    assert (data["flare"]["enabled"], data["flare"]["max_retrievals"]) == (False, 5)
+
+
+def test_casefile_has_the_numbers_of_its_capability() -> None:
+    preset = load_preset("casefile")
+    assert (preset.k, preset.method) == (10, RRF(60))
+    assert dict(preset.depths) == {"bm25": 50, "dense": 50}
+    data = preset_data("casefile")
+    rerank, parents = (next(iter(stage.values())) for stage in data["stages"])
+    assert (rerank["depth"], rerank["top_n"], rerank["timeout"], "ollama" in rerank) == (50, 10, 3, True)
+    assert (parents["max_chars"], preset.context.max_chars) == (12_000, 12_000)
 
 
 def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

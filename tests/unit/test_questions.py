@@ -94,6 +94,16 @@ def test_a_question_leads_to_its_chunk_and_is_the_reason(kb: KnowledgeBase) -> N
     assert question_channel(kb, by="bm25").search("restart machine").ids == ("pump",)
 
 
+def test_questions_are_an_index_of_their_own_that_names_their_chunks(kb: KnowledgeBase) -> None:
+    question_index(kb).update(GIVEN)
+    own = list(KnowledgeBase.open(kb.path / "quim_questions", embedder=HashEmbedder()))
+    assert {(question.metadata["source_chunk_id"], question.text) for question in own} == {
+        (chunk_id, text) for chunk_id, texts in GIVEN.items() for text in texts
+    }
+    assert kb.ids() == sorted(GIVEN)
+    assert kb.bm25().search("gaskets").ids == ()
+
+
 def test_each_chunk_counts_once_with_its_best_question(kb: KnowledgeBase) -> None:
     index = question_index(kb)
     index.update({"pump": ["pump pump pump", "pump", "pump key", "something else"], "valve": ["pump valve"]})

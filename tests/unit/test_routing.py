@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import FailingChannel, ListChannel, Says
-from voicevault_retrievers import RRF, Channel, fuse
+from tests.helpers import Counting, FailingChannel, ListChannel, Says
+from voicevault_retrievers import RRF, Channel, Chunk, VectorChannel, fuse
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.pipeline import Pipeline, compose
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.query import ModelRouter, RuleExpansion, RuleRouter
 from voicevault_retrievers.query.routing import Routes, Rule
+from voicevault_retrievers.structure.graph import EmbeddedGraph, Entry, GraphChannel, Link
 from voicevault_retrievers.types import Query, Route
 
 ROUTER = RuleRouter()
@@ -112,6 +113,16 @@ async def test_a_route_searches_its_channels_alone(question: str, route: str, se
     assert all(bool(part.asked) == (name in searched) for name, part in parts.items())
 
 
+async def test_a_result_has_route_channels_timings_errors_and_the_contexts_tokens() -> None:
+    parts = {**channels(), "dense": FailingChannel(OSError("down"))}
+    pipeline = composed(parts, route=ROUTES, max_chunks_per_page=2)
+    for result in (pipeline.search("how to reset a pump"), await pipeline.asearch("how to reset a pump")):
+        assert (result.route, result.channels_used, result.degraded) == (Route.STANDARD, ("bm25",), True)
+        assert [str(failure) for failure in result.errors] == ["dense: OSError"]
+        assert set(result.timings) == {"route", "bm25", "dense", "fused", "page_cap"}
+        assert result.context_tokens == result.context.tokens > 0
+
+
 def test_a_given_route_stays_and_weights_count_on_it() -> None:
     pipeline = composed(channels(), route=ROUTES)
     result = pipeline.search(Query("Section 420 IPC", route=Route.STANDARD, weights={"dense": 3.0, "graph": 9.0}))
@@ -188,6 +199,23 @@ async def test_a_simple_route_whose_channel_is_down_finds_nothing_and_says_so() 
         assert [(str(failure), str(failure.error)) for failure in result.errors] == [("route: OSError", "down")]
     with pytest.raises(OSError, match="down"):
         composed(failing, route=ROUTES, on_error="raise").search("Section 420 IPC")
+
+
+async def test_a_simple_question_is_asked_of_the_graph_alone_and_says_where_that_finds_nothing() -> None:
+    embedder = Counting(16)
+    graph = GraphChannel(EmbeddedGraph([Entry(Chunk("c7"), (Link("is", "section:7:", 1.0),))]))
+    own = {"graph": graph, "dense": VectorChannel.from_chunks([Chunk("c7", "a pump")], embedder)}
+    pipeline = composed(own, route={"simple": ["graph"], "standard": ["dense"]})
+    found = pipeline.search("Section 7")
+    assert (found.channels_used, found.ranking.ids, found.errors) == (("graph",), ("c7",), ())
+    assert (found.kg_direct_answer or {})["chunk_id"] == "c7"
+    assert found.kg_direct_answer == pipeline.kg_direct_query("Section 7")
+    for nothing in (pipeline.search("Section 8"), await pipeline.asearch("Section 8")):
+        assert (nothing.route, nothing.hits, nothing.kg_direct_answer) == (Route.SIMPLE, (), None)
+        assert [str(failure) for failure in nothing.errors] == ["route: nothing: nothing on route simple"]
+        assert (nothing.degraded, nothing.confidence) == (False, "none")
+    assert pipeline.kg_direct_query("Section 8") is None
+    assert embedder.asked == []
 
 
 @pytest.mark.parametrize("graph", [ListChannel([], kind="graph"), FailingChannel(OSError("down"))])

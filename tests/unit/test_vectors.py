@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ from tests.helpers import Counting, HashEmbedder, ListChannel
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.query.phrases import extended
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.types import Chunk, Query, Variant
 
@@ -109,3 +112,47 @@ def test_scores_are_those_of_the_ranking() -> None:
     scores = channel.scores(Query("pump valve"), ["a", "b", "c", "unknown"])
     assert scores is not None
     assert {name: score for name, score in scores.items() if score > 0} == found
+
+
+def test_a_query_brings_a_sparse_vector_which_keyword_channels_search_in_place_of_its_text() -> None:
+    embedder = Counting(16)
+    dense = VectorChannel.from_chunks(CHUNKS, embedder)
+    query = Query("seal", sparse={"pump": 2.0, "valve": 0.5})
+    for words in (BM25.from_chunks(CHUNKS), BM25F.from_chunks(CHUNKS, {"text": 1.0})):
+        pump, valve = (words.scores(Query(word), ["a", "b", "c"]) for word in ("pump", "valve"))
+        found = words.search(query)
+        assert {hit.id: hit.score for hit in found} == pytest.approx(
+            {"a": 2 * pump["a"], "b": valve["b"] / 2, "c": 2 * pump["c"] + valve["c"] / 2}, rel=1e-9
+        )
+        assert found.hits[0].votes[0].query == "seal"
+        scores = words.scores(query, ["a", "b", "c"])
+        assert scores == {hit.id: hit.score for hit in found}
+        assert math.fsum(part.contribution for part in words.explain(query, "c")) == pytest.approx(scores["c"])
+    both = fuse(bm25=BM25.from_chunks(CHUNKS), dense=dense)
+    assert {vote.stage: vote.query for vote in both.search(query).hits[0].votes} == {"bm25": "seal", "dense": "seal"}
+    assert embedder.asked == ["seal"]
+    assert extended(query, {"pump": 1.0}).terms == {"pump": 3.0, "valve": 0.5}
+
+
+@pytest.mark.parametrize("sparse", [{"a": 0.0}, {"a": -1.0}, {"a": np.inf}, {"a": "1"}])
+def test_a_sparse_vector_has_weights_above_0(sparse: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the words of a sparse vector have weights above 0"):
+        Query("q", sparse=sparse)
+
+
+def test_similarities_below_0_count_in_fusion_and_are_not_shown() -> None:
+    table = {"q": [1.0, 0.0], "q up": [0.6, 0.8], "q across": [0.0, 1.0], "q against": [-1.0, 0.0]}
+
+    class Fixed(HashEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            return np.array([table[text] for text in texts], dtype=np.float32)
+
+    chunks = [Chunk(text, text) for text in table if text != "q"]
+    dense, query = VectorChannel.from_chunks(chunks, Fixed(2)), Query("q")
+    assert [(hit.id, hit.score) for hit in dense.search(query)] == [("q up", pytest.approx(0.6))]
+    assert dense.scores(query, [chunk.id for chunk in chunks]) == pytest.approx(
+        {"q up": 0.6, "q across": 0.0, "q against": -1.0}
+    )
+    fused = fuse(bm25=BM25.from_chunks(chunks), dense=dense).search(query)
+    assert fused.ids == ("q up", "q across", "q against")  # BM25 scores them alike
+    assert (fused.hits[1].score or 0.0) > (fused.hits[2].score or 0.0)

@@ -232,6 +232,9 @@ class VectorChannel(Leaf):
                 best[chunk_id] = max(best.get(chunk_id, -1.0), weighted(score, wording.weight))
         return best
 
+    def warm_up(self) -> None:
+        self.embedder.embed_queries(["warm up"])
+
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
         """The stored vectors of given chunks, of length 1; none where the index does not give them."""
         return self.index.vectors(ids) if isinstance(self.index, Stored) else {}

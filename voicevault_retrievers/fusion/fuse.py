@@ -155,6 +155,10 @@ class Fused(Channel):
         for channel in self.channels.values():
             yield from channel.leaves()
 
+    def warm_up(self) -> None:
+        for channel in self.channels.values():
+            channel.warm_up()
+
     def describe(self, indent: str = "") -> str:
         head = f"{indent}{self.name}: {self.method!r}, depth {self.depths}, weights {self.weights}"
         return "\n".join([head, *(channel.describe(f"{indent}  ") for channel in self.channels.values())])

@@ -131,6 +131,14 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         """`refresh` in a worker thread."""
         return await adrive(in_thread("refresh", self.refresh))
 
+    def warm_up(self) -> None:
+        """Load the models that the first search would wait for, see `Pipeline.warm_up`."""
+        self.pipeline.warm_up()
+
+    async def awarm_up(self) -> None:
+        """`warm_up` in a worker thread."""
+        await adrive(in_thread("warm_up", self.warm_up))
+
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
         with below(ensure_config(config)) as given:
             return super().invoke(input, given, **kwargs)

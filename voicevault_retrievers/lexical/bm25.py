@@ -227,7 +227,7 @@ class BM25(Leaf):
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it."""
         query, index = as_query(query), self.index
-        _, terms, demands = self._read(index, query, Variant(query.text))
+        _, terms, demands = self._read(index, query, query.original)
         if demands and not demands.passing(index.segments, [chunk_id]):
             return []
         parts = index.explain(terms, chunk_id, self.formula, **self._scope(query))

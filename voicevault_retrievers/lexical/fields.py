@@ -197,7 +197,7 @@ class BM25F(Leaf):
         return [
             part
             for at in places.values()
-            for term in self._look(query, Variant(query.text))
+            for term in self._look(query, query.original)
             for part in self._told(term, at)
         ]
 

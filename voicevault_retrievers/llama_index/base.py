@@ -174,6 +174,14 @@ class PipelineRetriever(BaseRetriever):
         """`refresh` in a worker thread."""
         return await adrive(in_thread("refresh", self.refresh))
 
+    def warm_up(self) -> None:
+        """Load the models that the first search would wait for, see `Pipeline.warm_up`."""
+        self.pipeline.warm_up()
+
+    async def awarm_up(self) -> None:
+        """`warm_up` in a worker thread."""
+        await adrive(in_thread("warm_up", self.warm_up))
+
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = self._search(query_bundle)
         self._say(result.errors)

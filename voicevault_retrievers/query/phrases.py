@@ -64,7 +64,7 @@ def reworded(query: Query, others: Replaced) -> Variant:
 
 def extended(query: Query, words: Mapping[str, float]) -> Variant:
     """A query with further words for keyword channels, each with how often it counts."""
-    terms = {query.text: 1.0}
+    terms = {query.text: 1.0} if query.sparse is None else dict(query.sparse)
     for word, count in words.items():
         terms[word] = terms.get(word, 0.0) + count
     return Variant(" ".join([query.text, *words]), channels=frozenset({"keyword"}), terms=terms)

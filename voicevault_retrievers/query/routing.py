@@ -82,9 +82,9 @@ class Routed(NamedTuple):
 class RoutedChannel(Rewritten):
     """A channel behind a router.
 
-    Where all channels of a SIMPLE query fail, nothing is found and the failure is noted, unless the fusion raises its
-    errors. With the router's `simple_fallback`, a SIMPLE query that finds nothing is asked as a STANDARD one, with a
-    note.
+    A SIMPLE query that finds nothing has an error that says so, which does not degrade. Where all its channels fail,
+    nothing is found and the failure is noted, unless the fusion raises its errors. With the router's `simple_fallback`,
+    a SIMPLE query that finds nothing is asked as a STANDARD one, with a note.
     """
 
     rewriter: RuleRouter | ModelRouter
@@ -102,12 +102,18 @@ class RoutedChannel(Rewritten):
             if routed.route is not Route.SIMPLE or below is None or below.on_error == "raise":
                 raise
             found = Ranking((), (Failure.of(self.rewriter.name, error),))
-        if routed.route is Route.SIMPLE and self.rewriter.simple_fallback and not found.hits:
-            said = Failure(self.rewriter.name, "fallback", "nothing on route simple: asked as standard", degrades=False)
-            standard = self.rewriter.routes.narrowed(replace(query, route=Route.STANDARD))
-            failures = (*failures, *found.errors, said)
-            found = yield from self.below.plan(standard, k)
+        if routed.route is not Route.SIMPLE or found.hits:
+            return found.failing(*failures)
+        if not self.rewriter.simple_fallback:
+            return found.failing(*failures, *([] if found.errors else [self._nothing("")]))
+        standard = self.rewriter.routes.narrowed(replace(query, route=Route.STANDARD))
+        failures = (*failures, *found.errors, self._nothing(": asked as standard"))
+        found = yield from self.below.plan(standard, k)
         return found.failing(*failures)
+
+    def _nothing(self, more: str) -> Failure:
+        kind = "fallback" if more else "nothing"
+        return Failure(self.rewriter.name, kind, f"nothing on route simple{more}", degrades=False)
 
 
 class RuleRouter(Rewriter):

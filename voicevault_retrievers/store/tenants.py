@@ -182,6 +182,9 @@ class TenantChannel(Leaf):
         said = f"tenant {self._present.tenant.tenant!r} has no index, or an empty one: rebuild() makes it of its source"
         return (Failure(self.name, "missing", said, degrades=False),)
 
+    def warm_up(self) -> None:
+        self._now().warm_up()
+
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         return self._now().scores(query, ids)
 

@@ -46,6 +46,9 @@ class MilvusFused(EngineLeaf[Fusing]):
         self._words = EngineBM25(engine, formula=formula)
         self._dense = EngineDense(engine)
 
+    def warm_up(self) -> None:
+        self._dense.warm_up()
+
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         vectors = yield from self._dense.embedded(query, [wording])
         if vectors is None:

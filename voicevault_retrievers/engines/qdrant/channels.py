@@ -130,6 +130,9 @@ class Fused(EngineLeaf[Searching]):
         self._words = EngineBM25(engine)
         self._dense = QdrantDense(engine)
 
+    def warm_up(self) -> None:
+        self._dense.warm_up()
+
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         vectors = yield from self._dense.embedded(query, (wording,))
         if vectors is None:

@@ -65,6 +65,9 @@ class QuestionChannel(Channel):
         self._ids = ids
         self._lane = Lane()
 
+    def warm_up(self) -> None:
+        self.below.warm_up()
+
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.checks import whole_or_none
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, canonical, compile_filter, scope
 from voicevault_retrievers.frozen import FrozenDict, positive
 from voicevault_retrievers.turns import Turn, as_turn
@@ -90,6 +90,11 @@ class Query:
         if self.weights is not None and not isinstance(self.weights, Mapping):
             raise ConfigError(f"weights is a mapping of channel names to numbers, not {self.weights!r}")
         whole_or_none("max_context_tokens", self.max_context_tokens)
+        if self.route is not None and not isinstance(self.route, Route):
+            routes = [route.value for route in Route]
+            if self.route not in routes:
+                raise unknown("route", self.route, routes)
+            object.__setattr__(self, "route", Route(self.route))
         vectors: Any = self.vectors if isinstance(self.vectors, Mapping) else {ANY_EMBEDDER: self.vectors}
         object.__setattr__(self, "where", deepcopy(self.where))
         object.__setattr__(self, "require", deepcopy(scope(self.require)))

@@ -122,7 +122,9 @@ def test_a_base_that_cannot_be_searched_fails_and_one_that_is_not_there_is_noted
     assert "Error: " in run("pump", kb="wrong", code=1).stderr
     assert "names at least one knowledge base" in run("pump", kb=" , ", code=2).stderr
     assert "note missing: missing" in run("pump", kb="missing").stdout
-    assert "without an embedder" in run("pump", "--preset", "newsroom", kb="bare", code=2).stderr
+    bare = run("pump", "--preset", "newsroom", kb="bare").stdout
+    assert "a bare pump" in bare
+    assert "degraded dense: NotIndexedError: knowledge base 'bare' was created without an embedder" in bare
     assert "qdrant" in run("pump", kb="qdrand://localhost/x", code=2).stderr
 
 
@@ -230,13 +232,6 @@ def test_a_dry_run_needs_no_query_no_server_and_no_base(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "kb", "said"),
     [
-        (("--preset", "voicevault"), "bare", "without an embedder"),
-        (("--preset", "legal"), "plant", "on the command line: voicevault kb questions"),
-        (
-            ("--preset", "legal"),
-            "qdrant://192.0.2.1/plant",
-            "give graph= a graph store, or name its address as `store`",
-        ),
         (("--preset", "model.yaml"), "plant", "llm_rerank needs a language model"),
         (("--where", '{"a": {"$no": 1}}'), "plant", "unknown filter operator"),
     ],
@@ -244,6 +239,35 @@ def test_a_dry_run_needs_no_query_no_server_and_no_base(run: Run) -> None:
 def test_a_dry_run_finds_what_a_search_would_refuse(run: Run, words: tuple[str, ...], kb: str, said: str) -> None:
     pytest.importorskip("qdrant_client")
     assert said in " ".join(run("pump", "--dry-run", *words, kb=kb, code=2).output.split())
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize(
+    ("words", "kb", "said"),
+    [
+        (("--preset", "voicevault"), "bare", "missing: dense: knowledge base 'bare' was created without an embedder"),
+        (("--preset", "legal"), "plant", "on the command line: voicevault kb questions"),
+        (
+            ("--preset", "legal"),
+            "qdrant://192.0.2.1/plant",
+            "give graph= a graph store, or name its address as `store`",
+        ),
+    ],
+)
+def test_a_dry_run_says_what_is_missing(run: Run, words: tuple[str, ...], kb: str, said: str) -> None:
+    pytest.importorskip("qdrant_client")
+    assert said in " ".join(run("pump", "--dry-run", *words, kb=kb).output.split())
+    assert json.loads(run("pump", "--dry-run", "--json", *words, kb=kb).stdout)["missing"]
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_language_model_is_named_on_the_command_line(run: Run) -> None:
+    words = ("pump", "--dry-run", "--json", "--preset", "model.yaml")
+    told = json.loads(run(*words, "--ollama", "qwen3:8b").stdout)
+    assert told["queries"][0]["models"]["llm_rerank"] == "qwen3:8b"
+    assert "--ollama MODEL or --openai MODEL" in " ".join(run(*words, code=2).output.split())
+    assert "llm= would not be used" in run("pump", "--dry-run", "--ollama", "a", code=2).output
+    assert "named once" in run("pump", "--dry-run", "--ollama", "a", "--openai", "b", code=2).output
 
 
 @pytest.mark.usefixtures("untouched")

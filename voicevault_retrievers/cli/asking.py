@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from voicevault_retrievers.batch import Asked
 from voicevault_retrievers.engines.engine import Engine
@@ -14,7 +15,9 @@ from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.presets.models import text_model
 from voicevault_retrievers.presets.sections import filled
+from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.store import Bases
 from voicevault_retrievers.types import Query
 
@@ -23,7 +26,8 @@ from voicevault_retrievers.types import Query
 class Asking:
     """Which bases are asked by which preset, for how many hits, under which filters. ConfigError for a wrong filter.
 
-    In an engine's address `${NAME}` reads the environment.
+    `llm` names the preset's language model, as the section `llm` of a preset does. In an engine's address `${NAME}`
+    reads the environment.
     """
 
     kbs: tuple[str, ...]
@@ -32,6 +36,7 @@ class Asking:
     where: Filter | None = None
     require: Filter | None = None
     root: Path | None = None
+    llm: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         Query("", where=self.where, require=self.require)
@@ -65,4 +70,9 @@ class Asking:
 
     def over(self, base: Bases | Engine) -> Pipeline:
         """The preset over what is searched."""
-        return load_preset(self.preset).over(base)
+        return load_preset(self.preset).over(base, llm=self.model)
+
+    @property
+    def model(self) -> TextModel | None:
+        """The language model that is named, if one is."""
+        return text_model(dict(self.llm))

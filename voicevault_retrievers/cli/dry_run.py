@@ -20,7 +20,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Fused, checked_weights
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset, load_preset
-from voicevault_retrievers.presets.sections import channel_of
+from voicevault_retrievers.presets.absent import AbsentChannel, channel_if_there
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.names import locate, vacant
@@ -51,13 +51,14 @@ def rehearse(asking: Asking, asked: Sequence[Asked], *, as_json: bool) -> None:
     preset = load_preset(asking.preset)
     with asking.opened() as base:
         held = _held(asking)
-        _check(base, preset, held)
-        pipeline = preset.build({name: Unasked(name) for name in preset.channels}, base=base)
+        missing = list(_missing(base, preset, held))
+        pipeline = preset.build({name: Unasked(name) for name in preset.channels}, base=base, llm=asking.model)
         told = {
             "version": JSON_VERSION,
             "preset": preset.name,
             "kbs": asking.shown,
             "notes": [str(note) for note in getattr(base, "notes", ())],
+            "missing": missing,
         }
         queries = [_checked(pipeline, asking.narrowed(one), held) for one in asked or [Asked(Query(""))]]
     _print({**told, "queries": queries}, as_json=as_json)
@@ -71,15 +72,20 @@ def _held(asking: Asking) -> list[KnowledgeBase]:
     return [KnowledgeBase.open(folder) for folder in folders if not vacant(folder)]
 
 
-def _check(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]) -> None:
-    """Make of the channels those that neither load a model nor reach a server, or that would be refused."""
+def _missing(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]) -> Iterator[str]:
+    """Why channels of the preset would not be searched.
+
+    Made are those that neither load a model nor reach a server, or that would be refused.
+    """
     for name, given in preset.channels.items():
         free = name == "bm25" or (name == "dense" and isinstance(base, Engine))
         absent = "store" not in given and getattr(base, name, None) is None
         bare = name == "dense" and any(map(len, held)) and not any(one.manifest.embedder for one in held)
         bare |= name == "questions" and len(held) == 1 and not has_questions(held[0])
         if free or absent or bare:
-            channel_of(base, name, given)
+            made = channel_if_there(base, name, given)
+            if isinstance(made, AbsentChannel):
+                yield f"{name}: {made.why}"
 
 
 def _checked(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
@@ -154,6 +160,8 @@ def _print(told: Mapping[str, Any], *, as_json: bool) -> None:
     click.echo(f"preset {told['preset']} over {', '.join(told['kbs'])}")
     for note in told["notes"]:
         click.echo(f"note: {plain(note)}")
+    for reason in told["missing"]:
+        click.echo(f"missing: {options.said(reason)}")
     for one in told["queries"]:
         click.echo(plain("\n".join(("", *_lines(one)))))
 

@@ -197,6 +197,7 @@ def said(error: object) -> str:
 _HINTS: Mapping[str, str] = {
     "CustomAnalyzer(": "; a function cannot be given on the command line: do this in Python",
     "(wait=seconds)": "; on the command line: --wait SECONDS",
+    "or give llm=": "; on the command line: --ollama MODEL or --openai MODEL",
     "question_index(kb)": "; on the command line: voicevault kb questions",
 }
 """By what an error that was written for Python names."""

@@ -43,6 +43,9 @@ _EXAMPLES = options.examples(
 @click.option("--kb", "kbs", required=True, type=options.Bases(), metavar="A,B", help="Bases, or an engine's address.")
 @click.option("--top-k", type=click.IntRange(min=0), help="How many results; the preset's number otherwise.")
 @options.preset
+@click.option("--ollama", metavar="MODEL", help="A model of an Ollama, where the preset asks a language model.")
+@click.option("--openai", metavar="MODEL", help="A model of OpenAI, or of a server that speaks its API.")
+@click.option("--base-url", metavar="URL", help="Where that server is, if not where it is usually.")
 @click.option("--where", type=options.JsonFilter(), help='A filter as JSON, such as \'{"source_file": "a.pdf"}\'.')
 @click.option("--require", type=options.JsonFilter(), help="Access rights, as JSON: what may be found, and counted.")
 @click.option("--dry-run", is_flag=True, help="Check it all, say what would be asked, and search nothing.")
@@ -59,6 +62,9 @@ def search(
     kbs: tuple[str, ...],
     top_k: int | None,
     preset: str,
+    ollama: str | None,
+    openai: str | None,
+    base_url: str | None,
     where: Mapping[str, Any] | None,
     require: Mapping[str, Any] | None,
     dry_run: bool,
@@ -71,7 +77,9 @@ def search(
     Of several queries one that fails does not stop the others: it exits with 1 in the end. With --json one query gives
     an object, --queries-file or several give an object a line.
     """
-    asking = Asking(kbs, preset, top_k, where, require, root)
+    named = {"ollama": ollama, "openai": openai, "base_url": base_url}
+    llm = {name: given for name, given in named.items() if given is not None}
+    asking = Asking(kbs, preset, top_k, where, require, root, llm)
     asked = [Asked(Query(text)) for text in ((query,) if query is not None else ()) + queries]
     if interactive and (asked or queries_file or dry_run):
         raise ConfigError("--interactive asks for its queries: give none, and no --dry-run")

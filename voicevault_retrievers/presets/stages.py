@@ -30,8 +30,9 @@ from voicevault_retrievers.rerank.calibration import LEAST, Confidence, any_hit
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS as RERANK_OPTIONS
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion, GraphStore
+from voicevault_retrievers.structure.kinship import Ancestors
 from voicevault_retrievers.structure.parents import Parents
-from voicevault_retrievers.types import Query, Ranking
+from voicevault_retrievers.types import Failure, Query, Ranking
 
 DEFAULT_RERANKER = "ms-marco-MiniLM-L-12-v2"
 
@@ -105,9 +106,26 @@ def _parents(options: dict[str, Any]) -> Stage:
         return ParentExpansion(parent_store(store, **key, **waits) if isinstance(store, str) else store, **options)
 
     def over(around: Around) -> Stage:
-        return ParentExpansion(_from_base("parents", around) if around.parents is None else around.parents, **options)
+        if around.parents is None:
+            return _BaseParents(_from_base("parents", around), **options)
+        return ParentExpansion(around.parents, **options)
 
     return Awaiting("parents", over)
+
+
+class _BaseParents(ParentExpansion):
+    """Parents of a knowledge base, with a note where it holds none at all."""
+
+    def __init__(self, base: Any, **options: Any) -> None:
+        super().__init__(base, **options)
+        self._base = base
+
+    def _expanded(self, query: Query, ranking: Ranking, known: Ancestors) -> Ranking:
+        expanded = super()._expanded(query, ranking, known)
+        if not ranking or getattr(self._base, "has_parents", True):
+            return expanded
+        said = "there are no parents in the knowledge base: hits are read as they are"
+        return expanded.failing(Failure(self.name, "NotIndexedError", said, degrades=False))
 
 
 def _graph_expansion(options: dict[str, Any]) -> Stage:

@@ -125,6 +125,11 @@ class Bases:
         folder = searched[0].path if len(self._paths) == len(searched) == 1 else None
         return self._graphs.of([self._view(base) for base in searched], folder)
 
+    @property
+    def has_parents(self) -> bool:
+        """Whether any parent is in one of them."""
+        return any(base.has_parents for base in self._searched())
+
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """Those of the given parents that are here, by id: `base:id`, as chunks name them, where several are named.
 

@@ -240,6 +240,11 @@ class KnowledgeBase(Searched):
         return {chunk_id: parent for chunk_id, parent in found if parent is not None}
 
     @property
+    def has_parents(self) -> bool:
+        """Whether any parent is here."""
+        return next(self._snapshot.parent_ids(), None) is not None
+
+    @property
     def sources(self) -> Mapping[str, Source]:
         """The files that chunks were read from, where `add` was told them, by name."""
         return dict(self._snapshot.sources)

@@ -1,0 +1,153 @@
+"""A preset over a base that was indexed without something of it: the rest answers, and the result says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import HashEmbedder
+from voicevault_retrievers import Chunk, KnowledgeBase, Query
+from voicevault_retrievers.errors import ConfigError, NotIndexedError
+from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.store.questions import question_index
+from voicevault_retrievers.structure import ParentExpansion
+from voicevault_retrievers.types import Route
+
+CHUNKS = [
+    Chunk("a", "Section 420 IPC: cheating and dishonestly inducing delivery.", "p1", {"source_file": "ipc.txt"}),
+    Chunk("b", "Whoever cheats is punished under section 420 IPC.", "p1", {"source_file": "ipc.txt"}),
+    Chunk("c", "Theft is punished under section 379 IPC.", "p2", {"source_file": "ipc.txt"}),
+]
+PARENTS = [Chunk("p1", "All of the chapter on cheating."), Chunk("p2", "All of the chapter on theft.")]
+QUESTIONS = {
+    Route.SIMPLE: "Section 420 IPC",
+    Route.STANDARD: "Who is punished for cheating?",
+    Route.COMPLEX: "Compare cheating with theft and their causes",
+    Route.ANALYTICAL: "Analyse the law on cheating",
+}
+
+
+def made(root: Path, *without: str, chunks: list[Chunk] = CHUNKS) -> KnowledgeBase:
+    kb = KnowledgeBase.create("law", root=root, embedder=None if "vectors" in without else HashEmbedder(96))
+    if chunks and "parents" in without:
+        kb.add(Chunk(chunk.id, chunk.text, None, chunk.metadata) for chunk in chunks)
+    elif chunks:
+        kb.add(chunks, parents=PARENTS)
+    if "questions" not in without:
+        question_index(kb).update(lambda chunk: [f"Who is punished by {chunk.id}?"])
+    return kb
+
+
+def legal(**changed: Any) -> Preset:
+    data = preset_data("legal")
+    del data["stages"][0]
+    return Preset.of({**data, **changed})
+
+
+def failed(result: Any) -> dict[str, str]:
+    return {failure.stage: failure.kind for failure in result.errors}
+
+
+async def test_a_base_that_has_all_is_not_degraded(tmp_path: Path) -> None:
+    pipeline = legal().over(made(tmp_path))
+    for route, question in QUESTIONS.items():
+        result = pipeline.search(question)
+        assert (result.route, result.degraded, failed(result)) == (route, False, {})
+        assert result.hits
+        assert (await pipeline.asearch(question)).ranking == result.ranking
+
+
+@pytest.mark.parametrize(("without", "stages"), [("questions", {"questions"}), ("vectors", {"dense", "questions"})])
+async def test_a_channel_that_the_base_has_not_is_named_where_it_would_be_asked(
+    tmp_path: Path, without: str, stages: set[str]
+) -> None:
+    pipeline = legal().over(made(tmp_path, without))
+    for route, question in QUESTIONS.items():
+        for result in (pipeline.search(question), await pipeline.asearch(question)):
+            asked = {} if route is Route.SIMPLE else dict.fromkeys(stages, "NotIndexedError")
+            assert (result.route, result.degraded, failed(result)) == (route, bool(asked), asked)
+            assert result.hits
+            assert stages.isdisjoint(result.channels_used)
+
+
+def test_a_base_without_parents_is_read_as_it_is_with_an_entry(tmp_path: Path) -> None:
+    result = legal().over(made(tmp_path, "parents")).search(QUESTIONS[Route.STANDARD])
+    assert (result.degraded, failed(result)) == (False, {"parents": "NotIndexedError"})
+    assert result.hits[0].context is None
+
+
+def test_an_empty_base_finds_nothing_and_says_so(tmp_path: Path) -> None:
+    pipeline = legal().over(made(tmp_path, "questions", chunks=[]))
+    for route, question in QUESTIONS.items():
+        result = pipeline.search(question)
+        assert (result.hits, result.confidence) == ((), "none")
+        assert failed(result) == ({"route": "nothing"} if route is Route.SIMPLE else {"questions": "NotIndexedError"})
+
+
+def test_a_funnel_is_where_a_prefix_keeps_enough_and_else_all_is_compared_with_a_note(tmp_path: Path) -> None:
+    kb = made(tmp_path)
+    result = legal().over(kb).search(QUESTIONS[Route.STANDARD])
+    assert "Funnel" in repr(legal().over(kb).channel)
+    assert not result.errors
+    narrow = KnowledgeBase.create("narrow", root=tmp_path, embedder=HashEmbedder(16))
+    narrow.add(CHUNKS, parents=PARENTS)
+    plain = legal(channels={"dense": {}}, route=None).over(narrow).search(QUESTIONS[Route.STANDARD])
+    noted = legal(channels={"dense": {"funnel": {"prefix": 64, "on_loss": "full"}}}, route=None).over(narrow)
+    found = noted.search(QUESTIONS[Route.STANDARD])
+    assert [hit.id for hit in found.hits] == [hit.id for hit in plain.hits]
+    assert (found.degraded, [str(one) for one in found.errors if one.stage == "dense"]) == (
+        False,
+        ["dense: funnel: prefix is less than the 16 dimensions of the vectors, not 64: it was searched by all"],
+    )
+    with pytest.raises(ConfigError, match="prefix is less than the 16 dimensions"):
+        legal(channels={"dense": {"funnel": {"prefix": 64}}}, route=None).over(narrow)
+
+
+def test_a_search_raises_where_all_that_it_asks_is_missing_or_where_that_is_wanted(tmp_path: Path) -> None:
+    kb = made(tmp_path, "questions")
+    with pytest.raises(NotIndexedError, match="question_index"):
+        legal(channels={"questions": {}}, route=None).over(kb).search("who")
+    with pytest.raises(NotIndexedError, match="question_index"):
+        legal(on_error="raise").over(kb).search(QUESTIONS[Route.STANDARD])
+
+
+@pytest.mark.parametrize("framework", ["langchain", "llama_index"])
+def test_both_frameworks_answer_from_the_rest(tmp_path: Path, framework: str) -> None:
+    retrievers = pytest.importorskip(f"voicevault_retrievers.{framework}")
+    kb = made(tmp_path, "questions", "vectors")
+    expected = legal().over(kb).search(QUESTIONS[Route.STANDARD])
+    result = retrievers.HybridRetriever(kb_names=[kb], preset=legal()).search(QUESTIONS[Route.STANDARD])
+    assert result.ranking == expected.ranking
+    assert failed(result) == {"questions": "NotIndexedError", "dense": "NotIndexedError"}
+    with pytest.raises(NotIndexedError, match="question_index"):
+        retrievers.HybridRetriever(kb_names=[kb], questions=True).search("who")  # it was asked for
+
+
+def test_parents_fill_k_where_they_are(tmp_path: Path) -> None:
+    kb = KnowledgeBase.create("many", root=tmp_path, embedder=HashEmbedder(96))
+    chunks = [
+        Chunk(f"p{parent}-{at}", f"cheating {'pump ' * (30 - parent)} {at}", f"p{parent}")
+        for parent in range(30)
+        for at in range(12)
+    ]
+    kb.add(chunks, parents=[Chunk(f"p{parent}", f"Chapter {parent}.") for parent in range(30)])
+    result = legal(route={"method": "rules", "standard": ["bm25", "dense"]}).over(kb).search("cheating pump")
+    assert len(result.hits) == 20
+    assert len({hit.chunk.parent_id for hit in result.hits}) == 20
+    assert all(hit.text.startswith("Chapter") for hit in result.hits)
+
+
+def test_a_header_stands_above_the_first_text_of_each_document_that_names_it() -> None:
+    from voicevault_retrievers.lexical import BM25
+
+    chunks = [
+        Chunk(f"{name}{at}", f"bail {'bail ' * (9 - at)}", None, {"source_file": name, "header_id": "court"})
+        for name in ("one.txt", "two.txt")
+        for at in range(2)
+    ]
+    stage = ParentExpansion({"court": Chunk("court", "High Court")}, header_key="header_id")
+    texts = {hit.id: hit.text for hit in (BM25.from_chunks(chunks) >> stage).search(Query("bail"), 4)}
+    headed = {name for name, text in texts.items() if text.startswith("High Court\n\n")}
+    assert headed == {"one.txt0", "two.txt0"}

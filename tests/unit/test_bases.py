@@ -16,10 +16,11 @@ import pytest
 from tests.helpers import Counting, FailingChannel, HashEmbedder, ListChannel
 from voicevault_retrievers import RRF, fuse
 from voicevault_retrievers.dense.exact import VectorChannel
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, NoVectorsError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.store import Bases, KnowledgeBase, embedding, standardised
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.store.removing import remove
@@ -257,6 +258,37 @@ def test_in_a_fusion_a_hit_says_its_own_score_and_its_standing(make: Make) -> No
 def test_a_note_tells_of_no_base_that_was_not_named(make: Make, tmp_path: Path) -> None:
     make("secret", 0)
     assert all("secret" not in str(note) for note in Bases([make("a", 1), "none"], root=tmp_path).notes)
+
+
+@pytest.mark.parametrize("way", ["core", "langchain", "llama_index"])
+@pytest.mark.parametrize("several", [False, True])
+async def test_bases_without_vectors_alone_are_searched_by_keywords_and_how_to_have_some_is_noted(
+    make: Make, way: str, several: bool
+) -> None:
+    pytest.importorskip({"core": "numpy", "langchain": "langchain_core", "llama_index": "llama_index.core"}[way])
+    bases = [make("bare", 0, 1), make("other", 2)][: 1 + several]
+    preset = Preset.of({"version": 1, "channels": {"bm25": {}, "dense": {}}})
+    if way == "core":
+        searching: list[Any] = [preset.over(Bases(bases)), *([] if several else [preset.over(bases[0])])]
+    else:
+        module = import_module(f"voicevault_retrievers.{way}")
+        searching = [module.HybridRetriever(kb_names=bases, **given) for given in ({}, {"preset": preset})]
+    for one in searching:
+        found = one.search("pump")
+        assert {hit.chunk.kb for hit in found.hits} == {base.name for base in bases}
+        assert (found.degraded, found.channels_used, found.confidence) == (False, ("bm25",), "ok")
+        (note,) = found.errors
+        assert (note.stage, note.kind, note.degrades) == ("dense", "keywords only", False)
+        assert "`voicevault kb export bare -o bare.jsonl`, then `voicevault kb import bare.jsonl" in note.message
+        assert ("'bare' and 'other'" in note.message) == several
+        assert (await one.asearch("pump")).errors == found.errors
+
+
+def test_a_preset_of_vectors_alone_over_a_base_without_any_is_an_error_that_says_how_to_have_some(make: Make) -> None:
+    base = make("bare", 0)
+    for over in (base, Bases([base])):
+        with pytest.raises(NoVectorsError, match="voicevault kb export bare"):
+            Preset.of({"version": 1, "channels": {"dense": {}}}).over(over)
 
 
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])

@@ -122,7 +122,13 @@ def test_a_base_that_cannot_be_searched_fails_and_one_that_is_not_there_is_noted
     assert "Error: " in run("pump", kb="wrong", code=1).stderr
     assert "names at least one knowledge base" in run("pump", kb=" , ", code=2).stderr
     assert "note missing: missing" in run("pump", kb="missing").stdout
-    assert "without an embedder" in run("pump", "--preset", "newsroom", kb="bare", code=2).stderr
+    (Path("both.yaml")).write_text("version: 1\n")
+    for words in ((), ("--dry-run",)):
+        shown = run("pump", "--preset", "both.yaml", *words, kb="bare").stdout
+        assert "dense: keywords only: knowledge base 'bare' was created without an embedder" in shown
+    (Path("vectors.yaml")).write_text("version: 1\nchannels: {dense: {}}\n")
+    for words in ((), ("--dry-run",)):
+        assert "kb export bare" in run("pump", "--preset", "vectors.yaml", *words, kb="bare", code=2).stderr
     assert "qdrant" in run("pump", kb="qdrand://localhost/x", code=2).stderr
 
 
@@ -230,7 +236,6 @@ def test_a_dry_run_needs_no_query_no_server_and_no_base(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "kb", "said"),
     [
-        (("--preset", "voicevault"), "bare", "without an embedder"),
         (("--preset", "legal"), "plant", "on the command line: voicevault kb questions"),
         (
             ("--preset", "legal"),

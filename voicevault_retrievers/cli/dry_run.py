@@ -20,12 +20,13 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Fused, checked_weights
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset, load_preset
-from voicevault_retrievers.presets.sections import channel_of
+from voicevault_retrievers.presets.sections import channels_of
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions
-from voicevault_retrievers.types import Query, Ranking
+from voicevault_retrievers.store.view import Vectorless
+from voicevault_retrievers.types import Failure, Query, Ranking
 
 JSON_VERSION = 1
 
@@ -51,13 +52,13 @@ def rehearse(asking: Asking, asked: Sequence[Asked], *, as_json: bool) -> None:
     preset = load_preset(asking.preset)
     with asking.opened() as base:
         held = _held(asking)
-        _check(base, preset, held)
+        lacking = _check(base, preset, held)
         pipeline = preset.build({name: Unasked(name) for name in preset.channels}, base=base)
         told = {
             "version": JSON_VERSION,
             "preset": preset.name,
             "kbs": asking.shown,
-            "notes": [str(note) for note in getattr(base, "notes", ())],
+            "notes": [str(note) for note in (*getattr(base, "notes", ()), *lacking)],
         }
         queries = [_checked(pipeline, asking.narrowed(one), held) for one in asked or [Asked(Query(""))]]
     _print({**told, "queries": queries}, as_json=as_json)
@@ -71,15 +72,20 @@ def _held(asking: Asking) -> list[KnowledgeBase]:
     return [KnowledgeBase.open(folder) for folder in folders if not vacant(folder)]
 
 
-def _check(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]) -> None:
-    """Make of the channels those that neither load a model nor reach a server, or that would be refused."""
+def _check(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]) -> list[Failure]:
+    """Make of the channels those that neither load a model nor reach a server, or that would be refused.
+
+    What a search would note of them is returned.
+    """
+    wanted = {}
     for name, given in preset.channels.items():
         free = name == "bm25" or (name == "dense" and isinstance(base, Engine))
         absent = "store" not in given and getattr(base, name, None) is None
         bare = name == "dense" and any(map(len, held)) and not any(one.manifest.embedder for one in held)
         bare |= name == "questions" and len(held) == 1 and not has_questions(held[0])
         if free or absent or bare:
-            channel_of(base, name, given)
+            wanted[name] = given
+    return [channel.note for channel in channels_of(base, wanted).values() if isinstance(channel, Vectorless)]
 
 
 def _checked(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:

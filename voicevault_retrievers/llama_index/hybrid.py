@@ -39,7 +39,7 @@ from voicevault_retrievers.llama_index.writing import flare_of
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
-from voicevault_retrievers.presets.sections import channel_of
+from voicevault_retrievers.presets.sections import channels_of
 from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
@@ -128,7 +128,7 @@ class HybridRetriever(ComposedRetriever):
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
         base = _InMemory(nodes, analyzer_of(language, analyzer), embed_model, chosen)
-        own = _channels(base, _wanted(chosen, formula, options.get("graph")))
+        own = channels_of(base, _wanted(chosen, formula, options.get("graph")))
         return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
 
     @classmethod
@@ -287,7 +287,7 @@ class _Searched:
     def _make(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         if self._bases is None and self._open is not None:
             self._bases = self._open()
-        own = {} if self._bases is None else _channels(self._bases, self._wanted)
+        own = {} if self._bases is None else channels_of(self._bases, self._wanted)
         return {**own, **self.given}, getattr(self._bases, "notes", ())
 
 
@@ -350,10 +350,6 @@ def _wanted(
         raise ConfigError(f"preset {preset.name!r} says which BM25 formula; formula={formula!r} is not given beside it")
     apart = store_of(graph) is not None
     return {name: options for name, options in preset.channels.items() if name != "graph" or not apart}
-
-
-def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
-    return {name: channel_of(base, name, options) for name, options in wanted.items()}
 
 
 def _objects_of(channels: Mapping[str, Part]) -> dict[str, Any]:

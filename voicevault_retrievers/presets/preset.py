@@ -17,7 +17,7 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets.asking import expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
-from voicevault_retrievers.presets.sections import channel_of, choice, filled, known_backend, listed, made, section
+from voicevault_retrievers.presets.sections import channel_of, channels_of, choice, filled, known_backend, listed, made, section
 from voicevault_retrievers.presets.stages import Around, Awaiting, confidence, stage, threshold
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel
@@ -118,7 +118,7 @@ class Preset:
         ConfigError where nothing would read them.
         """
         made = {name: options for name, options in self.channels.items() if name != "graph" or not self._apart(graph)}
-        channels = {name: channel_of(base, name, options) for name, options in made.items()}
+        channels = channels_of(base, made)
         notes = getattr(base, "notes", ())
         return self.build(channels, notes=notes, base=base, model=model, parents=parents, graph=graph)
 

@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers.dense.weights import BACKENDS
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.errors import ConfigError, NoVectorsError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.presets.structure import graph_over
+from voicevault_retrievers.store.view import Vectorless
 
 T = TypeVar("T")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -71,6 +73,23 @@ def channel_of(base: Any, name: str, options: Mapping[str, Any]) -> Any:
         return make(**options)
     except TypeError as error:
         raise ConfigError(f"{name} does not take {sorted(options)}: {error}") from error
+
+
+def channels_of(base: Any, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
+    """The channels of a base by their names, with the options of each; raises as `channel_of` does.
+
+    A base for keywords only is searched by the others: its vector channel finds nothing, and notes it. NoVectorsError
+    where there is no other.
+    """
+    found: dict[str, Channel] = {}
+    for name, options in wanted.items():
+        try:
+            found[name] = channel_of(base, name, options)
+        except NoVectorsError as error:
+            if len(wanted) == 1:
+                raise
+            found[name] = Vectorless(name, str(error))
+    return found
 
 
 def filled(value: Any) -> Any:

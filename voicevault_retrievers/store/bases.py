@@ -17,7 +17,7 @@ from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
 from voicevault_retrievers.store.standardised import Standardised
-from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
+from voicevault_retrievers.store.view import View, keyword_channel, keywords_only, vector_channel
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure
 
 
@@ -95,7 +95,8 @@ class Bases:
         """
 
         def made(bases: Sequence[KnowledgeBase]) -> Channel:
-            return vector_channel([self._view(base) for base in bases], _embedder(bases), bases[0].name, **options)
+            names = [base.name for base in bases]
+            return vector_channel([self._view(base) for base in bases], _embedder(bases), names, **options)
 
         searched, embedded = self._searched(), self._embedded()
         if searched and not embedded:
@@ -254,5 +255,4 @@ def _embedder(bases: Sequence[KnowledgeBase]) -> Embedder | None:
 
 
 def _keywords_only(base: KnowledgeBase) -> Failure:
-    said = f"knowledge base {base.name!r} was created without an embedder and is searched by keywords only"
-    return Failure(base.name, "keywords only", said, degrades=False)
+    return Failure(base.name, "keywords only", keywords_only(base.name), degrades=False)

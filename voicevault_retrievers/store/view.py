@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
@@ -26,7 +28,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.chroma import Chroma, ChromaVectors
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.types import Chunk, Vector
+from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking, Vector
 
 
 class Batch(NamedTuple):
@@ -51,7 +53,7 @@ class View:
 
     def dense(self, **options: Any) -> VectorChannel:
         """The vector channel; as `KnowledgeBase.dense`."""
-        return vector_channel([self], self.embedder(), self.snapshot.folder.name, **options)
+        return vector_channel([self], self.embedder(), [self.snapshot.folder.name], **options)
 
     def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[Batch]:
         """The chunks; as `KnowledgeBase.batches`."""
@@ -92,20 +94,17 @@ def keyword_channel(views: Iterable[View], analyzer: SavedAnalyzer, **options: A
 def vector_channel(
     views: Sequence[View],
     embedder: Embedder | None,
-    kb: str,
+    kbs: Sequence[str],
     *,
     funnel: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> VectorChannel:
     """Vector search over all, through a `MatryoshkaFunnel` with these options where they are given.
 
-    Raises NoVectorsError where the knowledge base has no embedder.
+    Raises NoVectorsError where the knowledge bases, of these names, have no embedder.
     """
     if embedder is None:
-        raise NoVectorsError(
-            f"knowledge base {kb!r} was created without an embedder and holds no vectors: search it with bm25(), or "
-            "index the documents into a new one created with embedder=..."
-        )
+        raise NoVectorsError(keywords_only(*kbs))
     if funnel is not None:
         parts = (part.dense for view in views for part in view.parts if part.dense)
         return FunnelChannel(MatryoshkaFunnel(ExactVectors(parts, embedder.dimension), **funnel), embedder, **options)
@@ -113,6 +112,33 @@ def vector_channel(
     return VectorChannel(
         indices[0] if len(indices) == 1 else _Several(indices, embedder.dimension), embedder, **options
     )
+
+
+def keywords_only(*names: str) -> str:
+    """That knowledge bases have no vectors, and how there are some."""
+    first, named = names[0], " and ".join(map(repr, names))
+    return (
+        f"knowledge base {named} was created without an embedder and is searched by keywords only; to have vectors too, "
+        f"copy it: `voicevault kb export {first} -o {first}.jsonl`, then `voicevault kb import {first}.jsonl --kb NEW "
+        "--model all-MiniLM-L6-v2`; in Python export(kb, file), then restore(file, NEW, embedder=...)"
+    )
+
+
+class Vectorless(Channel):
+    """The vector channel of what has no vectors, where others are searched beside it: it finds nothing and says why."""
+
+    kind: ChannelKind = "semantic"
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        self.note = Failure(name, "keywords only", why, degrades=False)
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        yield ()
+        return Ranking(errors=(self.note,))
+
+    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
+        return {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.writing import flare_of
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Base, Preset
+from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.presets.sections import channels_of
 from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import Embedder

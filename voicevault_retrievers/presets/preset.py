@@ -17,7 +17,16 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets.asking import expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
-from voicevault_retrievers.presets.sections import channel_of, channels_of, choice, filled, known_backend, listed, made, section
+from voicevault_retrievers.presets.sections import (
+    channel_of,
+    channels_of,
+    choice,
+    filled,
+    known_backend,
+    listed,
+    made,
+    section,
+)
 from voicevault_retrievers.presets.stages import Around, Awaiting, confidence, stage, threshold
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.protocols import TextModel

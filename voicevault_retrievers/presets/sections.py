@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from voicevault_retrievers.dense.weights import BACKENDS
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.dense.weights import BACKENDS
 from voicevault_retrievers.errors import ConfigError, NoVectorsError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.presets.structure import graph_over

@@ -118,7 +118,7 @@ def keywords_only(*names: str) -> str:
     """That knowledge bases have no vectors, and how there are some."""
     first, named = names[0], " and ".join(map(repr, names))
     return (
-        f"knowledge base {named} was created without an embedder and is searched by keywords only; to have vectors too, "
+        f"knowledge base {named} was created without an embedder and is searched by keywords only; to have vectors, "
         f"copy it: `voicevault kb export {first} -o {first}.jsonl`, then `voicevault kb import {first}.jsonl --kb NEW "
         "--model all-MiniLM-L6-v2`; in Python export(kb, file), then restore(file, NEW, embedder=...)"
     )

@@ -101,7 +101,7 @@ class RoutedChannel(Rewritten):
             below = _fused(self.below)
             if routed.route is not Route.SIMPLE or below is None or below.on_error == "raise":
                 raise
-            found = Ranking((), (Failure.of(self.rewriter.name, error),))
+            found = Ranking((), (Failure.of(self.rewriter.name, error, "nothing is found on route simple"),))
         if routed.route is Route.SIMPLE and self.rewriter.simple_fallback and not found.hits:
             said = Failure(self.rewriter.name, "fallback", "nothing on route simple: asked as standard", degrades=False)
             standard = self.rewriter.routes.narrowed(replace(query, route=Route.STANDARD))
@@ -168,6 +168,7 @@ class ModelRouter(ModelRewriter):
         "analytical: it asks to analyse, evaluate or discuss\n"
         "Answer with that word alone.\n\nQuestion: {query}"
     )
+    instead = "the query is asked on route standard"
 
     def __init__(
         self,

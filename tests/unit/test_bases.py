@@ -191,6 +191,30 @@ def test_a_base_without_an_embedder_is_searched_by_keywords_and_noted(make: Make
     assert [(note.stage, note.kind, note.degrades) for note in bases.notes] == [("bare", "keywords only", False)]
 
 
+@pytest.mark.parametrize("way", ["core", "langchain", "llama_index"])
+@pytest.mark.parametrize("which", ["empty", "bare", "missing"])
+async def test_a_base_with_nothing_in_it_finds_nothing_with_one_note(
+    make: Make, tmp_path: Path, which: str, way: str
+) -> None:
+    pytest.importorskip({"core": "numpy", "langchain": "langchain_core", "llama_index": "llama_index.core"}[way])
+    preset = Preset.of({"version": 1})
+    options = {"embedder": HashEmbedder()} if which == "empty" else {}
+    base = None if which == "missing" else make("nothing", **options)
+    named = [base] if base else ["nothing"]
+    if way == "core":
+        searching: list[Any] = [preset.over(Bases(named, root=tmp_path)), *([preset.over(base)] if base else [])]
+    else:
+        retriever = import_module(f"voicevault_retrievers.{way}").HybridRetriever
+        searching = [retriever(kb_names=named, root=tmp_path, **given) for given in ({}, {"preset": preset})]
+    if base and way == "langchain":
+        searching.append(import_module("voicevault_retrievers.langchain").HybridIndex(kb=base))
+    for one in searching:
+        for found in (one.search("pump"), await one.asearch("pump")):
+            assert (found.hits, found.confidence, found.degraded) == ((), "none", False)
+            (note,) = found.errors
+            assert (note.stage, note.kind) == ("nothing", "missing" if which == "missing" else "empty")
+
+
 def test_an_empty_base_of_another_kind_changes_no_score(make: Make) -> None:
     full = make("full", 0, 1, 2, embedder=HashEmbedder(16))
     other = make("other", 3, embedder=HashEmbedder(8), analyzer=LOUD)

@@ -85,7 +85,8 @@ def _check(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]) 
         bare |= name == "questions" and len(held) == 1 and not has_questions(held[0])
         if free or absent or bare:
             wanted[name] = given
-    return [channel.note for channel in channels_of(base, wanted).values() if isinstance(channel, Vectorless)]
+    made = channels_of(base, wanted).values()
+    return [note for channel in made if isinstance(channel, Vectorless) for note in channel.notes]
 
 
 def _checked(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:

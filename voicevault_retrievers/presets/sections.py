@@ -88,7 +88,7 @@ def channels_of(base: Any, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str,
         except NoVectorsError as error:
             if len(wanted) == 1:
                 raise
-            found[name] = Vectorless(name, str(error))
+            found[name] = Vectorless(name, str(error) if len(base) else "")
     return found
 
 

@@ -47,6 +47,14 @@ class View:
     chroma: Chroma | None = None
     prefix: str = ""
 
+    @property
+    def notes(self) -> tuple[Failure, ...]:
+        """What a search notes: that there is nothing."""
+        return () if len(self) else (nothing_in(self.snapshot.folder.name),)
+
+    def __len__(self) -> int:
+        return len(self.snapshot)
+
     def bm25(self, **options: Any) -> BM25:
         """The keyword channel; as `KnowledgeBase.bm25`."""
         return keyword_channel([self], self.snapshot.analyzer, **options)
@@ -114,6 +122,11 @@ def vector_channel(
     )
 
 
+def nothing_in(name: str) -> Failure:
+    """The note that a knowledge base is empty."""
+    return Failure(name, "empty", f"knowledge base {name!r} holds no chunks and is not searched", degrades=False)
+
+
 def keywords_only(*names: str) -> str:
     """That knowledge bases have no vectors, and how there are some."""
     first, named = names[0], " and ".join(map(repr, names))
@@ -131,11 +144,11 @@ class Vectorless(Channel):
 
     def __init__(self, name: str, why: str) -> None:
         self.name = name
-        self.note = Failure(name, "keywords only", why, degrades=False)
+        self.notes = (Failure(name, "keywords only", why, degrades=False),) if why else ()
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         yield ()
-        return Ranking(errors=(self.note,))
+        return Ranking(errors=self.notes)
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
         return {}

@@ -201,8 +201,8 @@ def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: b
     is a marker where it names a file: one of the citations', or a name that has a document's ending. Other words in
     parentheses, as `(see p. 4)`, are none, nor are Markdown's code and links.
 
-    Where the context was `numbered`, `[n]` names the block of that index. `【n】` does in any context, but as the number
-    of a heading in one without numbers. `[1, 2]` and `[1-3]` count as one marker for each number; a range that counts
+    Where the context was `numbered`, `[n]` names the block of that index. `【n】` does in any context, but as that of
+    a heading in one without numbers. `[1, 2]` and `[1-3]` count as one marker for each number; a range that counts
     down, or over more than 50, as one without a block. Any number in brackets is taken for a marker, a year too, except
     in Markdown's code, and as the text of a link.
 

@@ -194,11 +194,11 @@ class Part(ABC):
                 raise
             raise StageError.of(self.name, error) from error
 
-    def _left_out(self, error: Exception) -> Failure:
+    def _left_out(self, error: Exception, instead: str) -> Failure:
         """The failure of a part that a search goes on without; of any other the error is raised."""
         if not self.own or pauses(error):
             raise error
-        return Failure.of(self.name, error)
+        return Failure.of(self.name, error, instead)
 
 
 class Stage(Part):
@@ -225,6 +225,11 @@ class Stage(Part):
     def warm_up(self) -> None:
         """Load the model that the first search would wait for, where there is one."""
 
+    def instead(self, ranking: Ranking) -> str:
+        """What a search does where this stage fails."""
+        is_fused = any(hit.score is not None and hit.score == hit.fused for hit in ranking.hits[:1])
+        return f"{'the fused order' if is_fused else 'the order before it'} is kept"
+
     def over(self, channels: Mapping[str, Channel]) -> Stage:
         """This stage behind a fusion of channels: one that goes by what they hold gives its twin that does."""
         return self
@@ -247,7 +252,7 @@ class Stage(Part):
         )
         (outcome,) = yield (call,)
         if isinstance(outcome, Exception):
-            return ranking.failing(self._left_out(outcome))
+            return ranking.failing(self._left_out(outcome, self.instead(ranking)))
         refined: Ranking = outcome
         return (_rescored_as(ranking, asked, refined) if ranking.arranged else refined).failing(*ranking.errors)
 
@@ -290,7 +295,7 @@ class Then(Over):
             try:
                 deeper = yield from self.below.plan(query, ask)
             except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer already
-                return refined.failing(Failure.of(self.name, error)).top(k)
+                return refined.failing(Failure.of(self.name, error, "what was found before is kept")).top(k)
             if any(failure.degrades for failure in set(deeper.errors) - set(below.errors)):
                 return refined.failing(*deeper.errors).top(k)
             below = deeper
@@ -310,6 +315,9 @@ class Then(Over):
 
 class Rewriter(Part):
     """Rewrites a query before it is searched: expansion, hypothetical answers, follow-up questions."""
+
+    instead = "the query is searched as it was"
+    """What a search does where this rewriter fails."""
 
     arewrite: Callable[[Query], Awaitable[Query]] | None = None
     """An async `rewrite`, where the rewriter has one of its own."""
@@ -339,7 +347,7 @@ class Rewriter(Part):
         """
         (outcome,) = yield (self.call(query),)
         if isinstance(outcome, Exception):
-            return query, (self._left_out(outcome),)
+            return query, (self._left_out(outcome, self.instead),)
         return as_query(outcome), ()
 
     def _rewrite(self, query: Query) -> Query:

@@ -81,7 +81,10 @@ class Leaf(Channel):
         ]
         notes = list(self.notes([matches for _, matches in found]))
         notes += [withheld()] if any(isinstance(outcome, _Permitted) for outcome in outcomes) else []
-        return Ranking(self._merge(found, k), (*(Failure.of(self.name, error) for error in failures), *notes))
+        return Ranking(
+            self._merge(found, k),
+            (*(Failure.of(self.name, error, "its other wordings are searched") for error in failures), *notes),
+        )
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
         """What is to be said beside the matches of each wording, as `find` gave them."""

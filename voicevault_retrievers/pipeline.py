@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, ans
 from voicevault_retrievers.channel import Channel, Over, Rewriter, Stage, Then, Through, check_k
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
+from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.diversity import PageCap
@@ -32,12 +34,15 @@ from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.turns import Turn, as_turn
 from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, Route, as_query
 
+_LOG = logging.getLogger(__name__)
+
 
 class Pipeline(Batched):
     """Searches a channel and builds the context of what it finds.
 
     `k` is how many hits a search gives unless it says otherwise. `timeout` bounds a whole search in seconds.
-    `on_error` "skip" leaves out a channel or stage that fails and marks the result degraded, "raise" raises its error.
+    `on_error` "skip" leaves out a channel or stage that fails, marks the result degraded and logs a warning for each
+    cause, with what was done instead; "raise" raises its error.
     `confidence` says whether anything relevant was found: "ok" where there is a hit, unless it is a `Threshold`, which
     goes by a calibrated reranker. `notes` are failures known beforehand, such as a knowledge base that does not exist;
     every result carries them.
@@ -102,7 +107,7 @@ class Pipeline(Batched):
             except Exception as error:  # noqa: BLE001 - whatever a store raised: there are hits already
                 result = self._failing(result, channel, error)
         flare = self._flare(result)
-        return result if flare is None else self._checked(flare.extended(result))
+        return self._told(result if flare is None else flare.extended(result))
 
     async def asearch(
         self,
@@ -128,7 +133,7 @@ class Pipeline(Batched):
             except Exception as error:  # noqa: BLE001 - as in `search`
                 result = self._failing(result, channel, error)
         flare = self._flare(result)
-        return result if flare is None else self._checked(await flare.aextended(result))
+        return self._told(result if flare is None else await flare.aextended(result))
 
     def warm_up(self) -> None:
         """Load the embedders and rerankers of its channels and stages, so that no search waits for them.
@@ -149,13 +154,11 @@ class Pipeline(Batched):
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """The best of the keyword and vector channels by RRF alone, see `hybrid.hybrid_search`."""
-        asked = as_query(text)
-        return permitted(hybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+        return _logged(self._bare(as_query(text), top_k))
 
     async def ahybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """`hybrid_search` on the running event loop; the same ranking."""
-        asked = as_query(text)
-        return permitted(await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+        return _logged(await self._abare(as_query(text), top_k))
 
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
         """This pipeline's search under filters of its own, as a channel of another pipeline.
@@ -190,14 +193,22 @@ class Pipeline(Batched):
         """The pipeline as text, one part a line."""
         return f"k={self.k}, on_error={self.on_error}\n{self.channel.describe('  ')}"
 
+    def _bare(self, asked: Query, top_k: int) -> Ranking:
+        return permitted(hybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+
+    async def _abare(self, asked: Query, top_k: int) -> Ranking:
+        return permitted(await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+
     def _flare(self, result: Result) -> Flare | None:
         """What goes on searching for a result, under the filters and rights of its query; None where nothing does."""
         if self.flare is None or not self.flare.applies(result):
             return None
         return self.flare.over(_Asking(self, result.query), self.context)
 
-    def _checked(self, result: Result) -> Result:
+    def _told(self, result: Result) -> Result:
+        """The result, with a warning for each cause that the search went on without something."""
         self._raise(result.errors)
+        _logged(result.ranking)
         return result
 
     def _left(self, result: Result) -> float | None:
@@ -256,10 +267,15 @@ class _Asking:
         self._query = Query("", where=query.where, require=query.require, reference_date=query.reference_date)
 
     def hybrid_search(self, text: str, top_k: int) -> Ranking:
-        return self._pipeline.hybrid_search(replace(self._query, text=text), top_k)
+        return self._pipeline._bare(replace(self._query, text=text), top_k)
 
     async def ahybrid_search(self, text: str, top_k: int) -> Ranking:
-        return await self._pipeline.ahybrid_search(replace(self._query, text=text), top_k)
+        return await self._pipeline._abare(replace(self._query, text=text), top_k)
+
+
+def _logged(ranking: Ranking) -> Ranking:
+    log_failures(_LOG, "a search", ranking.errors)
+    return ranking
 
 
 class Narrowed(Through, Over):

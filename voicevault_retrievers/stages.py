@@ -14,6 +14,7 @@ from typing import TypeVar
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.checks import whole
+from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.errors import ConfigError, StageError
 from voicevault_retrievers.types import Failure, Query, Ranking
 
@@ -45,6 +46,9 @@ class Around(Stage):
 
     def warm_up(self) -> None:
         self.below.warm_up()
+
+    def instead(self, ranking: Ranking) -> str:
+        return self.below.instead(ranking)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         return self.below.refine(query, ranking)
@@ -85,7 +89,7 @@ class _SkippableStage(Around):
         try:
             return (yield from self.below.plan(query, ranking))
         except Exception as error:  # noqa: BLE001 - whatever it raised
-            return ranking.failing(_failure(self.name, error))
+            return ranking.failing(_failure(self.name, error, self.instead(ranking)))
 
     def __repr__(self) -> str:
         return f"skippable({self.below!r})"
@@ -110,7 +114,7 @@ class _SkippableRewriter(Rewriter):
         try:
             return (yield from self.below.plan(query))
         except Exception as error:  # noqa: BLE001 - whatever it raised
-            return query, (_failure(self.name, error),)
+            return query, (_failure(self.name, error, self.instead),)
 
     def over(self, channel: Channel) -> Rewriter:
         return _SkippableRewriter(self.below.over(channel))
@@ -135,9 +139,10 @@ def skippable(part: P) -> P:
     raise ConfigError(f"a stage or a rewriter can be skipped, not a {type(part).__name__}")
 
 
-def _failure(name: str, error: Exception) -> Failure:
+def _failure(name: str, error: Exception, instead: str) -> Failure:
     cause = error.__cause__
-    return Failure.of(name, cause if isinstance(error, StageError) and isinstance(cause, Exception) else error)
+    raised = cause if isinstance(error, StageError) and isinstance(cause, Exception) else error
+    return Failure.of(name, raised, instead)
 
 
 def settled(ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
@@ -145,7 +150,7 @@ def settled(ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
     for failure in ranking.errors:
         if on_error == "raise" and failure.degrades and failure.error is not None:
             raise failure.error
-        log.warning("%s %s: %s", who, "kept the order it was given" if failure.degrades else "notes", failure)
+    log_failures(log, who, ranking.errors)
     return ranking
 
 

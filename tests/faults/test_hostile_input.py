@@ -21,6 +21,7 @@ import tracemalloc
 import types
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,36 @@ def test_metadata_that_is_endless_written_out_is_refused(monkeypatch: pytest.Mon
     refused(pickle.dumps(value), "metadata deeper than 4")
     text = "x" * 4000
     refused(pickle.dumps((ranker(), [text] * 3)), "more than 10000 characters of text and metadata")
+
+
+@pytest.mark.parametrize("counts", [None, 7, [1], {"a": None}, {"a": [2]}, {"a": -1}, {1: 2}, {"a": 1 << 80}, {}])
+def test_term_frequencies_of_any_kind_are_compared_or_passed_over(counts: Any) -> None:
+    value = (ranker(doc_freqs=[counts] * 3), ["a", "b", "c"], TEXTS)
+    Path("bm25.pkl").write_bytes(pickle.dumps(value))
+    with pytest.raises(IncompatibleIndexError, match="two lists"):
+        read_bm25("bm25.pkl").told_apart()
+
+
+def test_long_texts_are_compared_at_once() -> None:
+    words = [f"w{number}" for number in range(100_000)]
+    Path("bm25.pkl").write_bytes(pickle.dumps((ranker(doc_freqs=[dict.fromkeys(words, 1)] * 3), [" ".join(words)] * 3)))
+    found = read_bm25("bm25.pkl").told_apart()
+    assert (found.ids, len(found.texts or ())) == (None, 3)
+
+
+@dataclass
+class Piece:
+    text: Any = "x"
+
+
+def test_an_object_of_a_foreign_class_is_its_fields_and_no_more() -> None:
+    pieces = [Piece(text) for text in TEXTS]
+    for protocol in PROTOCOLS:
+        Path("bm25.pkl").write_bytes(pickle.dumps((ranker(), pieces), protocol))
+        assert read_bm25("bm25.pkl").texts == tuple(TEXTS)
+        for part, name in ((tokenize, "tokenize"), (Call(tokenize, "x"), "tokenize"), (Call(Piece), "a call of")):
+            refused(pickle.dumps((ranker(), pieces, part), protocol), name)
+        refused(pickle.dumps((ranker(), [Piece(tokenize)] * 3), protocol), "tokenize")
 
 
 def test_a_pickle_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,11 @@ import pytest
 from tests.helpers import Counting, FailingChannel, HashEmbedder, ListChannel
 from voicevault_retrievers import RRF, fuse
 from voicevault_retrievers.dense.exact import VectorChannel
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, NotIndexedError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.store import Bases, KnowledgeBase, embedding, standardised
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.store.removing import remove
@@ -190,6 +191,30 @@ def test_a_base_without_an_embedder_is_searched_by_keywords_and_noted(make: Make
     assert [(note.stage, note.kind, note.degrades) for note in bases.notes] == [("bare", "keywords only", False)]
 
 
+@pytest.mark.parametrize("way", ["core", "langchain", "llama_index"])
+@pytest.mark.parametrize("which", ["empty", "bare", "missing"])
+async def test_a_base_with_nothing_in_it_finds_nothing_with_one_note(
+    make: Make, tmp_path: Path, which: str, way: str
+) -> None:
+    pytest.importorskip({"core": "numpy", "langchain": "langchain_core", "llama_index": "llama_index.core"}[way])
+    preset = Preset.of({"version": 1})
+    options = {"embedder": HashEmbedder()} if which == "empty" else {}
+    base = None if which == "missing" else make("nothing", **options)
+    named = [base] if base else ["nothing"]
+    if way == "core":
+        searching: list[Any] = [preset.over(Bases(named, root=tmp_path)), *([preset.over(base)] if base else [])]
+    else:
+        retriever = import_module(f"voicevault_retrievers.{way}").HybridRetriever
+        searching = [retriever(kb_names=named, root=tmp_path, **given) for given in ({}, {"preset": preset})]
+    if base and way == "langchain":
+        searching.append(import_module("voicevault_retrievers.langchain").HybridIndex(kb=base))
+    for one in searching:
+        for found in (one.search("pump"), await one.asearch("pump")):
+            assert (found.hits, found.confidence, found.degraded) == ((), "none", False)
+            (note,) = found.errors
+            assert (note.stage, note.kind) == ("nothing", "missing" if which == "missing" else "empty")
+
+
 def test_an_empty_base_of_another_kind_changes_no_score(make: Make) -> None:
     full = make("full", 0, 1, 2, embedder=HashEmbedder(16))
     other = make("other", 3, embedder=HashEmbedder(8), analyzer=LOUD)
@@ -257,6 +282,37 @@ def test_in_a_fusion_a_hit_says_its_own_score_and_its_standing(make: Make) -> No
 def test_a_note_tells_of_no_base_that_was_not_named(make: Make, tmp_path: Path) -> None:
     make("secret", 0)
     assert all("secret" not in str(note) for note in Bases([make("a", 1), "none"], root=tmp_path).notes)
+
+
+@pytest.mark.parametrize("way", ["core", "langchain", "llama_index"])
+@pytest.mark.parametrize("several", [False, True])
+async def test_bases_without_vectors_alone_are_searched_by_keywords_and_how_to_have_some_is_noted(
+    make: Make, way: str, several: bool
+) -> None:
+    pytest.importorskip({"core": "numpy", "langchain": "langchain_core", "llama_index": "llama_index.core"}[way])
+    bases = [make("bare", 0, 1), make("other", 2)][: 1 + several]
+    preset = Preset.of({"version": 1, "channels": {"bm25": {}, "dense": {}}})
+    if way == "core":
+        searching: list[Any] = [preset.over(Bases(bases)), *([] if several else [preset.over(bases[0])])]
+    else:
+        module = import_module(f"voicevault_retrievers.{way}")
+        searching = [module.HybridRetriever(kb_names=bases, **given) for given in ({}, {"preset": preset})]
+    for one in searching:
+        found = one.search("pump")
+        assert {hit.chunk.kb for hit in found.hits} == {base.name for base in bases}
+        assert (found.degraded, found.channels_used, found.confidence) == (True, ("bm25",), "ok")
+        (note,) = found.errors
+        assert (note.stage, note.kind, note.degrades) == ("dense", "NotIndexedError", True)
+        assert "`voicevault kb export bare -o bare.jsonl`, then `voicevault kb import bare.jsonl" in note.message
+        assert ("'bare' and 'other'" in note.message) == several
+        assert (await one.asearch("pump")).errors == found.errors
+
+
+def test_a_preset_of_vectors_alone_over_a_base_without_any_is_an_error_that_says_how_to_have_some(make: Make) -> None:
+    base = make("bare", 0)
+    for over in (base, Bases([base])):
+        with pytest.raises(NotIndexedError, match="voicevault kb export bare"):
+            Preset.of({"version": 1, "channels": {"dense": {}}}).over(over).search("pump")
 
 
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])

@@ -131,8 +131,13 @@ def test_a_base_of_voicevault_is_imported(run: Run, root: Path, tmp_path: Path) 
     }
     (folder / "bm25.pkl").write_bytes(pickle.dumps(data))
     said = run("import", "--voicevault", str(folder), "--kb", "new", "--language", "en").stderr
-    assert "new: 3 chunks imported, for keywords only" in said
+    assert "new: 3 chunks imported, for keywords only\n" in said
     assert KnowledgeBase.open("new", root=root).bm25().search("pump").ids == ("x",)
+    assert "`voicevault kb export new -o new.jsonl`, then `voicevault kb import new.jsonl --kb NEW --model" in said
+    file = str(tmp_path / "new.jsonl")
+    run("export", "new", "-o", file)
+    assert "full: 3 chunks imported\n" in run("import", file, "--kb", "full", "--model", "hash").stderr
+    assert KnowledgeBase.open("full", root=root, embedder=HashEmbedder()).dense().search(texts["y"], 1).ids == ("y",)
 
 
 def test_import_takes_one_source_and_no_base_that_is_there(run: Run, tmp_path: Path) -> None:

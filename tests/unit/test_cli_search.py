@@ -122,9 +122,13 @@ def test_a_base_that_cannot_be_searched_fails_and_one_that_is_not_there_is_noted
     assert "Error: " in run("pump", kb="wrong", code=1).stderr
     assert "names at least one knowledge base" in run("pump", kb=" , ", code=2).stderr
     assert "note missing: missing" in run("pump", kb="missing").stdout
-    bare = run("pump", "--preset", "newsroom", kb="bare").stdout
-    assert "a bare pump" in bare
-    assert "degraded dense: NotIndexedError: knowledge base 'bare' was created without an embedder" in bare
+    Path("both.yaml").write_text("version: 1\n")
+    for words in ((), ("--dry-run",)):
+        shown = run("pump", "--preset", "both.yaml", *words, kb="bare").stdout
+        assert "knowledge base 'bare' was created without an embedder and is searched by keywords only" in shown
+        assert "kb export bare" in shown
+    Path("vectors.yaml").write_text("version: 1\nchannels: {dense: {}}\n")
+    assert "kb export bare" in run("pump", "--preset", "vectors.yaml", kb="bare", code=2).stderr
     assert "qdrant" in run("pump", kb="qdrand://localhost/x", code=2).stderr
 
 

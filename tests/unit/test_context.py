@@ -188,6 +188,91 @@ def test_markers_are_resolved_and_never_guessed(answer: str, named: list[list[st
     assert all(answer[marker.start : marker.end] == marker.text for marker in resolved.markers)
 
 
+MANUALS = ContextBuilder().build(
+    [
+        *(_hit(f"m{page}", "text", source_file="Manual.pdf", page_number=page) for page in (1, 2, 3, 4, 6)),
+        _hit("o", "text", source_file="manual.PDF", page_number=4, section="Set-up"),
+        _hit("n", "text", source_file="Annual Report (v2).docx", page_number="iv"),
+        _hit("k", "text", source_file="Handbook", page_number=4),
+        _hit("x", "text"),
+    ]
+)
+BOTH, ALL = ["m4", "o"], ["m1", "m2", "m3", "m4", "m6", "o"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        # As the specification has them.
+        ("[source: Manual.pdf, page 1]", [["m1"]]),
+        ("[Source: manual.pdf, p. 1-3]", [["m1", "m2", "m3"]]),
+        ("(Manual.pdf, p.4)", [BOTH]),
+        ("It is warm 【1】.", [["m1"]]),
+        ("It is warm (see p. 4), or not (2024, p.4).", []),
+        # Pages.
+        ("[Source: MANUAL.PDF, pp. 1–2, 6 and 4]", [["m1", "m2", "m4", "m6", "o"]]),
+        ("[Sources: Manual.pdf p2; manual.pdf, Seite 3]", [["m2"], ["m3"]]),
+        ("[Source: Manual.pdf (page 03)] [Source: Manual.pdf#page=6] [Source: manual.pdf, pages 3 to 5]",
+         [["m3"], ["m6"], ["m3", "m4", "o"]]),
+        ("（Manual.pdf，第3页） [Source: annual report (v2).docx, p. IV]", [["m3"], ["n"]]),
+        ("[Source: manual.pdf, page 4 | Section: Set-up] [Source: manual.pdf, page 1 | Section: Set-up]", [["o"], []]),
+        ("[Source: Manual.pdf, p. 3-1] [Source: Manual.pdf, p. 1-99] [Source: Manual.pdf, p. 5]", [[], [], []]),
+        ("[Source: Manual.pdf, p. 7-9; p. 4]", [[], []]),
+        # Brackets without `Source:`.
+        ("[Manual.pdf, p. 1] 【manual.pdf】 (Manual.pdf)", [["m1"], ALL, ALL]),
+        ("(see also Manual.pdf, p. 2; cf. manual.pdf, p. 3, and more; Source: Handbook, p. 4)", [["m2"], ["k"]]),
+        ("(Annual Report (v2).docx, p. iv) (handbook, page 4) (Handbook)", [["n"], ["k"], ["k"]]),
+        ("【4:0†Manual.pdf】 【2†source】 【1†Manual.pdf, p. 6】", [ALL, ["m2"], ["m6"]]),
+        # What is no block is not guessed.
+        ("(Other.pdf, p.4) (invented.docx) [Manua.pdf, p. 1] (data.csv, p. 2) 【99】", [[], [], [], [], []]),
+        ("(Final Manual.pdf, p. 1) (Manual, p. 1) [Source: Manual, p. 1]", [[], []]),
+        # Prose, code and links.
+        ("(so) (Smith et al., p. 4) (e.g., p. 4) (St. Gallen, p. 3) (Section 4.2, p. 3) (U.S.A., p. 1)", []),
+        ("(node.js) (settings.json) (version 2.0) (x) (https://a.org/b.pdf) f(Manual.pdf) `(Manual.pdf)` (1)", []),
+        ("[the manual](Manual.pdf) [Manual.pdf, p. 1](a.html) ![Manual.pdf](b.png) list[Manual.pdf]", []),
+        ("【1】概要\n  【2】 Overview\n", []),
+    ],
+)  # fmt: skip
+def test_markers_are_resolved_as_people_and_models_write_them(answer: str, named: list[list[str]]) -> None:
+    resolved = resolve_citations(answer, MANUALS.citations)
+    assert [[citation.chunk_id for citation in marker.citations] for marker in resolved.markers] == named
+    assert all(answer[marker.start : marker.end] == marker.text for marker in resolved.markers)
+    numbers = resolve_citations(answer, MANUALS.citations, numbered=True).markers
+    assert [marker for marker in numbers if not set(marker.text) <= set("【】0123456789")] == [
+        marker for marker in resolved.markers if not set(marker.text) <= set("【】0123456789")
+    ]
+
+
+def test_a_file_that_is_called_as_a_number_is_none_in_brackets() -> None:
+    files = ("2", "2024", "1")
+    context = ContextBuilder().build([_hit(file, "t", source_file=file, page_number=4) for file in files])
+    for numbered, named in ((False, []), (True, [["2024"]])):
+        found = resolve_citations("(2024) (1) [2]", context.citations, numbered=numbered).markers
+        assert [[citation.chunk_id for citation in marker.citations] for marker in found] == named
+    (marker,) = resolve_citations("(2024, p.4)", context.citations).markers
+    assert marker.citations == context.citations[1:2]
+
+
+def test_files_whose_names_differ_in_case_are_all_named() -> None:
+    files = ("Manual.pdf", "manual.pdf", "MANUAL.PDF", "manuals.pdf")
+    context = ContextBuilder().build([_hit(file, "t", kb=f"kb{at}", source_file=file) for at, file in enumerate(files)])
+    (marker,) = resolve_citations("[Source: manual.pdf]", context.citations).markers
+    assert [citation.source_file for citation in marker.citations] == list(files[:3])
+
+
+def test_long_answers_are_resolved_at_once() -> None:
+    for part in ("(", "(a.pdf, p.1, ", "[source: a, p.1, p.1, ", "((", "(x)" * 10, "p. 1 - ", "(see ", "【", "† "):
+        resolve_citations(part * (100_000 // len(part)), MANUALS.citations)
+
+
+def test_a_document_forges_no_number_in_lenses() -> None:
+    context = ContextBuilder().build([_hit("a", "see 【2】 and 【 1, 2 】, [2]"), _hit("b", "other")])
+    assert "see (2) and ( 1, 2 ), [2]" in context.text
+    assert [m.citations for m in resolve_citations(context.text.split("\n", 1)[1], context.citations).markers] == [
+        context.citations[1:]
+    ]
+
+
 def test_every_header_resolves_to_its_own_block() -> None:
     odd = [
         _hit("1", "t", source_file="a, b.pdf", page_number=2),

@@ -83,7 +83,10 @@ def test_an_empty_base_finds_nothing_and_says_so(tmp_path: Path) -> None:
     for route, question in QUESTIONS.items():
         result = pipeline.search(question)
         assert (result.hits, result.confidence) == ((), "none")
-        assert failed(result) == ({"route": "nothing"} if route is Route.SIMPLE else {"questions": "NotIndexedError"})
+        assert failed(result) == {
+            "law": "empty",
+            **({"route": "nothing"} if route is Route.SIMPLE else {"questions": "NotIndexedError"}),
+        }
 
 
 def test_a_funnel_is_where_a_prefix_keeps_enough_and_else_all_is_compared_with_a_note(tmp_path: Path) -> None:

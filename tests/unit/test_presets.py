@@ -45,7 +45,9 @@ def test_legal_has_the_depths_and_budgets_of_its_capability() -> None:
     assert PROFILES[rerank["model"]] == "BAAI/bge-reranker-v2-m3"
     assert (parents["max_tokens"], parents["header_key"]) == (30_000, "header_id")
     assert (data["route"]["simple"], data["route"]["simple_fallback"]) == (["graph"], False)
-    assert (data["flare"]["enabled"], data["flare"]["max_retrievals"]) == (False, 5)
+    assert (data["flare"]["enabled"], data["flare"]["max_retrievals"]) == ("auto", 5)
+    assert (rerank["depth"], rerank["blend"]) == (150, 1.0)
+    assert data["channels"]["dense"]["funnel"] == {"prefix": 64, "candidates": 1000, "on_loss": "full"}
 
 
 def test_casefile_has_the_numbers_of_its_capability() -> None:
@@ -54,7 +56,7 @@ def test_casefile_has_the_numbers_of_its_capability() -> None:
     assert dict(preset.depths) == {"bm25": 50, "dense": 50}
     data = preset_data("casefile")
     rerank, parents = (next(iter(stage.values())) for stage in data["stages"])
-    assert (rerank["depth"], rerank["top_n"], rerank["timeout"], "ollama" in rerank) == (50, 10, 3, True)
+    assert (rerank["depth"], rerank["top_n"], rerank["timeout"], data["llm"]) == (50, 10, 3, {"ollama": "qwen3:8b"})
     assert (parents["max_chars"], preset.context.max_chars) == (12_000, 12_000)
 
 

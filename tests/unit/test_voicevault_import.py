@@ -6,6 +6,8 @@ import hashlib
 import pickle
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,39 @@ ROWS = EMBEDDER.embed_documents(TEXTS)
 RECORDS = [{"id": i, "text": t, "metadata": m} for i, t, m in zip(IDS, TEXTS, METADATA, strict=True)]
 CHUNKS = {i: Chunk(i, t, metadata=m, kb="new") for i, t, m in zip(IDS, TEXTS, METADATA, strict=True)}
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+
+
+@dataclass
+class Piece:
+    chunk_id: str
+    content: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+
+@dataclass
+class Kept:
+    ranker: Any
+    chunks: list[Any]
+
+
+@dataclass(slots=True)
+class Slotted:
+    number: int
+    text: str
+    source_file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nameless:
+    id: str
+    text: str
 
 
 def old(folder: Path, value: Any, protocol: int = 4) -> Path:
@@ -81,6 +116,20 @@ HELD: dict[str, Callable[[], Any]] = {
         "metadatas": METADATA,
     },
     "ids and dicts": lambda: (IDS, RANKER, RECORDS),
+    "index, ids, texts, metadata": lambda: (RANKER, IDS, TEXTS, METADATA),
+    "texts, metadata, index, ids": lambda: [TEXTS, METADATA, RANKER, IDS],
+    "metadata with names of texts": lambda: (
+        [{**said, "document": "a.pdf", "content": "x"} for said in METADATA],
+        IDS,
+        TEXTS,
+        RANKER,
+    ),
+    "dataclasses": lambda: (RANKER, [Piece(r["id"], r["text"], r["metadata"]) for r in RECORDS]),  # type: ignore[arg-type]
+    "dataclasses in a dataclass": lambda: Kept(RANKER, [Frozen(**r) for r in RECORDS]),  # type: ignore[arg-type]
+    "other names": lambda: (
+        [{"uid": r["id"], "body": r["text"], "metadata": {"id": r["id"], **r["metadata"]}} for r in RECORDS],  # type: ignore[dict-item]
+        RANKER,
+    ),
 }
 
 
@@ -101,6 +150,68 @@ def test_chunks_in_the_pickle_are_imported_and_score_as_rank_bm25_does(
         assert all(expected[name] == 0 for name in IDS if name not in found)
 
 
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_members_of_no_name_are_told_apart_in_any_order(tmp_path: Path, order: tuple[int, ...]) -> None:
+    members = [RANKER, IDS, TEXTS, METADATA]
+    folder = old(tmp_path / "old", tuple(members[at] for at in order))
+    assert chunks(import_voicevault(folder, "new", root=tmp_path)) == CHUNKS
+
+
+def stemmed(text: str) -> list[str]:
+    return [word.removesuffix("s").removesuffix("e") for word in text.lower().replace(",", "").split() if word != "the"]
+
+
+WORDS = ["The pumps, the valves", "Oil leaks", "oil"]
+TOKENISED: dict[str, tuple[list[str], list[list[str]], list[str]]] = {
+    "stemmed, without stop words": (WORDS, [stemmed(text) for text in WORDS], ["pump-1", "oil-2", "oil-3"]),
+    "with punctuation": (WORDS, [text.split() for text in WORDS], ["a", "b", "c"]),
+    "pieces of words without spaces": (["水泵漏水", "阀门"], [["水泵", "漏水"], ["阀门"]], ["水1", "门2"]),
+    "a word each": (["pump", "oil", "gas"], [["pump"], ["oil"], ["gas"]], ["pump-1", "oil-2", "gas-3"]),
+}
+
+
+@pytest.mark.parametrize("name", TOKENISED)
+@pytest.mark.parametrize("first", ["ids", "texts"])
+def test_texts_are_what_tokenises_to_the_index_whatever_tokenised_it(tmp_path: Path, name: str, first: str) -> None:
+    texts, tokens, ids = TOKENISED[name]
+    ranker = rank_bm25.BM25Okapi(tokens)
+    folder = old(tmp_path / "old", (ranker, ids, texts) if first == "ids" else (texts, ranker, ids))
+    found = chunks(import_voicevault(folder, "new", root=tmp_path))
+    assert {name: chunk.text for name, chunk in found.items()} == dict(zip(ids, texts, strict=True))
+
+
+NUMBERS = [7, 3, 11, 5, 2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"bm25": RANKER, "ids": NUMBERS, "texts": TEXTS},
+        (RANKER, NUMBERS, TEXTS),
+        (TEXTS, [4, 4, 3, 4, 3], np.array(NUMBERS), RANKER),
+        (RANKER, [{"id": number, "text": text} for number, text in zip(NUMBERS, TEXTS, strict=True)]),
+        (RANKER, [Slotted(number, text, "a.pdf") for number, text in zip(NUMBERS, TEXTS, strict=True)], NUMBERS),
+    ],
+    ids=["named", "tuple", "array", "dicts", "slots"],
+)
+def test_ids_that_are_numbers_are_read_as_text(tmp_path: Path, value: Any) -> None:
+    found = chunks(import_voicevault(old(tmp_path / "old", value, 5), "new", root=tmp_path))
+    assert {name: chunk.text for name, chunk in found.items()} == dict(zip(map(str, NUMBERS), TEXTS, strict=True))
+
+
+def test_what_an_object_says_beside_its_text_is_metadata(tmp_path: Path) -> None:
+    held = (RANKER, [Slotted(1, text, "a.pdf") for text in TEXTS])
+    found = chunks(import_voicevault(old(tmp_path / "old", held), "new", root=tmp_path))
+    assert {(name, chunk.metadata["source_file"]) for name, chunk in found.items()} == {(n, "a.pdf") for n in "01234"}
+
+
+def test_metadata_that_names_documents_gives_no_ids(tmp_path: Path) -> None:
+    held = (RANKER, IDS, TEXTS, [{"doc_id": "manual", "id": number} for number in NUMBERS])
+    found = chunks(import_voicevault(old(tmp_path / "old", held), "new", root=tmp_path))
+    assert set(found) == set(IDS)
+    assert dict(found[IDS[0]].metadata) == {"doc_id": "manual", "id": 7}
+
+
 @pytest.mark.parametrize("ranker", [rank_bm25.BM25L, rank_bm25.BM25Plus])
 def test_the_other_formulas_are_read(tmp_path: Path, ranker: Any) -> None:
     folder = old(tmp_path / "old", (ranker([text.split() for text in TEXTS]), RECORDS))
@@ -114,8 +225,16 @@ def test_texts_without_ids_are_named_by_their_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [RANKER, (RANKER, IDS), {"bm25": RANKER, "ids": IDS}, [RANKER, TEXTS]],
-    ids=["bare", "ids", "named ids", "texts"],
+    [
+        RANKER,
+        (RANKER, IDS),
+        {"bm25": RANKER, "ids": IDS},
+        [RANKER, TEXTS],
+        (IDS, RANKER, TEXTS),
+        (TEXTS, METADATA, IDS, RANKER),
+        (RANKER, [dict(said) for said in METADATA], IDS),
+    ],
+    ids=["bare", "ids", "named ids", "texts", "ids and texts", "all", "ids and metadata"],
 )
 @pytest.mark.parametrize("inside", ["chroma", "."])
 def test_chunks_and_vectors_come_from_the_collection_which_is_left_as_it_was(
@@ -179,15 +298,25 @@ ODD: dict[str, tuple[Any, str]] = {
     "lengths": (ranker(doc_len=[1, 2]), "an index of 5 documents with 2 lengths and 5 term counts"),
     "no state": (ranker(doc_len=None), "without its corpus_size, doc_len and doc_freqs"),
     "ids": ({"bm25": RANKER, "ids": IDS[:4]}, "an index of 5 documents and 4 ids"),
-    "ids of numbers": ({"bm25": RANKER, "ids": [1, 2, 3, 4, 5], "texts": TEXTS}, "ids that are not strings"),
+    "ids of fractions": ({"bm25": RANKER, "ids": [0.5] * 5, "texts": TEXTS}, "ids that are neither strings nor whole"),
+    "texts that are numbers": ({"bm25": RANKER, "texts": [1] * 5}, "5 documents without their texts"),
     "chunks": ((RANKER, RECORDS[:3]), "an index of 5 documents and 3 chunks"),
     "two indexes": ((RANKER, RANKER), "a tuple with 2 rank-bm25 indexes, expected 1"),
     "none": ({"ids": IDS}, "a dict with 0 rank-bm25 indexes, expected 1"),
     "bare": (RANKER, "5 documents without their texts, and there is no chroma.sqlite3"),
     "some ids": ((RANKER, [*RECORDS[:4], {"text": "x"}]), "5 chunks, 4 of which have an id"),
     "some texts": ((RANKER, [*RECORDS[:4], {"id": "x"}]), "5 chunks, 4 of which have a text"),
-    "two lists": ((RANKER, IDS, TEXTS), "two lists of strings that differ"),
+    "ids alone": ((RANKER, IDS), "5 documents without their texts, and there is no chroma.sqlite3"),
+    "ids by name": ({"bm25": RANKER, "ids": IDS}, "5 documents without their texts, and there is no chroma.sqlite3"),
+    "words as ids": ((RANKER, [f"fox-{name}" for name in IDS]), "5 documents without their texts"),
+    "numbers alone": ((list(range(5)), RANKER), "5 documents without their texts"),
+    "ids for texts": ({"bm25": RANKER, "documents": IDS}, "texts that have next to none of the terms of its index"),
+    "two lists of ids": ((RANKER, IDS, TEXTS, [f"other-{name}" for name in IDS]), "two lists of ids that differ"),
+    "other ids": ((RANKER, RECORDS, [f"other-{name}" for name in IDS]), "two lists of ids that differ"),
+    "two lists of texts": ((RANKER, IDS, TEXTS, [f"{text}." for text in TEXTS]), "may be the texts of its index"),
+    "fewer texts": ((RANKER, IDS, TEXTS[:4]), "an index of 5 documents and 4 strings"),
     "metadata": ((RANKER, [{**r, "metadata": {"by": b"x"}} for r in RECORDS]), "metadata with a bytes"),
+    "fields without names": ((RANKER, [Nameless(i, t) for i, t in zip(IDS, TEXTS, strict=True)]), "Nameless whose fi"),
 }
 
 
@@ -218,6 +347,18 @@ def test_a_collection_that_does_not_join_is_refused(
     with pytest.raises(IncompatibleIndexError, match=message):
         import_voicevault(folder, "new", root=tmp_path / "root")
     assert not list(tmp_path.glob("root/*"))
+
+
+def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="two chunks have the id 'chunk-e'"):
+        import_voicevault(old(tmp_path / "old", (RANKER, [*IDS[:4], IDS[0]], TEXTS)), "new", root=tmp_path)
+
+
+def test_dicts_of_ids_alone_join_a_collection(tmp_path: Path) -> None:
+    folder = old(tmp_path / "old", (RANKER, [{"id": name} for name in IDS]))
+    collected(folder)
+    found = chunks(import_voicevault(folder, "new", root=tmp_path))
+    assert {name: chunk.text for name, chunk in found.items()} == dict(zip(IDS, TEXTS, strict=True))
 
 
 def test_vectors_of_another_dimension_are_refused(tmp_path: Path) -> None:

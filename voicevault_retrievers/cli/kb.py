@@ -20,6 +20,7 @@ from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.store import KnowledgeBase, default_root, export, remove, restore
 from voicevault_retrievers.store.names import existing
 from voicevault_retrievers.store.verify import problems
+from voicevault_retrievers.store.view import keywords_only
 from voicevault_retrievers.store.voicevault import import_voicevault
 from voicevault_retrievers.text import Analyzer
 
@@ -175,7 +176,7 @@ def import_(
             base = import_voicevault(folder, name, collection=collection, progress=progress, **given)
         else:
             base = restore(sys.stdin.buffer if file in (None, "-") else file, name, progress=progress, **given)
-    kind = "" if base.manifest.embedder else ", for keywords only"
+    kind = "" if base.manifest.embedder else f", for keywords only\n{keywords_only(name)}"
     click.echo(f"{name}: {len(base)} chunks imported{kind}", err=True)
 
 

@@ -1,45 +1,52 @@
 """Source markers: how a block is headed, and how an answer's markers are resolved to blocks again.
 
-A header is `[Source: report.pdf, p.3 | Section: Results]`, a marker in an answer `[Source: report.pdf, p.3]`, or
-`[1]` for the first block of a numbered context.
+A header is `[Source: report.pdf, p.3 | Section: Results]`, a marker in an answer `[Source: report.pdf, p.3]`, or as
+people and models write it, `(Report.pdf, pages 3-4)`; or `[1]` for the first block of a numbered context.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from voicevault_retrievers.context.places import DASH, WIDEST, Place, is_file, place_of, plain, without_lead
 from voicevault_retrievers.diversity import file_of, page_of
 from voicevault_retrievers.types import Citation, Context, Hit
 
 LAST = 999_999
 """The highest number that a marker may have."""
 
-Names = Sequence[tuple[Citation, frozenset[str]]]
-"""Citations, each with what markers may call it; see `names_of`."""
 
 _OPEN, _CLOSE, _BRACKETS = r"[\[［【〔]", r"[\]］】〕]", r"\[\]［］【】〔〕"
-_DASH, _COMMA = r"[-\u2010-\u2014]", r"[,;،؛、，；]"
+_COMMA = r"[,;،؛、，；]"
 _BLANK = r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
 """White space, and what is not seen at all."""
 
-_SOURCE = re.compile(rf"{_OPEN}\s*source\s*[:：](?P<body>[^{_BRACKETS}\n]*){_CLOSE}", re.IGNORECASE)
-_RANGE = re.compile(rf"\d{{1,6}}(?:\s*{_DASH}\s*\d{{1,6}})?")
+_SOURCE = re.compile(rf"{_OPEN}\s*sources?\s*[:：](?P<body>[^{_BRACKETS}\n]*){_CLOSE}", re.IGNORECASE)
+_RANGE = re.compile(rf"\d{{1,6}}(?:\s*{DASH}\s*\d{{1,6}})?")
 _NUMBERS = re.compile(
-    rf"{_OPEN}\s*(?P<numbers>{_RANGE.pattern}(?:\s*{_COMMA}\s*{_RANGE.pattern})*)\s*(?:\](?!\()|[］】〕])"
+    rf"{_OPEN}\s*(?P<numbers>{_RANGE.pattern}(?:\s*{_COMMA}\s*{_RANGE.pattern})*)\s*(?:†[^{_BRACKETS}\n]{{0,100}})?"
+    r"(?:\](?!\()|[］】〕])"
 )
+_HEADING = re.compile(r"^[^\S\n]*【[^【】\n]*】(?=[^\S\n]*\w)", re.MULTILINE)
+_BRACKETED = re.compile(
+    r"(?<![a-zA-Z0-9_\]])(?:\((?:[^()\[\]\n]|\([^()\[\]\n]{0,100}\)){1,300}\)|\[[^\[\]\n]{1,300}\](?!\())"
+    r"|（[^（）\n]{1,300}）|【[^【】\n]{1,300}】|［[^［］\n]{1,300}］"
+)
+_DAGGER = re.compile(r"^\s*\d+(?::\d+)?†")
 _THOUGHTS = re.compile(r"\A\s*<(think(?:ing)?)>.*?(?:</\1>|\Z)", re.IGNORECASE | re.DOTALL)
 _CODE = re.compile(r"(`{3,}).*?(?:\1|\Z)|(?<!`)(`{1,2})(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL)
 _NUMBER = re.compile(r"\d+")
-_PREFIX = re.compile(r"^\s*source\s*[:：]\s*", re.IGNORECASE)
+_PREFIX = re.compile(r"^\s*sources?\s*[:：]\s*", re.IGNORECASE)
 _PLACE = re.compile(r"[^;\s](?:[^;]*[^;\s])?")
-_FORGED = re.compile(f"{_OPEN}(?={''.join(f'{_BLANK}*{letter}' for letter in [*'source', '[:：]'])})", re.IGNORECASE)
-_FORGED_NUMBERS = re.compile(rf"{_OPEN}({_BLANK}*\d(?:{_BLANK}|{_DASH}|{_COMMA}|\d)*){_CLOSE}")
-_SPACES = re.compile(r"\s*([,|])\s*|\s+")
+_FORGED = re.compile(
+    f"{_OPEN}(?={''.join(f'{_BLANK}*{letter}' for letter in [*'source', 's?', '[:：]'])})", re.IGNORECASE
+)
+_FORGED_NUMBERS = re.compile(rf"{_OPEN}({_BLANK}*\d(?:{_BLANK}|{DASH}|{_COMMA}|\d)*){_CLOSE}")
+_FORGED_LENSES = re.compile(rf"【({_BLANK}*\d(?:{_BLANK}|{DASH}|{_COMMA}|\d)*)】")
 _TIDY = str.maketrans(
     {
         **dict.fromkeys("[［【〔", "("),
@@ -48,9 +55,6 @@ _TIDY = str.maketrans(
         "|": "/",
     }
 )
-_WIDEST = 50
-"""How far apart the ends of a range may be."""
-
 _SHOWN = 200
 """How much of a name a header shows: of a longer one its beginning and its end."""
 
@@ -125,11 +129,11 @@ def title(citation: Citation) -> str:
 def without_headers(text: str, *, numbered: bool = False) -> str:
     """A chunk's text in which nothing reads as a header: a document must not forge its neighbour's.
 
-    For a `numbered` context nothing reads as a block's number either: `[7]` becomes `(7)`, or an answer that repeats
-    the words would cite the seventh block.
+    Nor does it read as a block's number, in `【】` or, for a `numbered` context, in any brackets: `[7]` becomes `(7)`,
+    or an answer that repeats the words would cite the seventh block.
     """
     text = _FORGED.sub("(", text)
-    return _FORGED_NUMBERS.sub(r"(\1)", text) if numbered else text
+    return (_FORGED_NUMBERS if numbered else _FORGED_LENSES).sub(r"(\1)", text)
 
 
 def is_numbered(context: Context) -> bool:
@@ -142,9 +146,41 @@ def numbered_header(citation: Citation) -> str:
     return f"[{citation.index}] {header(citation)}"
 
 
+@dataclass(frozen=True)
+class Name:
+    """What markers may call a citation: one of its forms, or its file with its page and section."""
+
+    citation: Citation
+    forms: frozenset[str]
+    file: str
+    page: str
+    section: str
+
+    def is_called(self, file: str) -> bool:
+        """Whether this is its file's name in full, of which its forms may show a part."""
+        return self.citation.source_file == file
+
+    def is_at(self, place: Place) -> bool:
+        """Whether it is at a place."""
+        return (
+            self.file == place.file
+            and (place.pages is None or self.page in place.pages)
+            and place.section in (None, self.section)
+        )
+
+
+Names = Sequence[Name]
+
+
 def names_of(citations: Iterable[Citation]) -> Names:
     """What markers may call each citation, worked out once for all markers of an answer."""
-    return [(citation, frozenset(map(_plain, _forms(citation)))) for citation in citations]
+    return list(map(_name, citations))
+
+
+def _name(citation: Citation) -> Name:
+    forms = _forms(citation)
+    section = plain(_tidy(citation.section or ""))
+    return Name(citation, frozenset(map(plain, forms)), plain(forms[-1]), plain(citation.page_number), section)
 
 
 def cited(place: str, quote: str, names: Names) -> tuple[Citation, ...]:
@@ -152,29 +188,34 @@ def cited(place: str, quote: str, names: Names) -> tuple[Citation, ...]:
 
     Spaces are compared as one, so that a line's end is no difference.
     """
-    wanted, quoted = _wanted(place), _bare(quote)
-    named = (one for one, own in names if one.source_file == place or not wanted.isdisjoint(own))
-    return tuple(citation for citation in named if quoted in _bare(citation.text))
+    quoted = _bare(quote)
+    return tuple(citation for citation in _named(place, names) if quoted in _bare(citation.text))
 
 
 def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: bool = False) -> ResolvedAnswer:
     """Find the blocks that an answer's markers name.
 
-    A marker names all blocks of its file and page, in order, and those of every file of that name. One without a page
-    names all blocks of its file; one with several places, `;` between them, counts as several. A marker without a block
-    stays unresolved.
+    A marker names all blocks of its file and pages, in order, and those of every file of that name, whatever its case.
+    One without a page names all blocks of its file; one with several places, `;` between them, counts as several. A
+    marker without a block stays unresolved. What stands in any brackets without `Source:`, as `(Manual.pdf, p. 4-6)`,
+    is a marker where it names a file: one of the citations', or a name that has a document's ending. Other words in
+    parentheses, as `(see p. 4)`, are none, nor are Markdown's code and links.
 
-    Where the context was `numbered`, `[n]` names the block of that index. `[1, 2]` and `[1-3]` count as one marker for
-    each number; a range that counts down, or over more than 50, as one without a block. Any number in brackets is
-    taken for a marker, a year too, except in Markdown's code, and as the text of a link.
+    Where the context was `numbered`, `[n]` names the block of that index. `【n】` does in any context, but as that of
+    a heading in one without numbers. `[1, 2]` and `[1-3]` count as one marker for each number; a range that counts
+    down, or over more than 50, as one without a block. Any number in brackets is taken for a marker, a year too, except
+    in Markdown's code, and as the text of a link.
 
     What stands in the thoughts of a reasoning model, `<think>...</think>` at the beginning, is no marker.
     """
     names = names_of(citations)
     said = _THOUGHTS.sub(lambda thoughts: " " * len(thoughts[0]), answer)
     markers = [marker for match in _SOURCE.finditer(said) for marker in _places(match, names)]
-    if numbered:
-        markers += _numbered(_CODE.sub(lambda code: "`" * len(code[0]), said), citations)
+    said = _CODE.sub(lambda code: "`" * len(code[0]), _SOURCE.sub(lambda source: "\n" * len(source[0]), said))
+    files = [marker for match in _BRACKETED.finditer(said) for marker in _files(match, names)]
+    taken = {at for marker in files for at in range(marker.start, marker.end)}
+    numbers = _numbered(said, citations, lenses=not numbered)
+    markers += [*files, *(marker for marker in numbers if marker.start not in taken)]
     return ResolvedAnswer(answer, tuple(sorted(markers, key=lambda marker: marker.start)))
 
 
@@ -189,12 +230,36 @@ def _places(match: re.Match[str], names: Names) -> Iterator[Marker]:
         yield Marker(part[0], start + part.start(), start + part.end(), _named(part[0], names))
 
 
-def _numbered(answer: str, citations: Iterable[Citation]) -> Iterator[Marker]:
-    """One marker for each number in brackets."""
+def _files(match: re.Match[str], names: Names) -> Iterator[Marker]:
+    """One marker for each place in brackets that names a file."""
+    body = _DAGGER.sub("", match[0][1:-1])
+    named = _of_files(body, names)
+    if named or ";" not in body:
+        if named or is_file(without_lead(body)):
+            yield Marker(match[0], match.start(), match.end(), named)
+        return
+    for part in _PLACE.finditer(match[0], 1, len(match[0]) - 1):
+        named, start = _of_files(part[0], names), match.start() + part.start()
+        if named or is_file(without_lead(part[0])):
+            yield Marker(part[0], start, start + len(part[0]), named)
+
+
+def _of_files(text: str, names: Names) -> tuple[Citation, ...]:
+    if not any(map(str.isalpha, text)):  # a number, even where a file is called so
+        return ()
+    found = _named(text, names) or _named(without_lead(text), names)
+    return tuple(citation for citation in found if citation.source_file is not None)
+
+
+def _numbered(answer: str, citations: Iterable[Citation], *, lenses: bool) -> Iterator[Marker]:
+    """One marker for each number in brackets; with `lenses` in `【】` alone, and not where that numbers a heading."""
     blocks: dict[int, list[Citation]] = {}
     for citation in citations:
         blocks.setdefault(citation.index, []).append(citation)
+    answer = _HEADING.sub(lambda heading: " " * len(heading[0]), answer) if lenses else answer
     for match in _NUMBERS.finditer(answer):
+        if lenses and match[0][0] != "【":
+            continue
         parts = list(_RANGE.finditer(match["numbers"]))
         for part in parts:
             start, end = match.span() if len(parts) == 1 else (match.start("numbers") + at for at in part.span())
@@ -206,16 +271,15 @@ def _range(numbers: str) -> Sequence[int]:
     """The numbers from the first to the last; where that is no range, 0, which no block has."""
     first, *last = map(int, _NUMBER.findall(numbers))
     wide = range(first, max(last, default=first) + 1)
-    return wide if 0 < len(wide) <= _WIDEST + 1 else [0]
+    return wide if 0 < len(wide) <= WIDEST + 1 else [0]
 
 
 def _named(place: str, names: Names) -> tuple[Citation, ...]:
-    wanted = _wanted(place)
-    return tuple(citation for citation, own in names if not wanted.isdisjoint(own))
-
-
-def _wanted(place: str) -> set[str]:
-    return {_plain(place), _plain(_PREFIX.sub("", place))}
+    """The citations that have a place as one of their forms, or else are there."""
+    wanted = {plain(place), plain(bare := _PREFIX.sub("", place))}
+    found = tuple(name.citation for name in names if name.is_called(bare) or not wanted.isdisjoint(name.forms))
+    at = place_of(bare)
+    return found or tuple(name.citation for name in names if name.is_at(at))
 
 
 def _forms(citation: Citation) -> tuple[str, ...]:
@@ -236,11 +300,6 @@ def _section(citation: Citation) -> str:
 def _bare(text: str) -> str:
     """A text by which quotes are compared: as a model may have read it, single spaces."""
     return " ".join(without_headers(text, numbered=True).split())
-
-
-def _plain(text: str) -> str:
-    """A text by which markers and headers are compared: composed characters, single spaces."""
-    return _SPACES.sub(lambda space: space[1] or " ", unicodedata.normalize("NFC", text)).strip()
 
 
 def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:

@@ -39,7 +39,7 @@ class State:
         return "".join(segment.text for segment in self.segments)
 
     def failed(self, error: Exception) -> None:
-        self.errors.append(Failure.of(STAGE, error))
+        self.errors.append(Failure.of(STAGE, error, "the hits and the answer stay as they were"))
 
 
 @dataclass(frozen=True)

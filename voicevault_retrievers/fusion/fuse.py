@@ -62,7 +62,7 @@ class Fused(Channel):
         outcomes = dict(zip(asked, answers, strict=False))
         rankings = {name: outcome.by_score() for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
-        failures = [Failure.of(name, error) for name, error in failed.items()]
+        failures = [Failure.of(name, error, "the other channels are searched") for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
         drawn = _samples(samplers, answers[len(plans) :])
         documents = identified(rankings)
@@ -111,7 +111,7 @@ class Fused(Channel):
         failures: list[Failure] = []
         for name, outcome in zip(able, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                failures.append(Failure.of(name, outcome))
+                failures.append(Failure.of(name, outcome, "the scores of its list count"))
             else:
                 found[name] = replace(found[name], scores=outcome[0], spread=outcome[1], alike=outcome[2])
         return found, failures

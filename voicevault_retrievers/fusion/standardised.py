@@ -8,7 +8,7 @@ nothing. The mean is the same for every hit and is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from voicevault_retrievers.checks import flag, number
@@ -16,7 +16,6 @@ from voicevault_retrievers.fusion.distribution import DistributionBased
 from voicevault_retrievers.fusion.method import Contributions, Evidence, all_ids
 from voicevault_retrievers.fusion.scored import ScoreMethod
 from voicevault_retrievers.fusion.trust import confirmed, trust
-from voicevault_retrievers.types import Failure
 
 INSTEAD = DistributionBased()
 
@@ -75,11 +74,6 @@ class Standardised(ScoreMethod):
         count = len(all_ids(found))
         blind = [name for name in blind if len(found[name].ranking) < count]
         return (f"no exact scores of {', '.join(blind)}: others' hits count as the last there",) if blind else ()
-
-
-def usual(failures: Iterable[Failure]) -> bool:
-    """Whether all are what this method notes at every search, which is nobody's mistake."""
-    return all(failure.kind == Standardised.__name__ for failure in failures)
 
 
 def _undeviating(found: Mapping[str, Evidence]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +26,6 @@ from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, convertin
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
-from voicevault_retrievers.fusion.standardised import usual
 from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, observer
@@ -38,7 +36,6 @@ from voicevault_retrievers.types import Query, Result, as_query
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
-_LOG = logging.getLogger(__name__)
 
 
 class PipelineRetriever(Checked[Pipeline], BaseRetriever):
@@ -157,7 +154,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     ) -> list[Document]:
         with below(patch_config(None, callbacks=run_manager.get_child())) as config:
             result = self.search(query, k, observe=observer(config), **asked)
-            if degraded := self._degraded(result):
+            if degraded := list(result.skipped):
                 dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
             documents: Sequence[Document] = [document_of(hit, degraded) for hit in result.hits]
             for arrange in self._arranging():
@@ -174,7 +171,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     ) -> list[Document]:
         with below(patch_config(None, callbacks=run_manager.get_child())) as config:
             result = await self.asearch(query, k, observe=aobserver(config), **asked)
-            if degraded := self._degraded(result):
+            if degraded := list(result.skipped):
                 await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
             documents: Sequence[Document] = await adrive(
                 converting(lambda: [document_of(hit, degraded) for hit in result.hits], len(result.hits))
@@ -219,13 +216,6 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             weights={**(asked.weights or {}), **(weights or {})} or None,
             history=tuple(turns_of(history)) or asked.history,
         )
-
-    def _degraded(self, result: Result) -> list[str]:
-        if result.errors:
-            said = "gave a degraded result" if result.degraded else "notes"
-            level = logging.INFO if usual(result.errors) else logging.WARNING
-            _LOG.log(level, "%s %s: %s", self.get_name(), said, "; ".join(map(str, result.errors)))
-        return list(result.skipped)
 
     def _opened(self) -> Plan[Pipeline]:
         """Opening a knowledge base reads files, which an event loop must not wait for."""

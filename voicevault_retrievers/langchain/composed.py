@@ -25,7 +25,7 @@ from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline, compose, router_of
 from voicevault_retrievers.presets import Base, Preset, load_preset
-from voicevault_retrievers.presets.absent import channel_if_there
+from voicevault_retrievers.presets.absent import channels_there
 from voicevault_retrievers.presets.models import NO_PRESET
 from voicevault_retrievers.presets.structure import graph_over
 from voicevault_retrievers.protocols import Scorer, TextModel
@@ -166,12 +166,12 @@ class ComposedRetriever(PipelineRetriever):
             return self._preset().over(base, **self._given())
         notes = getattr(base, "notes", ())
         if self.preset is None:
-            own = {"bm25": base.bm25(), "dense": base.dense()}
+            own = channels_there(base, {"bm25": {}, "dense": {}})
             return self._over(beside(own, more or {}), base=base, notes=notes)
         preset, given = self._preset(), dict(more or {})
         apart = {"graph"} if self._graph_store() is not None else set()
         made = {name: options for name, options in preset.channels.items() if name not in (*given, *apart)}
-        own = {name: channel_if_there(base, name, options) for name, options in made.items()}
+        own = channels_there(base, made)
         return self._over({**own, **given}, base=base, notes=notes)
 
     def _llm(self) -> TextModel | None:

@@ -12,6 +12,7 @@ from pydantic import Field, InstanceOf
 
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.langchain.base import below
@@ -85,7 +86,7 @@ class QueryExpander(Checked[Together], RunnableSerializable[str, list[str]]):
         for failure in failures:
             if self.on_error == "raise" and failure.error is not None:
                 raise failure.error
-            _LOG.warning("%s goes on without %s", self.get_name(), failure)
+        log_failures(_LOG, self.get_name(), failures)
         return list(dict.fromkeys((query.text, *(variant.text for variant in query.variants))))
 
 

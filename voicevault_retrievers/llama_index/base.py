@@ -21,9 +21,9 @@ from typing_extensions import Never
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread
 from voicevault_retrievers.channel import Channel, Stage, check_k
+from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.fusion.standardised import usual
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
@@ -35,7 +35,7 @@ from voicevault_retrievers.llama_index.reranking_events import announced, rerank
 from voicevault_retrievers.llama_index.staged import stage_of
 from voicevault_retrievers.made import Parts
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Failure, Query, Result
+from voicevault_retrievers.types import Query, Result
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
@@ -184,13 +184,13 @@ class PipelineRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = self._search(query_bundle)
-        self._say(result.errors)
+        events.degraded(result.skipped)
         return nodes_of_hits(result.hits, result.skipped)
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = await self._asearch(query_bundle)
-        self._say(result.errors)
+        events.degraded(result.skipped)
         return await adrive(converting(lambda: nodes_of_hits(result.hits, result.skipped), len(result.hits)))
 
     def _unstaged(self) -> Pipeline:
@@ -228,15 +228,6 @@ class PipelineRetriever(BaseRetriever):
         """The stage of a part's present options, the same in each search: it counts the calls that were abandoned."""
         options = [part, *(getattr(part, name, None) for name in ("stage", "top_n"))]
         return self._kept.get("stage", options, lambda: stage_of(part))
-
-    def _say(self, failures: Sequence[Failure]) -> None:
-        skipped = [str(failure) for failure in failures if failure.degrades]
-        verb = "gave a degraded result" if skipped else "notes"
-        if failures:
-            level = logging.INFO if usual(failures) else logging.WARNING
-            _LOG.log(level, "%s %s: %s", type(self).__name__, verb, "; ".join(map(str, failures)))
-        if skipped:
-            events.degraded(skipped)
 
     def _handle_recursive_retrieval(self, query_bundle: QueryBundle, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
         if not any(isinstance(node.node, IndexNode) for node in nodes):
@@ -278,7 +269,8 @@ class PipelineRetriever(BaseRetriever):
         errors = (failure.error for failure in found.failures if failure.error is not None)
         if found.failures and self.pipeline.on_error == "raise":
             raise next(errors)
-        self._say(found.failures)
+        log_failures(_LOG, type(self).__name__, found.failures)
+        events.degraded([str(failure) for failure in found.failures if failure.degrades])
         return list(found.nodes)
 
     def _get_prompt_modules(self) -> PromptMixinType:

@@ -19,6 +19,7 @@ from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
+from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
 from voicevault_retrievers.llama_index.models import as_text_model
 from voicevault_retrievers.llama_index.narrowing import Where, weights_of
@@ -169,7 +170,7 @@ class ComposedRetriever(PipelineRetriever):
         """
         chosen, pipeline = self.with_options(where=where, require=require), self.pipeline
         found = pipeline.hybrid_search(chosen._asked(text, pipeline), top_k)
-        chosen._say(found.errors)
+        events.degraded(found.skipped)
         return nodes_of_hits(found, found.skipped)
 
     async def ahybrid_search(
@@ -180,7 +181,7 @@ class ComposedRetriever(PipelineRetriever):
         opening = in_thread("open", lambda: self.pipeline)  # it may read files
         pipeline = self.pipeline if self._ready() else await adrive(opening, timeout=self.timeout)
         found = await pipeline.ahybrid_search(chosen._asked(text, pipeline), top_k)
-        chosen._say(found.errors)
+        events.degraded(found.skipped)
         return await adrive(converting(partial(nodes_of_hits, found, found.skipped), len(found)))
 
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llama_index.core.bridge.pydantic import Field
@@ -75,9 +75,10 @@ def aobserver(require: Filter | None, observe: AsyncObserver | None = None) -> A
     return both
 
 
-def degraded(skipped: list[str]) -> None:
-    """Dispatches what was skipped."""
-    dispatcher.event(SearchDegradedEvent(degraded=skipped))
+def degraded(skipped: Sequence[str]) -> None:
+    """Dispatches what was skipped, if anything was."""
+    if skipped:
+        dispatcher.event(SearchDegradedEvent(degraded=list(skipped)))
 
 
 def _dispatch(span: Span, outcome: Any, passes: Callable[[Any], bool]) -> None:

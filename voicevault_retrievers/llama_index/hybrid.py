@@ -38,7 +38,7 @@ from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
-from voicevault_retrievers.presets.absent import channel_if_there
+from voicevault_retrievers.presets.absent import channel_if_there, channels_there
 from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import Embedder
@@ -129,7 +129,7 @@ class HybridRetriever(ComposedRetriever):
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
         base = _InMemory(nodes, analyzer_of(language, analyzer), embed_model, chosen)
-        own = _channels(base, _wanted(chosen, formula, options.get("graph")))
+        own = channels_there(base, _wanted(chosen, formula, options.get("graph")))
         return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
 
     @classmethod

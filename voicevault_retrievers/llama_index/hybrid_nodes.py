@@ -10,6 +10,7 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
 
 from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.fusion import Method
@@ -105,8 +106,7 @@ class HybridNodes:
 
 def _result(ranking: Ranking) -> VectorStoreQueryResult:
     skipped = ranking.skipped
-    if skipped:
-        _LOG.warning("HybridVectorStore gave a degraded result: %s", "; ".join(skipped))
+    log_failures(_LOG, "HybridVectorStore", ranking.errors)
     scores = [hit.score for hit in ranking if hit.score is not None]
     return VectorStoreQueryResult(
         nodes=[node_of_hit(hit, skipped).node for hit in ranking],

@@ -16,6 +16,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.llama_index.models import as_text_model
@@ -103,7 +104,7 @@ class QueryExpander(BaseQueryTransform):
         for failure in failures:
             if self.on_error == "raise" and failure.error is not None:
                 raise failure.error
-            _LOG.warning("%s goes on without %s", type(self).__name__, failure)
+        log_failures(_LOG, type(self).__name__, failures)
         return list(dict.fromkeys((query.text, *(variant.text for variant in query.variants))))
 
     def _get_prompts(self) -> PromptDictType:

@@ -167,6 +167,4 @@ def _own(hit: Hit, group: Sequence[Offer]) -> Hit:
 def _told(result: Result) -> tuple[str, ...]:
     """What failed, without the errors' texts: those name folders and addresses, which are for the log alone."""
     failures = [one for one in result.errors if one.degrades or one.kind in _ABSENT]
-    for one in failures:
-        _LOG.warning("%s", one)
     return tuple(dict.fromkeys(f"{one.stage}: {one.kind}" for one in failures))

@@ -82,5 +82,10 @@ def channel_if_there(base: Any, name: str, options: Mapping[str, Any]) -> Channe
     return channel
 
 
+def channels_there(base: Any, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
+    """Channels of a base by their names, with the options of each; see `channel_if_there`."""
+    return {name: channel_if_there(base, name, options) for name, options in wanted.items()}
+
+
 def _refused(why: str) -> NoReturn:
     raise NotIndexedError(why)

@@ -14,7 +14,7 @@ from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets.absent import AbsentStage, channel_if_there
+from voicevault_retrievers.presets.absent import AbsentStage, channel_if_there, channels_there
 from voicevault_retrievers.presets.asking import asked, asks, expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, given_model, text_model
@@ -128,7 +128,7 @@ class Preset:
         ConfigError where nothing would read them.
         """
         made = {name: options for name, options in self.channels.items() if name != "graph" or not self._apart(graph)}
-        channels = {name: channel_if_there(base, name, options) for name, options in made.items()}
+        channels = channels_there(base, made)
         notes = getattr(base, "notes", ())
         return self.build(channels, notes=notes, base=base, llm=llm, parents=parents, graph=graph)
 

@@ -83,11 +83,11 @@ class RM3(Rewriter):
         try:
             found = yield from self._first().plan(query, self.documents)
         except Exception as error:  # noqa: BLE001 - whatever it is, the question can be searched as it is
-            return query, (Failure.of(self.name, error),)
+            return query, (Failure.of(self.name, error, self.instead),)
         (outcome,) = yield (replace(self.call(query), function=lambda: self._expanded(query, found)),)
         failures = tuple(failure.within(self.name) for failure in found.errors)
         if isinstance(outcome, Exception):
-            return query, (*failures, Failure.of(self.name, outcome))
+            return query, (*failures, Failure.of(self.name, outcome, self.instead))
         return as_query(outcome), failures
 
     def over(self, channel: Channel) -> RM3:

@@ -101,7 +101,7 @@ class RoutedChannel(Rewritten):
             below = _fused(self.below)
             if routed.route is not Route.SIMPLE or below is None or below.on_error == "raise":
                 raise
-            found = Ranking((), (Failure.of(self.rewriter.name, error),))
+            found = Ranking((), (Failure.of(self.rewriter.name, error, "nothing is found on route simple"),))
         if routed.route is not Route.SIMPLE or found.hits:
             return found.failing(*failures)
         if not self.rewriter.simple_fallback:
@@ -174,6 +174,7 @@ class ModelRouter(ModelRewriter):
         "analytical: it asks to analyse, evaluate or discuss\n"
         "Answer with that word alone.\n\nQuestion: {query}"
     )
+    instead = "the query is asked on route standard"
 
     def __init__(
         self,

@@ -161,7 +161,7 @@ class CrossEncoderRerank(Stage):
         if not self._ready:
             (loaded,) = yield (Call(f"{self.name} model", self._load, kind="stage"),)
             if isinstance(loaded, Exception):
-                return ranking.failing(Failure.of(self.name, loaded))
+                return ranking.failing(Failure.of(self.name, loaded, self.instead(ranking)))
         scores: list[float] = []
         began = monotonic()
         for group in self._groups(query, ranking, scores):
@@ -249,7 +249,7 @@ class CrossEncoderRerank(Stage):
             yield Failure(self.name, "Overtime", said, degrades=False)
 
     def _cut_short(self, error: Exception, scored: int, ranking: Ranking) -> Failure:
-        failure = Failure.of(self.name, error)
+        failure = Failure.of(self.name, error, self.instead(ranking))
         if not scored:
             return failure
         said = f"{scored} of {self._count(ranking)} passages were scored; the others follow in their order."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
 from voicevault_retrievers.store.standardised import Standardised
-from voicevault_retrievers.store.view import View, keyword_channel, vector_channel
+from voicevault_retrievers.store.view import View, keyword_channel, keywords_only, nothing_in, vector_channel
 from voicevault_retrievers.types import ChannelKind, Chunk, Failure
 
 
@@ -95,7 +96,8 @@ class Bases:
         """
 
         def made(bases: Sequence[KnowledgeBase]) -> Channel:
-            return vector_channel([self._view(base) for base in bases], _embedder(bases), bases[0].name, **options)
+            names = [base.name for base in bases]
+            return vector_channel([self._view(base) for base in bases], _embedder(bases), names, **options)
 
         searched, embedded = self._searched(), self._embedded()
         if searched and not embedded:
@@ -204,9 +206,10 @@ class Bases:
 
     def _absent(self, path: Path, degrades: bool) -> Failure:
         # The names of others are not told: a result may go to somebody who is not to know of them.
-        what, found = ("empty", "holds no chunks") if path in self._opened else ("missing", "does not exist")
-        where = "" if path in self._opened else f" in {path.parent}"
-        return Failure(path.name, what, f"knowledge base {path.name!r} {found}{where} and is not searched", degrades)
+        if path in self._opened:
+            return replace(nothing_in(path.name), degrades=degrades)
+        said = f"knowledge base {path.name!r} does not exist in {path.parent} and is not searched"
+        return Failure(path.name, "missing", said, degrades)
 
     def __repr__(self) -> str:
         return f"Bases({[str(path) for path in self._paths]})"
@@ -259,5 +262,4 @@ def _embedder(bases: Sequence[KnowledgeBase]) -> Embedder | None:
 
 
 def _keywords_only(base: KnowledgeBase) -> Failure:
-    said = f"knowledge base {base.name!r} was created without an embedder and is searched by keywords only"
-    return Failure(base.name, "keywords only", said, degrades=False)
+    return Failure(base.name, "keywords only", keywords_only(base.name), degrades=False)

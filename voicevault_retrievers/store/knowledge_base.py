@@ -35,7 +35,7 @@ from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.store.writer import Writer, reporting
 from voicevault_retrievers.text import CustomAnalyzer
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.types import Chunk, Failure
 
 _VECTORS = get_args(VectorSearch)
 
@@ -215,6 +215,11 @@ class KnowledgeBase(Searched):
     def parts(self) -> tuple[Part, ...]:
         """What channels made now search."""
         return self._snapshot.parts
+
+    @property
+    def notes(self) -> tuple[Failure, ...]:
+        """What a search notes: that there is nothing."""
+        return self.view().notes
 
     def __len__(self) -> int:
         return len(self._snapshot)

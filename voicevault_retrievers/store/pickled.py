@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -24,49 +26,122 @@ _NAMED = (
 _TEXT = ("text", "page_content", "content", "document")
 _ID = ("id", "chunk_id", "doc_id")
 _VALUE = 32
+_HALF, _NONE = 0.5, 0.05
+"""Which share of the index's terms a list of no name has at least to be its texts, and texts by name not to be others.
+"""
+_COMPARED, _LONGEST, _SHORT = 200, 1 << 16, 4
+_WORD = re.compile(r"\w+")
+_SHOWN = {"records": "chunks", "numbers": "whole numbers"}
+_NAME = '; name them in a dict: {"bm25": ..., "chunk_ids": ..., "texts": ..., "metadatas": ...}'
 _SCALARS = (str, int, float)
 
 Metadata: TypeAlias = Mapping[str, Any]
+Strings: TypeAlias = tuple[str, ...]
 Columns: TypeAlias = dict[str, tuple[Any, ...]]
+Fields: TypeAlias = dict[Any, Any]
 
 
 @dataclass(frozen=True)
 class PickledIndex:
     """Documents in the order of the index; what the pickle does not say of them is None.
 
-    `strings` are their ids or their texts: a list beside the index with no name to tell which.
+    `frequencies` are the index's own term frequencies of each document. `unnamed` are lists of strings beside the
+    index, with no name to tell which are the ids and which the texts; `spare` are ids where none of these is: a list of
+    numbers, or what the metadata says.
     """
 
     path: Path
     count: int
-    ids: tuple[str, ...] | None = None
-    texts: tuple[str, ...] | None = None
+    frequencies: Sequence[Any]
+    ids: Strings | None = None
+    texts: Strings | None = None
     metadata: tuple[Metadata, ...] | None = None
-    strings: tuple[str, ...] | None = None
+    unnamed: tuple[Strings, ...] = ()
+    spare: tuple[Strings, ...] = ()
+
+    def told_apart(self, known: Collection[str] = ()) -> PickledIndex:
+        """This index with the ids and texts that are among its lists of no name.
+
+        Ids are those that a collection has (`known`). The texts tokenise to the index's term frequencies. Raises
+        IncompatibleIndexError where more than one list may be either.
+        """
+        joining = [strings for strings in self.unnamed if any(map(known.__contains__, strings))]
+        texts = self.texts or self._texts([strings for strings in self.unnamed if strings not in joining])
+        others = [strings for strings in joining or self.unnamed if strings not in (texts, self.ids)]
+        unique = [strings for strings in others if len(set(strings)) == self.count]
+        found = unique or others or ([] if self.ids else list(self.spare))
+        if len(found) > 1 or (self.ids and unique):
+            _refuse(self.path, "holds two lists of ids that differ, or texts that the index was not made of" + _NAME)
+        return replace(self, ids=self.ids or next(iter(found), None), texts=texts, unnamed=(), spare=())
+
+    def _texts(self, lists: Sequence[Strings]) -> Strings | None:
+        """The list that is likest to what the index counts; None where none has half of its terms."""
+        said = {strings: overlap(strings, self.frequencies) for strings in lists}
+        best = sorted((likeness, strings) for strings, (recall, likeness) in said.items() if recall >= _HALF)
+        if len(best) > 1 and best[-1][0] == best[-2][0]:
+            _refuse(self.path, "holds two lists that may be the texts of its index" + _NAME)
+        return best[-1][1] if best else None
 
 
 def read_bm25(path: Path | str) -> PickledIndex:
     """Read a pickle of a rank-bm25 index, alone or in a dict, list or tuple; nothing that is in it is run.
 
-    Beside the index are its chunks or their ids, in its order: a list of strings, of dicts with a text (and an id and
-    metadata), or of LangChain Documents. In a dict they go by name (`chunk_ids`, `chunks`, `metadatas` and the like);
-    anything else is passed over. Raises IncompatibleIndexError where there is not one index, where its own counts or
-    those of what is beside it differ, and as `unpickling.load` does.
+    Beside the index are its chunks or their ids, in its order: a list of strings, of ids that are numbers, of metadata,
+    or of chunks: dicts, LangChain Documents or objects of a class of one's own, such as a dataclass, with a text (and
+    an id and metadata). In a dict, or the fields of an object, they go by name (`chunk_ids`, `chunks`, `metadatas` and
+    the like); anything else is passed over. In a list or tuple they stand in any order, see `PickledIndex.told_apart`.
+
+    Raises IncompatibleIndexError where there is not one index, where its own counts or those of what is beside it
+    differ, where texts have none of its terms, and as `unpickling.load` does.
     """
     path = Path(path)
     value = load(path)
-    count = _count(_ranker(value, path), path)
+    if isinstance(value, Made) and value.name not in RANKERS:
+        value = value.state
+    ranker = _ranker(value, path)
+    count = _count(ranker, path)
+    reader = _Reader(path, ranker.state["doc_freqs"])
     found: Columns = {}
-    reader = _Reader(path)
     for name, items in _named(value) if isinstance(value, dict) else _unnamed(value):
         if len(items) != count:
-            _refuse(path, f"holds an index of {count} documents and {len(items)} {name}")
-        columns = reader.columns(name, items)
-        twice = next((column for column in columns if column in found and found[column] != columns[column]), None)
-        if twice:
-            _refuse(path, f"holds two lists of {twice} that differ")
-        found |= columns
-    return PickledIndex(path, count, **found)
+            _refuse(path, f"holds an index of {count} documents and {len(items)} {_SHOWN.get(name, name)}")
+        for column, values in reader.columns(name, items).items():
+            if column in ("unnamed", "spare"):
+                found[column] = tuple(dict.fromkeys((*found.get(column, ()), *values)))
+            elif found.setdefault(column, values) != values:
+                _refuse(path, f"holds two lists of {column} that differ")
+    return PickledIndex(path, count, reader.frequencies, **found)
+
+
+def overlap(texts: Sequence[str], frequencies: Sequence[Any]) -> tuple[float, float]:
+    """How much of the index's terms texts have, and how like their words are to them (Dice), both from 0 to 1.
+
+    How the index tokenised is not known, and may have stemmed: a term is found where a word begins as it does, or in
+    scripts without spaces anywhere. Some hundred documents are compared, by their first terms. An index of other terms
+    than strings has none.
+    """
+    common = terms = words = 0
+    for at in range(0, len(texts), max(1, len(texts) // _COMPARED)):
+        text = texts[at][:_LONGEST].casefold()
+        found = _WORD.findall(text)
+        spaced = " ".join(["", *found])
+        counts = _counts(frequencies[at])
+        own = sum(min(n, _occurs(term.casefold(), text, spaced)) for term, n in counts.items())
+        common += own
+        terms += sum(counts.values())
+        words += max(len(found), own)
+    return (common / terms, 2 * common / (terms + words)) if terms else (0.0, 0.0)
+
+
+def _counts(frequencies: Any) -> dict[str, int]:
+    """The first terms of a document with their frequencies."""
+    items = islice(frequencies.items(), _COMPARED) if isinstance(frequencies, dict) else ()
+    return {term: n for term, n in items if isinstance(term, str) and type(n) is int and n > 0}
+
+
+def _occurs(term: str, text: str, words: str) -> int:
+    stem = term[:-1] if len(term) > _SHORT else term
+    return words.count(f" {stem}") if term.isascii() and term.isalnum() else text.count(stem)
 
 
 def _refuse(path: Path, what: str) -> NoReturn:
@@ -94,65 +169,108 @@ def _named(value: dict[Any, Any]) -> Iterator[tuple[str, Sequence[Any]]]:
     for part, names in _NAMED:
         lists = [value[name] for name in names if isinstance(value.get(name), list | tuple)]
         if part == "chunks":  # beside their tokens, under one of the names too
-            lists = [items for items in lists if _kind(items)]
+            lists = [items for items in lists if _kind(items) in ("strings", "records")]
         if lists:
-            yield (_kind(lists[0]) or part) if part == "chunks" else part, lists[0]
+            yield "texts" if part == "chunks" and _kind(lists[0]) == "strings" else part, lists[0]
 
 
 def _unnamed(value: Any) -> Iterator[tuple[str, Sequence[Any]]]:
     for items in value if isinstance(value, list | tuple) else ():
         kind = _kind(items)
-        if kind:
-            yield "strings" if kind == "texts" else kind, items
+        if kind and (kind != "numbers" or len(set(items)) == len(items)):
+            yield kind, items
 
 
 def _kind(items: Any) -> str | None:
+    """Whether a list is of strings, of whole numbers or of records; None for anything else."""
     if not isinstance(items, list | tuple) or not items:
         return None
     if all(isinstance(item, str) for item in items):
-        return "texts"
-    return "chunks" if all(_fields(item) is not None for item in items) else None
+        return "strings"
+    if all(type(item) is int for item in items):
+        return "numbers"
+    return "records" if all(_fields(item) is not None for item in items) else None
 
 
-def _fields(item: Any) -> dict[Any, Any] | None:
-    """The fields of a dict or a Document, whose class may be a pydantic model; None for anything else."""
-    if isinstance(item, Made) and item.name in DOCUMENTS:
-        inner = item.state.get("__dict__")
-        state = inner if isinstance(inner, dict) else item.state
-        return {name: state.get(name) for name in ("page_content", "metadata", "id")}
-    return item if isinstance(item, dict) else None
+def _fields(item: Any) -> Fields | None:
+    """The fields of a dict or an object, whose class may be a pydantic model; None for anything else."""
+    if not isinstance(item, Made) or item.name in RANKERS:
+        return item if isinstance(item, dict) else None
+    inner = item.state.get("__dict__")
+    state = inner if isinstance(inner, dict) else item.state
+    return {name: state.get(name) for name in ("page_content", "metadata", "id")} if item.name in DOCUMENTS else state
 
 
 class _Reader:
     """Makes texts and metadata of what a pickle holds, in copies that share nothing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, frequencies: Sequence[Any]) -> None:
         self.path = path
+        self.frequencies = frequencies
         self.room = MAX_ROOM
 
     def columns(self, part: str, items: Sequence[Any]) -> Columns:
-        if part == "chunks":
-            return self._chunks([_fields(item) or {} for item in items])
+        if part in ("chunks", "records"):
+            return self._records([_fields(item) or {} for item in items], named=part == "chunks")
         if part == "metadata":
             return {part: tuple(map(self._metadata, items))}
-        if _kind(items) != "texts":
-            _refuse(self.path, f"holds {part} that are not strings")
-        return {part: tuple(map(self._text, items))}
+        if _kind(items) not in ("strings", "numbers") or (part == "texts" and _kind(items) == "numbers"):
+            _refuse(self.path, f"holds {part} that are neither strings nor whole numbers")
+        column = tuple(self._text(str(item)) for item in items)
+        if part in ("strings", "numbers"):
+            return {"unnamed" if part == "strings" else "spare": (column,)}
+        return {part: self._checked(column) if part == "texts" else column}
 
-    def _chunks(self, items: Sequence[dict[Any, Any]]) -> Columns:
-        texts = [self._first(_TEXT, item) for item in items]
-        ids = [self._first(_ID, item, item.get("metadata")) for item in items]
-        for column, what in ((texts, "a text"), (ids, "an id")):
-            known = len(column) - column.count(None)
-            if known < len(column) and (known or column is texts):
-                _refuse(self.path, f"holds {len(column)} chunks, {known} of which have {what}")
-        columns: Columns = {"texts": tuple(texts)} if None in ids else {"texts": tuple(texts), "ids": tuple(ids)}
-        metadata = tuple(self._metadata(_said(item)) for item in items)
+    def _records(self, items: Sequence[Fields], named: bool) -> Columns:
+        """Chunks with their texts; where they have none, metadata, which may say ids."""
+        names = self._text_names(items, named)
+        texts = [self._value(item, name) for item, name in zip(items, names, strict=True)]
+        if texts.count(None) == len(texts):
+            ids = self._ids(items)
+            return {"metadata": tuple(map(self._metadata, items)), "spare": (ids,) if ids else ()}
+        if None in texts:
+            known = len(texts) - texts.count(None)
+            _refuse(self.path, f"holds {len(texts)} chunks, {known} of which have a text")
+        ids = self._ids(items)
+        metadata = tuple(self._metadata(_said(item, name)) for item, name in zip(items, names, strict=True))
+        columns: Columns = {"texts": self._checked(texts)} | ({"ids": ids} if ids else {})
         return {**columns, "metadata": metadata} if any(metadata) else columns
 
-    def _first(self, names: tuple[str, ...], *holders: Any) -> str | None:
-        values = (holder.get(name) for holder in holders if isinstance(holder, dict) for name in names)
-        return next((self._text(value) for value in values if isinstance(value, str)), None)
+    def _text_names(self, items: Sequence[Fields], named: bool) -> list[str | None]:
+        """Which field of each is its text: by name, or else the one that has the index's terms."""
+        names = [_first(_TEXT, item) for item in items]
+        if names.count(None) < len(names):
+            texts = [str(item.get(name)) for item, name in zip(items, names, strict=True)]
+            return names if named or not self._strange(texts) else [None] * len(items)
+        fields = [name for name in items[0] if all(isinstance(item.get(name), str) for item in items)]
+        said = {name: overlap([item[name] for item in items], self.frequencies) for name in fields}
+        likely = [name for name, (recall, _) in said.items() if recall >= _HALF]
+        return [max(likely, key=lambda name: said[name][1], default=None)] * len(items)
+
+    def _ids(self, items: Sequence[Fields]) -> Strings | None:
+        """The ids of chunks, or those that all of their metadata says and that differ."""
+        own = [self._value(item, _first(_ID, item)) for item in items]
+        if known := len(own) - own.count(None):
+            if known < len(own):
+                _refuse(self.path, f"holds {len(own)} chunks, {known} of which have an id")
+            return tuple(own)
+        inner = [_fields(item.get("metadata")) or {} for item in items]
+        said = [self._value(item, _first(_ID, item)) for item in inner]
+        return None if None in said or len(set(said)) < len(said) else tuple(said)
+
+    def _checked(self, texts: Iterable[str]) -> Strings:
+        """Texts that are said to be those of the index."""
+        given = tuple(texts)
+        if self._strange(given):
+            _refuse(self.path, "holds texts that have next to none of the terms of its index" + _NAME)
+        return given
+
+    def _strange(self, texts: Sequence[str]) -> bool:
+        """Whether an index of terms that are strings has hardly one of them from these texts."""
+        return any(map(_counts, self.frequencies)) and overlap(texts, self.frequencies)[0] < _NONE
+
+    def _value(self, item: Fields, name: str | None) -> Any:
+        return None if name is None else self._text(str(item[name]))
 
     def _text(self, text: str) -> str:
         """Without lone surrogates, which no store takes."""
@@ -160,16 +278,18 @@ class _Reader:
         return text.encode("utf-8", "replace").decode()
 
     def _metadata(self, value: Any) -> Metadata:
-        if not isinstance(value, dict):
+        fields = _fields(value)
+        if fields is None:
             _refuse(self.path, f"holds metadata that is a {type(value).__name__}, expected a dict")
-        return {self._text(str(name)): self._plain(each, 1) for name, each in value.items()}
+        return {self._text(str(name)): self._plain(each, 1) for name, each in fields.items()}
 
     def _plain(self, value: Any, depth: int) -> Any:
         self._spend(_VALUE)
         if depth > MAX_DEPTH:
             _refuse(self.path, f"holds metadata deeper than {MAX_DEPTH} lists and dicts")
-        if isinstance(value, dict):
-            return {self._text(str(name)): self._plain(each, depth + 1) for name, each in value.items()}
+        fields = _fields(value)
+        if fields is not None:
+            return {self._text(str(name)): self._plain(each, depth + 1) for name, each in fields.items()}
         if isinstance(value, list | tuple | set):
             return [self._plain(each, depth + 1) for each in value]
         if isinstance(value, str):
@@ -184,8 +304,14 @@ class _Reader:
             _refuse(self.path, f"holds more than {MAX_ROOM} characters of text and metadata")
 
 
-def _said(item: dict[Any, Any]) -> dict[Any, Any]:
+def _first(names: Iterable[str], item: Fields) -> str | None:
+    """The first field of these names that has a text, or an id that may be a whole number."""
+    kinds = (str, int) if names is _ID else (str,)
+    return next((name for name in names if type(item.get(name)) in kinds), None)
+
+
+def _said(item: Fields, text: str | None) -> Fields:
     """The metadata of a chunk, and what else it says in words and numbers beside its text and id."""
-    beside = {name: value for name, value in item.items() if name not in (*_TEXT, *_ID) and isinstance(value, _SCALARS)}
-    inner = item.get("metadata")
-    return {**beside, **inner} if isinstance(inner, dict) else beside
+    used = (text, _first(_ID, item))
+    beside = {name: value for name, value in item.items() if name not in used and isinstance(value, _SCALARS)}
+    return beside | (_fields(item.get("metadata")) or {})

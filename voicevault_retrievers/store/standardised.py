@@ -41,7 +41,7 @@ class Standardised(Channel):
         failures: list[Failure] = []
         for label, outcome in zip(self.groups, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                failures.append(Failure.of(label, outcome))
+                failures.append(Failure.of(label, outcome, "the other knowledge bases are searched"))
             else:
                 hits += _standardised(label, outcome)
                 failures += [failure.within(label) for failure in outcome.errors]

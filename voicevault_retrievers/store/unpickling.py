@@ -3,13 +3,16 @@
 A pickle is a program for a stack machine. This is such a machine, over the parser of the standard library
 (`pickletools.genops`), that knows the few names a rank-bm25 index, its chunks and numpy's arrays need: each stands for
 a plain value that is made here. Every other name, and every instruction that could lead to one (persistent ids, the
-extension registry, out-of-band buffers, protocol 0's INST and OBJ), is refused, with the name. What a pickle declares
-allocates nothing, what it copies counts against `MAX_STEPS`, and what it hashes is text or a small number.
+extension registry, out-of-band buffers, protocol 0's INST and OBJ), is refused, with the name. The exception is the
+class of an application's own chunks, which is in no standard module: an object of it is read as its fields, and its
+name is refused anywhere else. What a pickle declares allocates nothing, what it copies counts against `MAX_STEPS`, and
+what it hashes is text or a small number.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +45,9 @@ _MODULES = {
     "numpy.core.multiarray": "numpy._core.multiarray",
     "numpy.core.numeric": "numpy._core.numeric",
 }
+_NO_CHUNKS = sys.stdlib_module_names | {"numpy"}
+"""Packages of which no class is that of chunks."""
+
 _REMEDY = "if the index is your own, restore it from a copy, or index the documents again"
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|U[1-9]\d{0,4}")
 _LARGEST_KEY = 1 << 60
@@ -115,15 +121,21 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[Any, Any] = {}
+        self.foreign: dict[str, str] = {}
+        """Names of an application's, until there is an object of that class with its fields."""
 
     def run(self, data: bytes) -> Any:
-        for opcode, argument, _ in genops(data):
-            self.spend(1)
-            operation = _OPERATIONS.get(opcode.name)
-            if operation is None:
-                named = "" if argument is None else str(argument).replace(" ", ".")  # INST has its name in two parts
-                raise _RefusedError(f"{opcode.name} {named}".rstrip())
-            operation(self, argument)
+        try:
+            for opcode, argument, _ in genops(data):
+                self.spend(1)
+                operation = _OPERATIONS.get(opcode.name)
+                if operation is None:
+                    named = "" if argument is None else str(argument).replace(" ", ".")  # INST has it in two parts
+                    raise _RefusedError(f"{opcode.name} {named}".rstrip())
+                operation(self, argument)
+        finally:
+            for name in self.foreign.values():  # whatever else is wrong
+                raise _RefusedError(name)
         return self.stack.pop()
 
     def spend(self, steps: int) -> None:
@@ -170,13 +182,15 @@ class _Machine:
     def name(self, module: str, name: str) -> None:
         dotted = f"{_MODULES.get(module, module)}.{name}"
         if dotted not in _ADMITTED:
-            raise _RefusedError(f"{module}.{name}")
+            if dotted.partition(".")[0] in _NO_CHUNKS:
+                raise _RefusedError(f"{module}.{name}")
+            self.foreign[dotted] = f"{module}.{name}"
         self.push(_Name(dotted))
 
     def new(self) -> None:
         cls, arguments = self.last(2)
         if arguments != ():
-            raise TypeError("an object made of arguments")
+            raise _RefusedError(f"an object of {_exactly(_Name, cls).dotted} that is made of arguments")
         self.push(_made(cls))
 
     def call(self) -> None:
@@ -192,7 +206,8 @@ class _Machine:
         target = self.stack[-1]
         if isinstance(target, Made):
             self.spend(len(state))
-            target.state.update(_exactly(dict, state))
+            self.foreign.pop(target.name, None)
+            target.state.update(_fields(target.name, state))
         elif isinstance(target, _Dtype):
             target.build(*_exactly(tuple, state))
         elif isinstance(target, _Array) and not target:
@@ -201,6 +216,17 @@ class _Machine:
             target.extend(_values(data, dtype, shape, "F" if fortran else "C"))
         else:
             raise _RefusedError(f"a state for {getattr(target, 'dotted', type(target).__name__)}")
+
+
+def _fields(name: str, state: Any) -> dict[Any, Any]:
+    """The fields in an object's state: a dict, or a pair of those of its dict and its slots."""
+    if isinstance(state, list):  # as frozen dataclasses with slots have it
+        raise _RefusedError(f"objects of {name} whose fields have no names (save them as dicts)")
+    if isinstance(state, tuple):
+        plain, slots = state
+        return {**_exactly(dict, plain or {}), **_exactly(dict, slots)}
+    fields: dict[Any, Any] = _exactly(dict, state)
+    return fields
 
 
 def _exactly(kind: type[Any], value: Any) -> Any:
@@ -227,7 +253,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 def _made(cls: Any, base: Any = None, state: None = None) -> Made:
     """An object without its state; protocols 0 and 1 name its base too."""
     dotted = _exactly(_Name, cls).dotted
-    if dotted not in _CLASSES or base not in (None, _Name("builtins.object")) or state is not None:
+    if dotted in _ADMITTED - _CLASSES or base not in (None, _Name("builtins.object")) or state is not None:
         raise _RefusedError(f"a new {dotted}")
     return Made(dotted)
 

@@ -26,7 +26,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.chroma import Chroma, ChromaVectors
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.types import Chunk, Vector
+from voicevault_retrievers.types import Chunk, Failure, Vector
 
 
 class Batch(NamedTuple):
@@ -45,13 +45,21 @@ class View:
     chroma: Chroma | None = None
     prefix: str = ""
 
+    @property
+    def notes(self) -> tuple[Failure, ...]:
+        """What a search notes: that there is nothing."""
+        return () if len(self) else (nothing_in(self.snapshot.folder.name),)
+
+    def __len__(self) -> int:
+        return len(self.snapshot)
+
     def bm25(self, **options: Any) -> BM25:
         """The keyword channel; as `KnowledgeBase.bm25`."""
         return keyword_channel([self], self.snapshot.analyzer, **options)
 
     def dense(self, **options: Any) -> VectorChannel:
         """The vector channel; as `KnowledgeBase.dense`."""
-        return vector_channel([self], self.embedder(), self.snapshot.folder.name, **options)
+        return vector_channel([self], self.embedder(), [self.snapshot.folder.name], **options)
 
     def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[Batch]:
         """The chunks; as `KnowledgeBase.batches`."""
@@ -92,26 +100,38 @@ def keyword_channel(views: Iterable[View], analyzer: SavedAnalyzer, **options: A
 def vector_channel(
     views: Sequence[View],
     embedder: Embedder | None,
-    kb: str,
+    kbs: Sequence[str],
     *,
     funnel: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> VectorChannel:
     """Vector search over all, through a `MatryoshkaFunnel` with these options where they are given.
 
-    Raises NotIndexedError where the knowledge base has no embedder.
+    Raises NotIndexedError where the knowledge bases, of these names, have no embedder.
     """
     if embedder is None:
-        raise NotIndexedError(
-            f"knowledge base {kb!r} was created without an embedder and holds no vectors: search it with bm25(), or "
-            "index the documents into a new one created with embedder=..."
-        )
+        raise NotIndexedError(keywords_only(*kbs))
     if funnel is not None:
         parts = (part.dense for view in views for part in view.parts if part.dense)
         return FunnelChannel(MatryoshkaFunnel(ExactVectors(parts, embedder.dimension), **funnel), embedder, **options)
     indices = [view.index for view in views]
     return VectorChannel(
         indices[0] if len(indices) == 1 else _Several(indices, embedder.dimension), embedder, **options
+    )
+
+
+def nothing_in(name: str) -> Failure:
+    """The note that a knowledge base is empty."""
+    return Failure(name, "empty", f"knowledge base {name!r} holds no chunks and is not searched", degrades=False)
+
+
+def keywords_only(*names: str) -> str:
+    """That knowledge bases have no vectors, and how there are some."""
+    first, named = names[0], " and ".join(map(repr, names))
+    return (
+        f"knowledge base {named} was created without an embedder and is searched by keywords only; to have vectors, "
+        f"copy it: `voicevault kb export {first} -o {first}.jsonl`, then `voicevault kb import {first}.jsonl --kb NEW "
+        "--model all-MiniLM-L6-v2`; in Python export(kb, file), then restore(file, NEW, embedder=...)"
     )
 
 

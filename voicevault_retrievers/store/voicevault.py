@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from voicevault_retrievers.types import Chunk
 __all__ = ["import_voicevault", "read_bm25"]
 
 PICKLE, DATABASE = "bm25.pkl", "chroma.sqlite3"
-Strings: TypeAlias = tuple[str, ...]
 
 _BATCH = 1000
 _SEGMENT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -119,39 +118,30 @@ def _own(home: Path, path: Path) -> Path:
     return real
 
 
-def _joined(index: PickledIndex, stored: _Stored | None) -> list[Chunk]:
+def _joined(pickled: PickledIndex, stored: _Stored | None) -> list[Chunk]:
     """The chunks; what the pickle says of one goes before what the collection says."""
-    ids, texts = _ids_and_texts(index, stored)
+    index = pickled.told_apart(() if stored is None else stored.texts.keys())
     if stored is None:
-        if texts is None:
+        if index.texts is None:
             raise IncompatibleIndexError(
                 f"{index.path} holds {index.count} documents without their texts, and there is no {DATABASE} in its "
                 "folder or the folders in that: index the documents again"
             )
-        names = ids or [f"{place:0{len(str(index.count))}}" for place in range(index.count)]
-        return list(map(Chunk, names, texts, repeat(None), index.metadata or repeat({})))
-    _check_join(index, stored, ids, texts)
-    if ids is None:
+        names = index.ids or [f"{place:0{len(str(index.count))}}" for place in range(index.count)]
+        return list(map(Chunk, names, index.texts, repeat(None), index.metadata or repeat({})))
+    _check_join(index, stored)
+    if index.ids is None:
         return [stored.chunk(name) for name in stored.texts]
-    return list(map(stored.chunk, ids, texts or repeat(None), index.metadata or repeat({})))
+    return list(map(stored.chunk, index.ids, index.texts or repeat(None), index.metadata or repeat({})))
 
 
-def _ids_and_texts(index: PickledIndex, stored: _Stored | None) -> tuple[Strings | None, Strings | None]:
-    """What the pickle has of both; strings of no name are ids beside texts, and where the collection has such ids."""
-    strings = index.strings
-    if strings is None or index.ids is not None:
-        return index.ids, index.texts
-    if index.texts is not None or (stored is not None and any(each in stored.texts for each in strings)):
-        return strings, index.texts
-    return None, strings
-
-
-def _check_join(index: PickledIndex, stored: _Stored, ids: Strings | None, texts: Strings | None) -> None:
+def _check_join(index: PickledIndex, stored: _Stored) -> None:
     """Raises IncompatibleIndexError where ids differ, or without ids texts, or without both the numbers of chunks."""
     odd: Counter[str | None] = Counter()
-    if ids is not None or texts is not None:
-        here = Counter[str | None](ids or texts)
-        there = Counter[str | None](list(stored.texts) if ids else stored.texts.values())
+    said = index.ids or index.texts
+    if said is not None:
+        here = Counter[str | None](said)
+        there = Counter[str | None](list(stored.texts) if index.ids else stored.texts.values())
         odd = (here - there) + (there - here)
     if odd or index.count != len(stored.texts):
         example = f"; {str(next(iter(odd)))[:100]!r} is in one of them alone" if odd else ""

@@ -13,7 +13,7 @@ from voicevault_retrievers.checks import flag, number, seconds_or_none, whole_or
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.filters import Filter, compile_filter, scope
 from voicevault_retrievers.structure.kinship import Ancestors, Kinship, Naming
-from voicevault_retrievers.structure.reading import Reading
+from voicevault_retrievers.structure.reading import OWN_TEXT, Reading
 from voicevault_retrievers.structure.reading import over_budget as over_budget
 from voicevault_retrievers.structure.shown import Room as Room
 from voicevault_retrievers.structure.shown import Shown
@@ -136,6 +136,9 @@ class ParentExpansion(Stage):
 
     def needs(self, k: int) -> int:
         return 3 * k
+
+    def instead(self, ranking: Ranking) -> str:
+        return OWN_TEXT
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         known = self._ancestors(query, ranking)

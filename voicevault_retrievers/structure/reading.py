@@ -11,6 +11,9 @@ from voicevault_retrievers.structure.kinship import Ancestors, Key, Kinship
 from voicevault_retrievers.structure.shown import Shown, Text
 from voicevault_retrievers.types import Chunk, Failure, Hit, Ranking
 
+OWN_TEXT = "the hits keep their own text"
+"""What is read where a parent cannot be had."""
+
 
 @dataclass(frozen=True)
 class OverBudget(Failure):
@@ -102,4 +105,6 @@ class Reading:
 def _missing(stage: str, what: str, found: Mapping[Key, Any]) -> Iterator[Failure]:
     missing = sum(chunk is None for chunk in found.values())
     if missing:
-        yield Failure.of(stage, ContextExpansionError(f"{missing} of {len(found)} {what} are not in the store"))
+        yield Failure.of(
+            stage, ContextExpansionError(f"{missing} of {len(found)} {what} are not in the store"), OWN_TEXT
+        )

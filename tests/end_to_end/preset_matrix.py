@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -31,6 +32,7 @@ from voicevault_retrievers.dense import weights
 from voicevault_retrievers.errors import RetrievalError
 from voicevault_retrievers.models import OllamaModel
 from voicevault_retrievers.presets import load_preset, preset_data, preset_names
+from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.types import Result
@@ -40,8 +42,9 @@ HEAD = """# How each preset behaves where something is missing
 
 Written by `python -m tests.end_to_end.preset_matrix`; `test_preset_matrix.py` fails where it is not as the program
 writes it. Each search is asked in the core, through LangChain (LC), through LlamaIndex (LI) and on the command line
-(CLI), of the shipped preset with the cross-encoder `accurate` and of twelve chunks. A note is an entry of
-`result.errors` that does not degrade; warnings are those of the logger `voicevault_retrievers`.
+(CLI), of the shipped preset with the cross-encoder `accurate`, over twelve chunks. A note is an entry of
+`result.errors` that does not degrade; under "degraded" are those that do, or the error that is raised where the set-up
+is wrong. Warnings are those of the logger `voicevault_retrievers`.
 """
 WAYS = ("core", "LC", "LI", "CLI")
 
@@ -87,7 +90,10 @@ class Case:
 
 
 class Seen(NamedTuple):
-    """What came of a search, asked in one way; `refused` is the class and the text of the error that it raised."""
+    """What came of a search, asked in one way.
+
+    `refused` is the class and the text of the error that was raised; on the command line what was printed.
+    """
 
     hits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -97,8 +103,9 @@ class Seen(NamedTuple):
     exit_code: int | None = None
 
     @property
-    def entries(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return self.notes, self.degraded
+    def error(self) -> str:
+        """The class of the error that was raised."""
+        return self.refused.partition(":")[0]
 
 
 class Row(NamedTuple):
@@ -116,7 +123,9 @@ LACKS: dict[str, tuple[str, ...]] = {
     "casefile": ("vectors", "parents"),
 }
 """What of a base a preset uses, beside its chunks."""
+UNREACHABLE, UNKNOWN, EXTRA = "hub with the reranker", "reranker of that name", "reranker's extra"
 RERANKED = ("voicevault", "legal", "newsroom")
+NO_MODEL, NO_SERVER = "language model", "its server"
 ASKING = ("legal", "casefile")
 """Those that ask a language model."""
 
@@ -130,11 +139,12 @@ def cases() -> Iterator[Case]:
             for part in LACKS[preset]:
                 yield Case(preset, part, f"no-{part}", question, llm)
             if preset in RERANKED:
-                yield Case(preset, "reranker weights", "whole", question, llm, "multilingual")
-                yield Case(preset, "reranker of that name", "whole", question, llm, "owner/none")
+                yield Case(preset, UNREACHABLE, "whole", question, llm, "multilingual")
+                yield Case(preset, UNKNOWN, "whole", question, llm, "owner/none")
+                yield Case(preset, EXTRA, "whole", question, llm, "multilingual")
             if preset == "casefile" or question == "analytical":
-                yield Case(preset, "language model", "whole", question)
-                yield Case(preset, "language model that answers", "whole", question, "unreachable")
+                yield Case(preset, NO_MODEL, "whole", question)
+                yield Case(preset, NO_SERVER, "whole", question, "unreachable")
             yield Case(preset, "chunks", "empty", question, llm)
             yield Case(preset, "base", "absent", question, llm)
 
@@ -166,7 +176,7 @@ def _cells(row: Row) -> Iterator[str]:
     yield ", ".join("refused" if one.refused else str(len(one.hits)) for one in row.seen)
     yield "equal" if len({one.hits for one in row.seen}) == 1 else "**differ**"
     yield _same([", ".join(one.notes) for one in row.seen])
-    yield _same([one.refused.partition(":")[0] or ", ".join(one.degraded) for one in row.seen])
+    yield _same([row.seen[0].error if one.refused else ", ".join(one.degraded) for one in row.seen])
     yield ", ".join(str(one.warnings) for one in row.seen)
     yield str(row.seen[-1].exit_code)
 
@@ -213,7 +223,13 @@ def _row(case: Case, folder: Path, urls: Mapping[str, str]) -> Row:
     file = folder / "preset.yaml"
     file.write_text(yaml.safe_dump(data), encoding="utf-8")
     search = _Search(case, file, folder, urls.get(case.llm))
-    return Row(case, tuple(_seen(way) for way in (search.core, search.langchain, search.llama_index, search.command)))
+    with pytest.MonkeyPatch.context() as patch:
+        if case.missing == EXTRA:
+            patch.setattr(weights, "installed", lambda backend: backend == "onnx")
+        if case.reranker != "accurate":
+            patch.setattr(scorers, "_SHARED", {})
+        ways = (search.core, search.langchain, search.llama_index, search.command)
+        return Row(case, tuple(_seen(way) for way in ways))
 
 
 def _seen(way: Callable[[], Seen | Result]) -> Seen:
@@ -349,8 +365,15 @@ def _patched() -> Iterator[None]:
         for replacement in (*shared(runs()), *unhurried()):
             patch.setattr(*replacement)
         patch.setattr(embedding, "make", lambda entry, kb: HashEmbedder(96))
-        patch.setattr(weights, "installed", lambda backend: backend == "onnx")
+        patch.setattr(weights, "installed", lambda backend: backend != "openvino")
+        for name in ("torch", "sentence_transformers"):
+            patch.setitem(sys.modules, name, SimpleNamespace(nn=SimpleNamespace(Identity=object)))
+        patch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=_unreachable))
         yield
+
+
+def _unreachable(*_: object, **__: object) -> str:
+    raise OSError("offline")
 
 
 def main() -> None:

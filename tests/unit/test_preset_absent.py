@@ -111,7 +111,7 @@ def test_a_base_in_which_nothing_is_referred_to_has_a_note_where_the_graph_is_as
 
 
 def test_questions_without_vectors_are_those_of_their_base(tmp_path: Path) -> None:
-    (failure,) = (one for one in legal().over(made(tmp_path, "vectors")).search("who").errors if one.stage == "questions")
+    _, failure = legal().over(made(tmp_path, "vectors")).search("who").errors
     assert "the questions have no vectors: knowledge base 'law' was created without an embedder" in failure.message
     assert "quim_questions" not in failure.message
 

@@ -34,8 +34,8 @@ class RecencyRerank(Stage):
     The age is that of `metadata[date_key]`, of several keys the first with a date, counted from the query's
     `reference_date`, else from this one's, else from now. A date is a datetime, a date, ISO 8601 text or seconds since
     1970; without a time zone it is UTC. A future date has age 0. A hit without a date gets nothing added, nor does one
-    whose date cannot be read, which is noted, as it is where no hit has a date. The stage's vote has a part for the scaled score and one for the
-    recency; they add up to the score exactly.
+    whose date cannot be read, which is noted; so is that no hit has a date. The stage's vote has a part for the scaled
+    score and one for the recency; they add up to the score exactly.
     """
 
     def __init__(

@@ -29,8 +29,9 @@ class WeightedRerank(Stage):
     asked of `dense`, where it is given: then the stage is blocking, under `timeout` seconds.
 
     What is not known adds 0: a channel that did not find the hit or gave no score, a hit without a place, and the
-    fused score where no fusion took part. Where no hit has a place that would count, a note says so. `weights` are those that differ from `WEIGHTS`. The stage's vote has a part
-    for each signal; their contributions add up to the score exactly.
+    fused score where no fusion took part. Where places count and no hit has one, a note says so. `weights` are those
+    that differ from `WEIGHTS`. The stage's vote has a part for each signal; their contributions add up to the score
+    exactly.
     """
 
     def __init__(

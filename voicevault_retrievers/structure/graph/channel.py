@@ -34,8 +34,9 @@ class GraphChannel(Leaf):
 
     `depth` is how many chunks a path may pass, `decay` what is left of a score after each, in (0, 1]; `fan_out` how
     many neighbours of one node are followed. Each hit's vote says in `via` which path led to it. A query without a
-    reference, or with one that the graph does not know, finds nothing, which is no failure; where no chunk of a
-    graph that is here refers to anything, a note says so. `timeout` is in seconds; None waits. Raises ConfigError for what is no store or no reader.
+    reference, or with one that the graph does not know, finds nothing, which is no failure; where no chunk of a graph
+    in memory refers to anything, a note says so. `timeout` is in seconds; None waits. Raises ConfigError for what is no
+    store or no reader.
     """
 
     def __init__(

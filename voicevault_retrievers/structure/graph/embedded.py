@@ -68,7 +68,7 @@ class EmbeddedGraph:
     def stating(
         self, permits: Callable[[Mapping[str, Any]], bool] | None = None, but: Collection[str] = ()
     ) -> bool | None:
-        """Whether a chunk, of those permitted and not in `but`, refers to anything; None where there is no such chunk."""
+        """Whether a chunk, of those permitted and not in `but`, refers to anything; None where there is none such."""
         found: bool | None = None
         with self._lock:
             for one, chunk in self._chunks.items():

@@ -147,6 +147,21 @@ def test_a_funnel_is_where_a_prefix_keeps_enough_and_else_all_is_compared_with_a
         legal(channels={"dense": {"funnel": {"prefix": 64}}}, route=None).over(narrow)
 
 
+def test_what_has_no_funnel_is_searched_by_all_with_a_note(tmp_path: Path) -> None:
+    class Plain:
+        """As an engine whose vectors are found in one way."""
+
+        kb = made(tmp_path)
+        bm25, questions, graph, parents = kb.bm25, kb.questions, kb.graph, kb.parents
+
+        def dense(self, *, timeout: float | None = None) -> Any:
+            return self.kb.dense(timeout=timeout)
+
+    result = legal().over(Plain()).search(QUESTIONS[Route.STANDARD])
+    assert (result.degraded, failed(result)) == (False, {"dense": "funnel"})
+    assert "dense" in result.channels_used
+
+
 def test_a_search_raises_where_all_that_it_asks_is_missing_or_where_that_is_wanted(tmp_path: Path) -> None:
     kb = made(tmp_path, "questions")
     with pytest.raises(NotIndexedError, match="question_index"):

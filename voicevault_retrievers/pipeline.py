@@ -30,7 +30,7 @@ from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.turns import Turn, as_turn
-from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, Route, as_query
+from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
 
 
 class Pipeline(Batched):
@@ -129,6 +129,14 @@ class Pipeline(Batched):
                 result = self._failing(result, channel, error)
         flare = self._flare(result)
         return result if flare is None else self._checked(await flare.aextended(result))
+
+    def read(self, result: Result, heads: Callable[[Hit], str] | None = None) -> tuple[Hit, ...]:
+        """The hits of a result of this pipeline with what a model reads of each within its budget.
+
+        See `ContextBuilder.read`.
+        """
+        query = result.query
+        return self.context.read(result.hits, query.history, max_tokens=query.max_context_tokens, heads=heads)
 
     def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """What the graph alone says of the first reference in a text; None where it says nothing, or there is none."""

@@ -111,7 +111,8 @@ class Hit:
 
     `score` is what the last scoring stage ordered by, higher is better; None where it was not scored. `context` is
     what a model reads, when that is not the chunk's own text. `granted_by` is the metadata that access rights are
-    checked on where a stage has changed the chunk's since; None where it has not.
+    checked on where a stage has changed the chunk's since; None where it has not. `over_budget` says that not even the
+    chunk's own text fits into a budget: a model reads the beginning of it that `context` has, or nothing.
     """
 
     chunk: Chunk
@@ -119,6 +120,7 @@ class Hit:
     votes: tuple[Vote, ...] = ()
     context: str | None = None
     granted_by: Mapping[str, Any] | None = None
+    over_budget: bool = False
 
     @property
     def id(self) -> str:
@@ -126,8 +128,10 @@ class Hit:
 
     @property
     def text(self) -> str:
-        """What a model reads: the context where there is one, else the chunk's text."""
-        return self.chunk.text if self.context is None else self.context
+        """What a model reads: the context, else the chunk's text, and of what does not fit into a budget nothing."""
+        if self.context is not None:
+            return self.context
+        return "" if self.over_budget else self.chunk.text
 
     @property
     def access_metadata(self) -> Mapping[str, Any]:

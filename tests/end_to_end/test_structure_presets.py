@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -184,6 +184,68 @@ def test_casefile_reads_parents_within_its_budget(case: KnowledgeBase) -> None:
     kinds = {hit.chunk.metadata["chunk_type"] for hit in result.hits}
     assert {"parent"} <= kinds <= {"parent", "child", "standalone"}
     assert all(len(hit.chunk.text) <= 2000 for hit in result.hits)
+
+
+class Down:
+    """Parents that cannot be reached."""
+
+    def fetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        raise ConnectionError("the store is down")
+
+
+@pytest.mark.parametrize("parents", [None, Down()], ids=["parents", "none"])
+async def test_casefile_is_read_within_its_budget_through_both_frameworks(case: KnowledgeBase, parents: Any) -> None:
+    from llama_index.core import PromptTemplate, get_response_synthesizer
+    from llama_index.core.llms import MockLLM
+    from llama_index.core.query_engine import RetrieverQueryEngine
+    from llama_index.core.schema import MetadataMode, QueryBundle
+
+    from voicevault_retrievers import langchain as lc
+    from voicevault_retrievers import llama_index as li
+
+    data = preset_data("casefile")
+    del data["stages"][0]
+    preset, asked = Preset.of(data), "When did a pump run dry?"
+    options: dict[str, Any] = {"kb_names": [case], "preset": preset, "parents": parents}
+    everything = {"source_file": {"$exists": True}}
+
+    documents = lc.HybridRetriever(**options, require=everything).invoke(asked)
+    hits = preset.over(case, parents=parents).search(Query(asked, require=everything)).hits
+    assert [document.id for document in documents] == [hit.id for hit in hits]
+    assert 9000 < sum(len(document.page_content) for document in documents) <= 12_000
+    over = [document for document in documents if document.metadata["voicevault"].get("over_budget")]
+    assert 0 < len(over) < len(documents)
+    assert [document.page_content for document in over] == [""] * len(over)
+    assert [document.metadata["voicevault"]["text"] for document in over] == [
+        hit.chunk.text for hit in hits if hit.id in {document.id for document in over}
+    ]
+    assert await lc.HybridRetriever(**options, require=everything).ainvoke(asked) == documents
+    tool = lc.retrieval_tool(lc.HybridRetriever(**options, require=everything))
+    message = tool.invoke({"type": "tool_call", "id": "1", "name": "search", "args": {"query": asked}})
+    blocks = message.content[message.content.index("[1] [Source") :]
+    assert 9000 < len(blocks) <= 12_000
+    assert len(message.artifact["citations"]) == len(documents) - len(over)
+
+    retriever = li.HybridRetriever(**options, require=everything)
+    nodes = retriever.retrieve(asked)
+    told = [li.provenance(node) or {} for node in nodes]
+    assert [node.node_id for node in nodes] == [hit.id for hit in hits]
+    assert 9000 < len("\n\n".join(node.node.get_content(MetadataMode.LLM) for node in nodes)) <= 12_000
+    assert (
+        [node.text for node, one in zip(nodes, told, strict=True) if one.get("over_budget")]
+        == [""] * sum(bool(one.get("over_budget")) for one in told)
+        != []
+    )
+    assert [node.text for node in await retriever.aretrieve(asked)] == [node.text for node in nodes]
+    output = li.RetrievalTool(retriever)(asked)
+    assert 9000 < len(output.content[output.content.index("[1] [Source") :]) <= 12_000
+    template = PromptTemplate("{context_str}")
+    stock = get_response_synthesizer(MockLLM(), text_qa_template=template)
+    for engine in (
+        RetrieverQueryEngine(retriever, stock),
+        li.CitedQueryEngine(retriever, llm=MockLLM(), text_qa_template=template),
+    ):
+        assert 9000 < len(str(engine.query(QueryBundle(asked)))) <= 12_000  # a MockLLM repeats its prompt
 
 
 def test_casefile_keeps_the_fused_order_where_the_model_fails(case: KnowledgeBase) -> None:

@@ -24,8 +24,8 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.explanation import after_stage, finite
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
-from voicevault_retrievers.llama_index.convert import node_of, query_of
-from voicevault_retrievers.llama_index.node import explained, hit_of, provenance
+from voicevault_retrievers.llama_index.convert import query_of
+from voicevault_retrievers.llama_index.node import explained, hit_of, provenance, read_node
 from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.llama_index.reranking_events import reranking
 from voicevault_retrievers.made import Parts
@@ -179,7 +179,7 @@ class StagePostprocessor(BaseNodePostprocessor):
         for hit in ranking:
             node = nodes[place_of(hit.id)]
             told = _told_of(node, before[hit.id], hit, degraded)
-            found.append(explained(node_of(hit.chunk, hit.context), node.score if kept else hit.score, told))
+            found.append(explained(read_node(hit), node.score if kept else hit.score, told))
         return found
 
 

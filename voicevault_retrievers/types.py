@@ -33,6 +33,7 @@ __all__ = [
     "check_scores",
     "in_order",
     "is_named",
+    "is_parent",
     "ranked",
 ]  # fmt: skip
 
@@ -61,6 +62,11 @@ class Chunk:
             raise ConfigError(f"chunk {self.id!r}: text is a string, not {type(self.text).__name__}")
         if not isinstance(self.metadata, FrozenDict):
             object.__setattr__(self, "metadata", FrozenDict(self.metadata))
+
+    @property
+    def is_parent(self) -> bool:
+        """Whether it is kept to be read in place of its children, and never searched: see `is_parent`."""
+        return is_parent(self.metadata)
 
     def prefixed(self, prefix: str) -> Chunk:
         """The same chunk with `prefix` before its id and its parent's."""
@@ -248,6 +254,11 @@ class Ranking:
     def failing(self, *failures: Failure) -> Ranking:
         """The same hits with failures more."""
         return replace(self, errors=(*self.errors, *failures)) if failures else self
+
+
+def is_parent(metadata: Mapping[str, Any]) -> bool:
+    """Whether the metadata of a chunk say that it is a parent: by `chunk_type`, else "child" or "standalone"."""
+    return metadata.get("chunk_type") == "parent"
 
 
 def is_named(path: Sequence[str]) -> bool:

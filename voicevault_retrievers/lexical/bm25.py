@@ -88,8 +88,11 @@ class BM25(Leaf):
     def from_chunks(
         cls, chunks: Iterable[Chunk], analyzer: AnyAnalyzer | None = None, *, backend: str = "auto", **options: Any
     ) -> BM25:
-        """BM25 over chunks held in memory; `backend` as of `LexicalIndex`, `options` those of the constructor."""
-        rows = Rows.of(chunks)
+        """BM25 over chunks held in memory, but for parents.
+
+        `backend` is as of `LexicalIndex`, `options` are those of the constructor.
+        """
+        rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
         chosen = Analyzer() if analyzer is None else analyzer
         analyzed = analyse(chosen, [chunk.text for chunk in rows.chunks])
         return cls(LexicalIndex.build(rows, analyzed, backend=backend), chosen, **options)
@@ -125,18 +128,21 @@ class BM25(Leaf):
         return self._held
 
     def add(self, chunks: Iterable[Chunk]) -> None:
-        """Add chunks, which are found at once; those whose id is here already take the other's place."""
+        """Add chunks, which are found at once; those whose id is here already take the other's place.
+
+        Parents are not added: they are read, and not searched.
+        """
         self.adding(chunks)()
 
     def adding(self, chunks: Iterable[Chunk]) -> Callable[[], None]:
         """Analyse chunks; what is returned adds them."""
-        given = list({chunk.id: chunk for chunk in chunks}.values())
-        analyzed = self._analyse([chunk.text for chunk in given])
+        given = {chunk.id: chunk for chunk in chunks}
+        searched = [chunk for chunk in given.values() if not chunk.is_parent]
+        analyzed = self._analyse([chunk.text for chunk in searched])
 
         def commit() -> None:
             with self._writing:
-                before = self.index.removed([chunk.id for chunk in given], self._analyse)
-                self._held.index = before.added(given, analyzed)
+                self._held.index = self.index.removed(given, self._analyse).added(searched, analyzed)
 
         return commit
 

@@ -10,7 +10,6 @@ from typing import Any, get_args
 from numpy.typing import ArrayLike
 
 from voicevault_retrievers.checks import number
-from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
@@ -279,9 +278,10 @@ class KnowledgeBase(Searched):
 
         Chunks whose content is here already are left as they are, and a text that is here already is not embedded.
         `vectors`, a row of length 1 per chunk, saves embedding; `progress` is told (done, total) of the texts to embed.
-        `parents` are kept and not searched; one goes when its last chunk does. The `sources` are files that these
-        chunks are all there is of: what the base holds of them besides goes. Raises ConfigError for chunks or vectors
-        that do not fit, LockedError while another process writes, StorageError where the disk refuses.
+        `parents`, and chunks whose `chunk_type` is "parent", are kept and not searched; they have no vector, so that
+        of such a chunk is passed over. One goes when its last chunk does. The `sources` are files that
+        these chunks are all there is of: what the base holds of them besides goes. Raises ConfigError for chunks or
+        vectors that do not fit, LockedError while another process writes, StorageError where the disk refuses.
         """
         return self._put(chunks, vectors, parents, sources, progress, alone=False)
 
@@ -307,13 +307,14 @@ class KnowledgeBase(Searched):
         *,
         alone: bool,
     ) -> Changes:
-        given = codec.kept(chunks, self.name, self._limits)
-        kept = codec.kept(parents, self.name, self._limits)
+        every = codec.kept(chunks, self.name, self._limits)
+        kept = codec.kept([*(chunk for chunk in every if chunk.is_parent), *parents], self.name, self._limits)
+        given = [chunk for chunk in every if not chunk.is_parent]
         named = by_name(sources)
         entry = self.manifest.embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"knowledge base {self.name!r} was created without an embedder and keeps no vectors")
-        rows = () if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension, given)
+        rows = () if entry is None or vectors is None else embedding.given_rows(vectors, every, entry.dimension)
         if not given and not kept and not named and not alone:
             return Changes()
         prepared = Prepared(lambda: self.embedder, dict(zip((chunk.id for chunk in given), rows, strict=False)))

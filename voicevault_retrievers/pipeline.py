@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from voicevault_retrievers import telemetry
 from voicevault_retrievers.access_control import permitted
@@ -18,7 +18,7 @@ from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import AccessError, ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
@@ -32,6 +32,8 @@ from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.turns import Turn, as_turn
 from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
 
+Access: TypeAlias = Literal["optional", "mandatory"]
+
 
 class Pipeline(Batched):
     """Searches a channel and builds the context of what it finds.
@@ -44,7 +46,8 @@ class Pipeline(Batched):
     `flare` answers analytical questions and searches (`hybrid_search`) for what its model is not sure of: the hits then
     found stand behind the others, `Result.flare_retrievals` counts the searches. It has its own `timeout`. A SIMPLE
     question that a `GraphChannel` of the pipeline finds something for has the graph's own `kg_direct_answer`.
-    A hit that `Query.require` does not permit never leaves a pipeline, whatever a channel or stage of yours gives.
+    With `access` "mandatory" a search without `Query.require` is refused with AccessError; an empty one permits
+    nothing. A hit that `require` does not permit never leaves a pipeline, whatever a channel or stage of yours gives.
     """
 
     def __init__(
@@ -58,7 +61,10 @@ class Pipeline(Batched):
         confidence: Callable[[Ranking], Confidence] = any_hit,
         notes: Iterable[Failure] = (),
         flare: Flare | None = None,
+        access: Access = "optional",
     ) -> None:
+        if access not in get_args(Access):
+            raise unknown("access", access, get_args(Access))
         if flare is not None and not isinstance(flare, Flare):
             raise ConfigError(f"flare is a Flare, not a {type(flare).__name__}")
         if not isinstance(channel, Channel):
@@ -73,6 +79,7 @@ class Pipeline(Batched):
         self.confidence = confidence
         self.notes = tuple(notes)
         self.flare = flare
+        self.access = access
 
     def search(
         self,
@@ -140,23 +147,33 @@ class Pipeline(Batched):
 
     def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """What the graph alone says of the first reference in a text; None where it says nothing, or there is none."""
-        graph = _graph(self.channel, as_query(text))
+        graph = _graph(self.channel, self.admitted(text))
         return None if graph is None else graph[0].kg_direct_query(graph[1])
 
     async def akg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """`kg_direct_query` on the running event loop."""
-        graph = _graph(self.channel, as_query(text))
+        graph = _graph(self.channel, self.admitted(text))
         return None if graph is None else await graph[0].akg_direct_query(graph[1])
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """The best of the keyword and vector channels by RRF alone, see `hybrid.hybrid_search`."""
-        asked = as_query(text)
+        asked = self.admitted(text)
         return permitted(hybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
 
     async def ahybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """`hybrid_search` on the running event loop; the same ranking."""
-        asked = as_query(text)
+        asked = self.admitted(text)
         return permitted(await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+
+    def admitted(self, query: str | Query) -> Query:
+        """The query; AccessError where it names no access rights and they are mandatory."""
+        asked = as_query(query)
+        if self.access == "mandatory" and asked.require is None:
+            raise AccessError(
+                "this search names no access rights, and they are mandatory here (access: mandatory): say which "
+                "chunks whoever asks may see, with require={...}; an empty one permits nothing"
+            )
+        return asked
 
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
         """This pipeline's search under filters of its own, as a channel of another pipeline.
@@ -221,7 +238,7 @@ class Pipeline(Batched):
         return self.k if k is None else check_k(k)
 
     def _asked(self, query: str | Query, history: Sequence[Turn | tuple[str, str]]) -> Query:
-        asked = as_query(query)
+        asked = self.admitted(query)
         if history:
             asked = replace(asked, history=tuple(map(as_turn, history)))
         names = _fused_names(self.channel)
@@ -269,6 +286,7 @@ class Narrowed(Through, Over):
     def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
         super().__init__(pipeline.channel)
         self.notes = pipeline.notes
+        self.admitted = pipeline.admitted
         self.where = where
         self.require = require
 
@@ -279,7 +297,7 @@ class Narrowed(Through, Over):
 
     def asked(self, query: Query) -> Query:
         where, require = both(self.where, query.where), scope(self.require, query.require)
-        return replace(query, where=where, require=require)
+        return self.admitted(replace(query, where=where, require=require))
 
     def __repr__(self) -> str:
         narrowed = both(self.require, self.where)

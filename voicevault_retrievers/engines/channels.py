@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -17,10 +18,11 @@ from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.lexical.analysis import weighed_terms
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
+from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.text import QueryTerm
-from voicevault_retrievers.types import ChannelKind, Query, Variant, Vector
+from voicevault_retrievers.text import QueryTerm, untagged
+from voicevault_retrievers.types import ChannelKind, Query, Variant, Vector, as_query
 
 T = TypeVar("T")
 Asked: TypeAlias = Callable[[SavedAnalyzer, str], Keywords]
@@ -55,6 +57,8 @@ class Searched(Protocol):
     def keyword_scores(
         self, asked: Asked, ids: Sequence[str], require: Filter | None
     ) -> Steps[Mapping[str, float]]: ...
+
+    def keyword_parts(self, asked: Asked, chunk_id: str, require: Filter | None) -> Steps[list[TermScore]]: ...
 
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]: ...
 
@@ -119,6 +123,16 @@ class EngineBM25(EngineLeaf[Searched]):
                 own = weighted(score, wording.weight)
                 found[one] = max(found.get(one, own), own)
         return found
+
+    def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
+        """The terms of a chunk's score for the query's own text, which add up to it; as `BM25.explain`.
+
+        Empty where a search would not find the chunk.
+        """
+        query = as_query(query)
+        asked = AskedWording(self, query, Variant(query.text))
+        parts = self.engine.run(self.engine.keyword_parts(asked, chunk_id, query.require))
+        return [replace(part, term=untagged(part.term)) for part in parts]
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         asked = AskedWording(self, query, wording)

@@ -27,6 +27,7 @@ stages:                           # in this order
   - llm_rerank: {ollama: "qwen3:8b", depth: 50, top_n: 10, timeout: 3}
   - page_cap: {max_chunks_per_page: 2, max_chunks_per_document: 5}
   - parents: {max_chars: 12000, header_key: header_id, timeout: 5, store: "redis://localhost/0", key: "parent:{id}"}
+access: optional                  # or mandatory: a search that names no access rights (`require`) is refused
 confidence: {least: 0.3}  # "none" where no hit is as likely relevant, by the reranker; else where there is no hit
 context: {max_tokens: 3000, max_chars: 12000, history_turns: 5, markers: source, reorder: false}
 ```

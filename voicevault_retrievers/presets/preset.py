@@ -13,7 +13,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline import Access, Pipeline
 from voicevault_retrievers.presets.asking import expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, text_model
@@ -29,10 +29,11 @@ from voicevault_retrievers.types import Failure, Ranking
 VERSION = 1
 KEYS = (
     "version", "name", "k", "timeout", "on_error", "channels", "route", "expansion", "fusion", "stages", "context",
-    "flare", "confidence",
+    "flare", "confidence", "access",
 )  # fmt: skip
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 
+_ACCESS: dict[str, Access] = {"optional": "optional", "mandatory": "mandatory"}
 _ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
 _CONTEXT_OPTIONS = tuple(option.name for option in fields(ContextBuilder) if option.name != "count_tokens")
 
@@ -68,6 +69,7 @@ class Preset:
     on_error: OnError
     flare: Mapping[str, Any] = field(default_factory=dict, repr=False)
     confidence: Callable[[Ranking], Confidence] = any_hit
+    access: Access = "optional"
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Preset:
@@ -102,6 +104,7 @@ class Preset:
             on_error=choice("on_error", data.get("on_error", "skip"), _ON_ERROR),
             flare=_flare(data.get("flare")),
             confidence=confidence(data.get("confidence"), stages),
+            access=choice("access", data.get("access", "optional"), _ACCESS),
         )
 
     def over(
@@ -163,6 +166,7 @@ class Preset:
             notes=notes,
             flare=self._flare(model),
             confidence=self.confidence,
+            access=self.access,
         )
 
     def refuse_unused(self, parents: Parents | None, graph: GraphStore | None) -> None:

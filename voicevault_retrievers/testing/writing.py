@@ -284,7 +284,7 @@ class Writing(Suite):
         """As are those that are given as parents, whatever vector comes with them; one that was searched is not now."""
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)
         parent = Chunk("p", "giraffe parent", None, {"chunk_type": "parent", "title": "One"})
-        types = {"chunk_type": "child"}, {"chunk_type": "standalone"}, {}
+        types: list[dict[str, Any]] = [{"chunk_type": "child"}, {"chunk_type": "standalone"}, {}]
         chunks = [Chunk(f"c{at}", "pump", "p", types[at]) for at in range(3)]
         client.upsert([replace(parent, metadata={"chunk_type": "child"})])
         equal(client.upsert([parent, *chunks]), Written(added=3), "written")

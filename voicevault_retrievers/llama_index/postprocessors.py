@@ -34,7 +34,7 @@ from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import Calibration
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.blending import BLEND
-from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS, Overtime, Passages
+from voicevault_retrievers.rerank.cross_encoder import BATCH, MAX_CANDIDATES, OPTIONS, Overtime, Passages
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import place_id, place_of, settled
 from voicevault_retrievers.types import Hit, Query, Ranking, in_order
@@ -66,6 +66,7 @@ class CrossEncoderOptions(RerankerOptions, total=False):
     max_chars: int
     passages: Passages
     max_candidates: int
+    batch_size: int
     top_k: int | None
     certainty: float | None
     sure: float | None
@@ -222,6 +223,7 @@ class CrossEncoderRerank(Reranker):
     max_chars: int = Field(default=2000, ge=1, description="How many characters of a node are read.")
     passages: Passages = Field(default="window", description="What is read: the window that matches, or the start.")
     max_candidates: int = Field(default=MAX_CANDIDATES, ge=1, description="How many nodes are scored at most.")
+    batch_size: int = Field(default=BATCH, ge=1, description="How many nodes the model is given at once.")
     top_k: int | None = Field(default=None, ge=1, description="How many of the best are to be sure, with `certainty`.")
     certainty: float | None = Field(default=None, gt=0, lt=1, description="How sure, before scoring stops early.")
     sure: float | None = Field(default=None, gt=0, description="A lead of the first from which on none is read.")

@@ -15,7 +15,7 @@ from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError, NoVectorsError, unknown
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.leaf import Leaf, Match, weighted
-from voicevault_retrievers.lexical.analysis import weighed_terms
+from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.index import TermScore
@@ -91,8 +91,8 @@ class EngineLeaf(Leaf, Generic[E]):
 class EngineBM25(EngineLeaf[Searched]):
     """Finds chunks by their words in an engine; scores are BM25's, higher is better.
 
-    `formula`, `statistics` and `exclude_nonpositive` are as of `BM25`; an engine that cannot score by a formula raises
-    ConfigError when it is asked. Access rights (`require`) narrow what counts, too.
+    `formula`, `statistics`, `exclude_nonpositive` and `plain_words` are as of `BM25`; an engine that cannot score by a
+    formula raises ConfigError when it is asked. Access rights (`require`) narrow what counts, too.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class EngineBM25(EngineLeaf[Searched]):
         statistics: Literal["collection", "filtered"] = "collection",
         exclude_nonpositive: bool = False,
         operators: bool = False,
+        plain_words: bool = False,
         timeout: float | None = None,
         name: str = "bm25",
     ) -> None:
@@ -114,6 +115,7 @@ class EngineBM25(EngineLeaf[Searched]):
         self.formula = formula_of(formula)
         self.statistics = statistics
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
+        self.plain = PlainWords(name) if flag("plain_words", plain_words) else None
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
         wanted, found = list(ids), dict[str, float]()
@@ -153,8 +155,10 @@ class AskedWording:
         self._terms: Sequence[QueryTerm] = ()
 
     def __call__(self, analyzer: SavedAnalyzer, tags: str) -> Keywords:
-        self._terms, counts = weighed_terms(analyzer, self._wording, tags)
         channel, query = self._channel, self._query
+        if channel.plain is not None:
+            channel.plain.check(analyzer)
+        self._terms, counts = weighed_terms(analyzer, self._wording, tags)
         return Keywords(
             counts,
             channel.formula,

@@ -20,7 +20,8 @@ def provenance(hit: Hit) -> dict[str, Any]:
     fused score, the wording that found it and the words that matched; `also_scored`: the same of channels that did not
     find it among their best, and scored it for the fusion; `fused`, the sum of the contributions; and for each later
     stage, under its name, its rank and score, with the `parts` of a sum. `parent_id` and `kb` where there are, and
-    where a model reads a wider context, the `text` that was found. `votes_of` reads it again.
+    where a model reads a wider context, the `text` that was found; `over_budget` where it reads less, or nothing, for
+    want of room. `votes_of` reads it again.
     """
     votes = hit.votes
     fused = hit.fused
@@ -38,9 +39,7 @@ def provenance(hit: Hit) -> dict[str, Any]:
             told[vote.stage] = stage_entry(vote)
     chunk = hit.chunk
     told |= {key: value for key, value in (("parent_id", chunk.parent_id), ("kb", chunk.kb)) if value}
-    if hit.context is not None:
-        told["text"] = chunk.text
-    return told
+    return told | _read(hit)
 
 
 def stage_entry(vote: Vote) -> dict[str, Any]:
@@ -61,12 +60,18 @@ def after_stage(known: Mapping[str, Any], before: Hit, hit: Hit, degraded: Seque
     """What is known of a hit, and what a stage said of it: its votes, the text that was found, what was skipped."""
     told = dict(known)
     told |= {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
-    if hit.context is not None:
-        told["text"] = hit.chunk.text
+    told |= _read(hit)
     if degraded:
         earlier = told.get("degraded")
         told["degraded"] = [*(earlier if isinstance(earlier, list) else ()), *degraded]
     return told
+
+
+def _read(hit: Hit) -> dict[str, Any]:
+    """The text that was found, where a model reads another or none, and whether that is for want of room."""
+    if hit.context is None and not hit.over_budget:
+        return {}
+    return {"text": hit.chunk.text, **({"over_budget": True} if hit.over_budget else {})}
 
 
 def step(span: Span, outcome: Any) -> dict[str, Any]:

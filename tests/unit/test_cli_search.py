@@ -97,6 +97,26 @@ def test_filters_of_the_command_line_narrow_those_of_a_query(run: Run) -> None:
     assert json.loads(run("pump", "--json", "--require", "{}").stdout)["hits"] == []
 
 
+def test_a_preset_whose_access_is_mandatory_refuses_a_query_that_names_no_rights(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "case.yaml").write_text("version: 1\nchannels: {bm25: {}}\naccess: mandatory\n")
+    words = ("pump", "--preset", "case.yaml")
+    for refused in (words, (*words, "--where", '{"source_file": "a.md"}'), (*words, "--dry-run")):
+        assert "names no access rights" in " ".join(run(*refused, code=2).output.split())
+    done = run(
+        *words, "--query", "valve", "--queries-file", "-", "--json", given='{"text": "x", "require": {}}', code=1
+    )
+    assert [(one["failed"], one["errors"] != []) for one in _lines(done)] == [
+        (True, True),
+        (True, True),
+        (False, False),
+    ]
+    assert "names no access rights" in run("--interactive", *words[1:], given="pump\n").output.replace("\n", " ")
+    assert json.loads(run(*words, "--json", "--require", "{}").stdout)["hits"] == []
+    own = run(*words, "--json", "--require", '{"source_file": "a.md"}').stdout
+    assert [hit["id"] for hit in json.loads(own)["hits"]] == ["a"]
+    assert run(*words, "--dry-run", "--require", '{"source_file": "a.md"}').stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

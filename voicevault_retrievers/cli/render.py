@@ -76,7 +76,7 @@ def show(console: Console, result: Result, *, explain: bool = False) -> None:
     for rank, hit in enumerate(result.hits, 1):
         source = plain(header(citation_of(rank, hit, "")))
         console.print(f"[bold]{rank}. {escape(source)}[/] {escape(score_line(hit))}", highlight=False)
-        console.print(f"   {escape(excerpt(hit.text))}", highlight=False)
+        console.print(f"   {escape(excerpt(hit.text or hit.chunk.text))}", highlight=False)
         if explain:
             console.print(escape(plain("\n".join(explained(hit).splitlines()[1:]))), highlight=False, style="dim")
     for failure in result.errors:

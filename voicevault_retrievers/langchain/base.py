@@ -156,7 +156,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             result = self.search(query, k, observe=observer(config), **asked)
             if degraded := list(result.skipped):
                 dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
-            documents: Sequence[Document] = [document_of(hit, degraded) for hit in result.hits]
+            documents: Sequence[Document] = [document_of(hit, degraded) for hit in self.pipeline.read(result)]
             for arrange in self._arranging():
                 documents = arrange.compress_documents(documents, query, config.get("callbacks"))
         return list(documents)
@@ -173,8 +173,9 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             result = await self.asearch(query, k, observe=aobserver(config), **asked)
             if degraded := list(result.skipped):
                 await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
+            pipeline = self.pipeline
             documents: Sequence[Document] = await adrive(
-                converting(lambda: [document_of(hit, degraded) for hit in result.hits], len(result.hits))
+                converting(lambda: [document_of(hit, degraded) for hit in pipeline.read(result)], len(result.hits))
             )
             for arrange in self._arranging():
                 documents = await arrange.acompress_documents(documents, query, config.get("callbacks"))

@@ -13,6 +13,7 @@ from pydantic import InstanceOf
 
 from voicevault_retrievers.calls import AsyncObserver, Observer, converting
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
+from voicevault_retrievers.composing import compose, router_of
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
@@ -23,7 +24,7 @@ from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.models import as_scorer, as_text_model
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import changing, stage_of
-from voicevault_retrievers.pipeline import Pipeline, compose, router_of
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset, load_preset
 from voicevault_retrievers.presets.absent import channels_there
 from voicevault_retrievers.presets.models import NO_PRESET

@@ -60,7 +60,16 @@ def node_of_hit(hit: Hit, degraded: Sequence[str] = ()) -> NodeWithProvenance:
     told = provenance_of(hit)
     if degraded:
         told["degraded"] = list(degraded)
-    return explained(node_of(hit.chunk, hit.context), hit.score, told)
+    return explained(read_node(hit), hit.score, told)
+
+
+def read_node(hit: Hit) -> BaseNode:
+    """A new node of a hit's chunk with the text that a model is to read: none where that is over a budget."""
+    if hit.context is not None or not hit.over_budget:
+        return node_of(hit.chunk, hit.context)
+    node = node_of(hit.chunk, "")
+    node.excluded_llm_metadata_keys = list(node.metadata)
+    return node
 
 
 def nodes_of_hits(hits: Iterable[Hit], degraded: Sequence[str] = ()) -> list[NodeWithScore]:
@@ -76,14 +85,15 @@ def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:
     """
     chunk, told = chunk_of(node_with_score.node), provenance(node_with_score) or {}
     kb, found = told.get("kb"), told.get("text")
-    context = chunk.text if isinstance(found, str) else None
+    over = told.get("over_budget") is True
+    context = chunk.text if isinstance(found, str) and (chunk.text or not over) else None
     chunk = replace(
         chunk,
         id=chunk.id if chunk_id is None else chunk_id,
         text=found if isinstance(found, str) else chunk.text,
         kb=kb if isinstance(kb, str) else "",
     )
-    return Hit(chunk, finite(node_with_score.score), votes_of(told), context)
+    return Hit(chunk, finite(node_with_score.score), votes_of(told), context, over_budget=over)
 
 
 def _marked(node: BaseNode, told: Mapping[str, Any] | None) -> BaseNode:

@@ -13,7 +13,7 @@ from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline import Access, Pipeline
 from voicevault_retrievers.presets.absent import AbsentStage, channel_if_there, channels_there
 from voicevault_retrievers.presets.asking import asked, asks, expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
@@ -31,12 +31,13 @@ from voicevault_retrievers.types import Failure, Ranking
 VERSION = 1
 KEYS = (
     "version", "name", "k", "timeout", "on_error", "llm", "channels", "route", "expansion", "fusion", "stages",
-    "context", "flare", "confidence",
+    "context", "flare", "confidence", "access",
 )  # fmt: skip
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 AUTO = "auto"
 """FLARE where there is a language model."""
 
+_ACCESS: dict[str, Access] = {"optional": "optional", "mandatory": "mandatory"}
 _ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
 _CONTEXT_OPTIONS = tuple(option.name for option in fields(ContextBuilder) if option.name != "count_tokens")
 
@@ -74,6 +75,7 @@ class Preset:
     llm: TextModel | None = None
     flare: Mapping[str, Any] = field(default_factory=dict, repr=False)
     confidence: Callable[[Ranking], Confidence] = any_hit
+    access: Access = "optional"
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Preset:
@@ -109,6 +111,7 @@ class Preset:
             llm=text_model(dict(section("llm", data.get("llm"), *MODEL_OPTIONS))),
             flare=_flare(data.get("flare")),
             confidence=confidence(data.get("confidence"), stages),
+            access=choice("access", data.get("access", "optional"), _ACCESS),
         )
 
     def over(
@@ -172,6 +175,7 @@ class Preset:
             notes=notes,
             flare=self._flare(llm),
             confidence=self.confidence,
+            access=self.access,
         )
 
     def refuse_unused(self, parents: Parents | None, graph: GraphStore | None, llm: TextModel | None) -> None:

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from voicevault_retrievers import telemetry
-from voicevault_retrievers.access_control import permitted
+from voicevault_retrievers.access_control import Access, admitted, permitted
 from voicevault_retrievers.batch import Batched
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, answered, timings
 from voicevault_retrievers.channel import Channel, Over, Stage, Then, Through, check_k
@@ -19,7 +19,7 @@ from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html
-from voicevault_retrievers.errors import AccessError, ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion.fuse import OnError
@@ -28,8 +28,6 @@ from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.turns import Turn, as_turn
 from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
-
-Access: TypeAlias = Literal["optional", "mandatory"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -172,13 +170,7 @@ class Pipeline(Batched):
 
     def admitted(self, query: str | Query) -> Query:
         """The query; AccessError where it names no access rights and they are mandatory."""
-        asked = as_query(query)
-        if self.access == "mandatory" and asked.require is None:
-            raise AccessError(
-                "this search names no access rights, and they are mandatory here (access: mandatory): say which "
-                "chunks whoever asks may see, with require={...}; an empty one permits nothing"
-            )
-        return asked
+        return admitted(as_query(query), self.access)
 
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
         """This pipeline's search under filters of its own, as a channel of another pipeline.

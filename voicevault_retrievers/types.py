@@ -34,12 +34,12 @@ __all__ = [
     "check_scores",
     "in_order",
     "is_named",
-    "is_parent",
     "ranked",
 ]  # fmt: skip
 
 ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
 
+PARENT_TYPE = ("chunk_type", "parent")  # in the metadata of what is read and not searched
 _IDENTITY = ("is", "defined by")
 
 
@@ -66,8 +66,8 @@ class Chunk:
 
     @property
     def is_parent(self) -> bool:
-        """Whether it is kept to be read in place of its children, and never searched: see `is_parent`."""
-        return is_parent(self.metadata)
+        """Whether it is kept to be read in place of its children, and never searched: its `chunk_type` says so."""
+        return PARENT_TYPE in self.metadata.items()
 
     def prefixed(self, prefix: str) -> Chunk:
         """The same chunk with `prefix` before its id and its parent's."""
@@ -136,9 +136,8 @@ class Hit:
     @property
     def text(self) -> str:
         """What a model reads: the context, else the chunk's text, and of what does not fit into a budget nothing."""
-        if self.context is not None:
-            return self.context
-        return "" if self.over_budget else self.chunk.text
+        own = "" if self.over_budget else self.chunk.text
+        return own if self.context is None else self.context
 
     @property
     def access_metadata(self) -> Mapping[str, Any]:
@@ -220,11 +219,6 @@ class Ranking:
         return replace(self, errors=(*self.errors, *failures)) if failures else self
 
 
-def is_parent(metadata: Mapping[str, Any]) -> bool:
-    """Whether the metadata of a chunk say that it is a parent: by `chunk_type`, else "child" or "standalone"."""
-    return metadata.get("chunk_type") == "parent"
-
-
 def is_named(path: Sequence[str]) -> bool:
     """Whether a path through a graph, of one step, says that its end is, or defines, the reference it begins with."""
     return len(path) == len(("reference", "relation", "chunk")) and path[1] in _IDENTITY
@@ -301,10 +295,7 @@ class Citation:
 
 @dataclass(frozen=True)
 class Context:
-    """What a model reads: the blocks' text, a citation per block in the same order, and the text's tokens.
-
-    `over_budget` are the ids of the hits that did not fit.
-    """
+    """What a model reads: the blocks' text, a citation per block in the same order, and the text's tokens."""
 
     text: str = ""
     citations: tuple[Citation, ...] = ()

@@ -23,7 +23,7 @@ from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.engines.writing import BATCH as BATCH
 from voicevault_retrievers.engines.writing import Progress as Progress
 from voicevault_retrievers.engines.writing import Writing
-from voicevault_retrievers.errors import SearchError
+from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.hybrid import HybridSearch
 from voicevault_retrievers.lexical.index import TermScore
@@ -211,8 +211,8 @@ class Engine(Writing, HybridSearch):
         return explained(asked, population, frequencies, frequencies.total())
 
     def _population(self, asked: Keywords) -> Steps[Population]:
-        """The chunks that count, and how many of them have each form of what is asked."""
-        raise NotImplementedError
+        """The chunks that count, and how many of them have each form of what is asked; ConfigError where untold."""
+        raise ConfigError(f"a {type(self).__name__} does not tell its statistics, so its scores are not explained")
 
     def _present(self) -> SavedAnalyzer:
         """The analyzer; SearchError where another thread has noticed meanwhile that the collection is another."""

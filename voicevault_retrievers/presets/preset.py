@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
+from voicevault_retrievers.access_control import Access
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.checks import flag, seconds_or_none, whole
 from voicevault_retrievers.context import ContextBuilder
@@ -13,7 +14,7 @@ from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
-from voicevault_retrievers.pipeline import Access, Pipeline
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets.absent import AbsentStage, channel_if_there, channels_there
 from voicevault_retrievers.presets.asking import asked, asks, expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS

@@ -23,6 +23,7 @@ from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_
 from voicevault_retrievers.channel import Channel, Stage, check_k
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.explanation import reworded
 from voicevault_retrievers.fusion.standardised import usual
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import query_of
@@ -185,13 +186,15 @@ class PipelineRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = self._search(query_bundle)
         self._say(result.errors)
-        return nodes_of_hits(result.hits, result.skipped)
+        return nodes_of_hits(result.hits, result.skipped, reworded(result))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = await self._asearch(query_bundle)
         self._say(result.errors)
-        return await adrive(converting(lambda: nodes_of_hits(result.hits, result.skipped), len(result.hits)))
+        return await adrive(
+            converting(lambda: nodes_of_hits(result.hits, result.skipped, reworded(result)), len(result.hits))
+        )
 
     def _unstaged(self) -> Pipeline:
         """What is searched, before the node postprocessors."""

@@ -107,12 +107,50 @@ def explain(hit: Hit) -> str:
 
 
 def explain_result(result: Result) -> str:
-    """The hits of a result with their reasons, its channels, timings in milliseconds and failures."""
+    """The hits of a result with their reasons, the wordings asked for, channels, timings in milliseconds, failures."""
     lines = [f"{rank}. {explain(hit)}" for rank, hit in enumerate(result.hits, 1)]
+    lines += told_wordings(result)
     timings = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in result.timings.items())
     lines.append(f"channels: {', '.join(result.channels_used) or 'none'}; {timings or 'nothing ran'}")
     lines += [f"{'degraded' if failure.degrades else 'note'}: {failure}" for failure in result.errors]
     return "\n".join(lines)
+
+
+def wordings(result: Result) -> list[dict[str, Any]]:
+    """What channels were asked for, in that order, each `text` once, with its `weight` and the `channels` asked."""
+    weights = {result.query.text: 1.0}
+    for query in (span.query for span in result.trace if isinstance(span.query, Query)):
+        weights |= {query.text: 1.0} | {one.text: one.weight for one in query.variants if one.text not in weights}
+    asked: dict[str, dict[str, None]] = {}
+    for span in sorted(result.trace, key=lambda span: span.started):
+        for text in span.texts if span.kind == "channel" else ():
+            asked.setdefault(text, {})[span.name] = None
+    asked = asked or {result.query.text: {}}
+    return [{"text": text, "weight": weights.get(text, 1.0), "channels": list(of)} for text, of in asked.items()]
+
+
+def of_search(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> dict[str, Any]:
+    """`provenance` with what its search tells: `degraded`, what was skipped, and the `wordings` that were asked for."""
+    told = provenance(hit)
+    return told | {key: list(said) for key, said in (("degraded", degraded), ("wordings", wordings)) if said}
+
+
+def reworded(result: Result) -> list[str]:
+    """The wordings that channels were asked for; none where that is the query's text alone."""
+    texts = [one["text"] for one in wordings(result)]
+    return texts if texts != [result.query.text] else []
+
+
+def told_wordings(result: Result) -> list[str]:
+    """The lines that say which wordings were asked for, and of which channels; none where there is but one."""
+    asked = wordings(result)
+    lines = [f"wording: {one['text']!r}" + _asked_of(one) for one in asked]
+    return lines if len(lines) > 1 else []
+
+
+def _asked_of(wording: Mapping[str, Any]) -> str:
+    weight = "" if wording["weight"] == 1 else f", weight {wording['weight']:g}"
+    return f" ({', '.join(wording['channels'])}{weight})"
 
 
 def _channel(vote: Vote) -> dict[str, Any]:

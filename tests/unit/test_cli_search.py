@@ -68,6 +68,18 @@ def test_one_query_gives_an_object_and_several_one_a_line(run: Run) -> None:
     assert shown.endswith("nothing\nNothing found.\n\n")
 
 
+def test_explain_and_json_say_which_wordings_were_asked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("version: 1\nchannels: {bm25: {}}\nexpansion: {size: 3}\n")
+    asked = ("fix the pump", "--preset", "rules.yaml")
+    shown = run(*asked, "--explain").stdout
+    assert "wording: 'fix the pump' (bm25)\nwording: 'fix the pump repair' (bm25)\n" in shown
+    assert "wording" not in run(*asked).stdout
+    told = json.loads(run(*asked, "--json").stdout)["wordings"]
+    assert told == [
+        {"text": text, "weight": 1.0, "channels": ["bm25"]} for text in ("fix the pump", "fix the pump repair")
+    ]
+
+
 def test_a_query_that_fails_does_not_stop_the_others(run: Run) -> None:
     file = '{"_id": "q1", "text": "pump", "top_k": 1}\n{"id": 2, "text": "x", "wher": 1}\n"valve"\n'
     done = run("--queries-file", "-", "--json", given=file, code=1)

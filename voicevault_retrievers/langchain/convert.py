@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import finite, provenance, votes_of
+from voicevault_retrievers.explanation import finite, of_search, votes_of
 from voicevault_retrievers.types import Chunk, Hit
 
 SCORE = "relevance_score"
@@ -57,18 +57,15 @@ def hit_of(document: Document, chunk_id: str | None = None) -> Hit:
     return Hit(chunk, finite(document.metadata.get(SCORE)), votes_of(told), context, over_budget=over)
 
 
-def document_of(hit: Hit, degraded: Sequence[str] = ()) -> Document:
+def document_of(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> Document:
     """A new document of a hit; its text is what a model is to read, and empty where that is over a budget.
 
     `metadata["relevance_score"]` is its score, absent where it has none. `metadata["voicevault"]` says how it was found
-    (see `provenance`); `degraded` are the failures that may have cost hits or their order.
+    (see `provenance`); `degraded` are the failures that may have cost hits or their order, `wordings` what was asked.
     """
-    told = provenance(hit)
-    if degraded:
-        told["degraded"] = list(degraded)
     document = kept_document(hit.chunk)
     document.page_content = hit.text
-    document.metadata[PROVENANCE] = told
+    document.metadata[PROVENANCE] = of_search(hit, degraded, wordings)
     if hit.score is not None:
         document.metadata[SCORE] = float(hit.score)
     return document

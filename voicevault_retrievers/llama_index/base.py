@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -25,6 +26,7 @@ from voicevault_retrievers.context.citations import LAST, citation_of, numbered_
 from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.explanation import reworded
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import node_of, query_of
 from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
@@ -186,15 +188,15 @@ class PipelineRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = self._search(query_bundle)
         events.degraded(result.skipped)
-        return nodes_of_hits(self.pipeline.read(result, _above), result.skipped)
+        return nodes_of_hits(self.pipeline.read(result, _above), result.skipped, reworded(result))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = await self._asearch(query_bundle)
         events.degraded(result.skipped)
-        pipeline = self.pipeline
+        read = partial(self.pipeline.read, result, _above)
         return await adrive(
-            converting(lambda: nodes_of_hits(pipeline.read(result, _above), result.skipped), len(result.hits))
+            converting(lambda: nodes_of_hits(read(), result.skipped, reworded(result)), len(result.hits))
         )
 
     def _unstaged(self) -> Pipeline:

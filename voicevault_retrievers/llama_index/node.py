@@ -9,8 +9,7 @@ from typing import Any
 from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, NodeWithScore
 
-from voicevault_retrievers.explanation import finite, votes_of
-from voicevault_retrievers.explanation import provenance as provenance_of
+from voicevault_retrievers.explanation import finite, of_search, votes_of
 from voicevault_retrievers.llama_index.convert import chunk_of, node_from, node_of
 from voicevault_retrievers.types import Hit
 
@@ -55,12 +54,9 @@ def explained(node: BaseNode, score: float | None, told: Mapping[str, Any]) -> N
     return NodeWithProvenance(node=_marked(node, told), score=score, provenance=dict(told))
 
 
-def node_of_hit(hit: Hit, degraded: Sequence[str] = ()) -> NodeWithProvenance:
-    """A hit as a new node; `degraded` says what was skipped in the search that found it."""
-    told = provenance_of(hit)
-    if degraded:
-        told["degraded"] = list(degraded)
-    return explained(read_node(hit), hit.score, told)
+def node_of_hit(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> NodeWithProvenance:
+    """A hit as a new node; `degraded` says what was skipped in the search that found it, `wordings` what was asked."""
+    return explained(read_node(hit), hit.score, of_search(hit, degraded, wordings))
 
 
 def read_node(hit: Hit) -> BaseNode:
@@ -72,9 +68,11 @@ def read_node(hit: Hit) -> BaseNode:
     return node
 
 
-def nodes_of_hits(hits: Iterable[Hit], degraded: Sequence[str] = ()) -> list[NodeWithScore]:
+def nodes_of_hits(
+    hits: Iterable[Hit], degraded: Sequence[str] = (), wordings: Sequence[str] = ()
+) -> list[NodeWithScore]:
     """`node_of_hit` of each."""
-    return [node_of_hit(hit, degraded) for hit in hits]
+    return [node_of_hit(hit, degraded, wordings) for hit in hits]
 
 
 def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:

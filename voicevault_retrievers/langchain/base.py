@@ -24,6 +24,7 @@ from pydantic import Field
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, converting, in_thread
 from voicevault_retrievers.channel import Channel, check_k
+from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.explanation import reworded
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
@@ -62,6 +63,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     def _check(self) -> None:
         check_k(self.k)
+        seconds_or_none("timeout", self.timeout)
         compile_filter(self.where)
         compile_filter(self.require)
         for stage in self._refining():

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from langchain_core.documents import Document
 from pydantic import InstanceOf
 
+from voicevault_retrievers.adapters.not_open import beside
 from voicevault_retrievers.calls import AsyncObserver, Observer, converting
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.composing import compose, router_of
@@ -214,13 +215,6 @@ class ComposedRetriever(PipelineRetriever):
 def _documents(found: Ranking) -> list[Document]:
     degraded = found.skipped
     return [document_of(hit, degraded) for hit in found]
-
-
-def beside(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Channels with those that are given beside them; ConfigError where these have their names."""
-    if taken := sorted(own.keys() & more.keys()):
-        raise ConfigError(f"{' and '.join(own)} are channels already: give {', '.join(taken)} another name")
-    return {**own, **more}
 
 
 def _stage(rerank: Any) -> Stage:

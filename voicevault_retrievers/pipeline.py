@@ -286,7 +286,7 @@ class _Asking:
 
 
 def _logged(ranking: Ranking) -> Ranking:
-    log_failures(_LOG, "a search", ranking.errors)
+    log_failures(_LOG, "a search", ranking.errors, notes=logging.INFO)
     return ranking
 
 

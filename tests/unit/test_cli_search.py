@@ -13,7 +13,7 @@ from tests.helpers import HashEmbedder
 from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import asking
 from voicevault_retrievers.dense import weights
-from voicevault_retrievers.errors import MissingExtraError
+from voicevault_retrievers.errors import MissingExtraError, ModelNotAvailableError, RerankerNotAvailableError
 from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import KnowledgeBase, embedding
 from voicevault_retrievers.types import Chunk
@@ -326,6 +326,17 @@ def test_a_missing_extra_is_no_wrong_usage(run: Run, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(asking, "open_bases", missing)
     assert run("pump", code=2).stderr == "Error: pip install 'voicevault-retrievers[qdrant]'\n"
+
+
+def test_a_model_that_does_not_exist_is_a_wrong_set_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise RerankerNotAvailableError("the reranker 'a/b' cannot be loaded") from ModelNotAvailableError("a/b")
+
+    monkeypatch.setattr(scorers, "load_scorer", missing)
+    monkeypatch.setattr(scorers, "_SHARED", {})
+    Path("reranked.yaml").write_text("version: 1\nchannels: {bm25: {}}\nstages: [rerank: {model: a/b}]\n")
+    done = run("pump", "--preset", "reranked.yaml", code=2)
+    assert done.stderr == "Error: the reranker 'a/b' cannot be loaded\n"
 
 
 def test_a_dry_run_checks_each_query(run: Run) -> None:

@@ -190,6 +190,21 @@ async def test_a_search_in_which_all_went_well_logs_no_warning(
     assert "a search notes: parents: over budget: " in caplog.text
 
 
+@pytest.mark.parametrize("kb", ["bare", "empty", "none"])
+def test_a_note_of_a_result_is_no_warning(
+    base: KnowledgeBase, kb: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A base without parents, an empty one and one that is not there: the result says so, and nothing failed."""
+    caplog.set_level(logging.INFO, "voicevault_retrievers")
+    if kb != "none":
+        KnowledgeBase.create(kb, root=tmp_path).add([Chunk("a", "the pump")] if kb == "bare" else [])
+    preset = Preset.of({"version": 1, "channels": {"bm25": {}}, "stages": ["parents"]})
+    result = preset.over(Bases([kb], root=tmp_path)).search(QUESTION)
+    (note,) = result.errors
+    assert not result.degraded
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [("INFO", f"a search notes: {note}")]
+
+
 async def test_one_failing_embedder_is_one_warning_whatever_asks_it(
     base: KnowledgeBase, caplog: pytest.LogCaptureFixture
 ) -> None:

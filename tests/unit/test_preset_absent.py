@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import HashEmbedder
+from tests.helpers import HashEmbedder, Says
 from voicevault_retrievers import Chunk, KnowledgeBase, Query
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.presets import Preset, preset_data
@@ -50,11 +50,16 @@ def failed(result: Any) -> dict[str, str]:
     return {failure.stage: failure.kind for failure in result.errors}
 
 
+def unanswered(route: Route) -> dict[str, str]:
+    """The note of `legal` where no language model is given that would answer."""
+    return {"flare": "no model"} if route is Route.ANALYTICAL else {}
+
+
 async def test_a_base_that_has_all_is_not_degraded(tmp_path: Path) -> None:
     pipeline = legal().over(made(tmp_path))
     for route, question in QUESTIONS.items():
         result = pipeline.search(question)
-        assert (result.route, result.degraded, failed(result)) == (route, False, {})
+        assert (result.route, result.degraded, failed(result)) == (route, False, unanswered(route))
         assert result.hits
         assert (await pipeline.asearch(question)).ranking == result.ranking
 
@@ -67,7 +72,7 @@ async def test_a_channel_that_the_base_has_not_is_named_where_it_would_be_asked(
     for route, question in QUESTIONS.items():
         for result in (pipeline.search(question), await pipeline.asearch(question)):
             asked = {} if route is Route.SIMPLE else dict.fromkeys(stages, "NotIndexedError")
-            assert (result.route, result.degraded, failed(result)) == (route, bool(asked), asked)
+            assert (result.route, result.degraded, failed(result)) == (route, bool(asked), asked | unanswered(route))
             assert result.hits
             assert stages.isdisjoint(result.channels_used)
 
@@ -78,6 +83,39 @@ def test_a_base_without_parents_is_read_as_it_is_with_an_entry(tmp_path: Path) -
     assert result.hits[0].context is None
 
 
+async def test_a_language_model_that_is_not_given_is_a_note_on_what_it_would_answer(tmp_path: Path) -> None:
+    kb = made(tmp_path)
+    for result in (
+        legal().over(kb).search(QUESTIONS[Route.ANALYTICAL]),
+        await legal().over(kb).asearch(QUESTIONS[Route.ANALYTICAL]),
+    ):
+        (note,) = result.errors
+        assert (note.stage, note.kind, note.degrades, result.answer) == ("flare", "no model", False, None)
+        assert "give llm=" in note.message
+    assert legal(flare={"enabled": False}).over(kb).search(QUESTIONS[Route.ANALYTICAL]).errors == ()
+    answered = legal().over(kb, llm=Says("It is punished.")).search(QUESTIONS[Route.ANALYTICAL])
+    assert (answered.answer, failed(answered)) == ("It is punished.", {})
+
+
+def test_a_base_in_which_nothing_is_referred_to_has_a_note_where_the_graph_is_asked(tmp_path: Path) -> None:
+    bare = [Chunk("x", "Whoever cheats is punished.", "p1", {"source_file": "x"}), Chunk("y", "Theft, and its causes.")]
+    pipeline = legal().over(made(tmp_path, chunks=bare))
+    for route, question in QUESTIONS.items():
+        asked = {} if route is Route.STANDARD else {"graph": "NotIndexedError"}
+        result = pipeline.search(question)
+        assert (result.degraded, failed(result)) == (False, asked | unanswered(route))
+    kb = made(tmp_path / "some", chunks=[*bare, *CHUNKS])
+    for require, noted in ((None, False), ({"source_file": "ipc.txt"}, False), ({"source_file": "x"}, True)):
+        query = Query("Compare theft with section 999 IPC and their causes", require=require)
+        assert ("graph" in failed(legal().over(kb).search(query))) is noted
+
+
+def test_questions_without_vectors_are_those_of_their_base(tmp_path: Path) -> None:
+    _, failure = legal().over(made(tmp_path, "vectors")).search("who").errors
+    assert "the questions have no vectors: knowledge base 'law' was created without an embedder" in failure.message
+    assert "quim_questions" not in failure.message
+
+
 def test_an_empty_base_finds_nothing_and_says_so(tmp_path: Path) -> None:
     pipeline = legal().over(made(tmp_path, "questions", chunks=[]))
     for route, question in QUESTIONS.items():
@@ -86,6 +124,7 @@ def test_an_empty_base_finds_nothing_and_says_so(tmp_path: Path) -> None:
         assert failed(result) == {
             "law": "empty",
             **({"route": "nothing"} if route is Route.SIMPLE else {"questions": "NotIndexedError"}),
+            **unanswered(route),
         }
 
 

@@ -102,8 +102,16 @@ def test_dates_of_every_form(given_date: Any, days: float) -> None:
 
 @pytest.mark.parametrize("missing", [None, "", math.nan])
 def test_no_date_adds_nothing(missing: Any) -> None:
-    found = (found_by(("a", 1.0, missing)) >> RecencyRerank(reference_date=NOW)).search("q")
-    assert (found.hits[0].score, found.errors) == (1.0, ())
+    found = (found_by(("a", 1.0, missing), ("b", 0.0, NOW)) >> RecencyRerank(reference_date=NOW)).search("q")
+    assert ({hit.id: hit.score for hit in found}, found.errors) == ({"a": 1.0, "b": 0.1}, ())
+
+
+def test_where_no_hit_has_a_date_a_note_says_so() -> None:
+    stage = RecencyRerank(date_key=("date", "day"), reference_date=NOW)
+    (note,) = (found_by(("a", 1.0, None), ("b", 0.5, "")) >> stage).search("q").errors
+    assert (note.kind, note.degrades) == ("NoDates", False)
+    assert note.message == "no hit has a 'date' or 'day': the order is that of the scores"
+    assert (found_by() >> stage).search("q").errors == ()
 
 
 class Missing:

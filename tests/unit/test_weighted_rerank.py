@@ -86,6 +86,18 @@ def test_a_channel_that_cannot_tell_is_noted_and_one_that_fails_degrades() -> No
     assert [failure.degrades for failure in found.errors] == [True]
 
 
+def test_where_no_hit_has_a_place_that_would_count_a_note_says_so() -> None:
+    bare, placed = Hit(Chunk("a")), Hit(Chunk("b", metadata={"chunk_index": 0, "chunks_in_file": 2}))
+    for hits, weights, kinds in (
+        ((bare,), {}, ["NoPositions"]),
+        ((bare, placed), {}, []),
+        ((bare,), {"position": 0}, []),
+        ((), {}, []),
+    ):
+        found = WeightedRerank(weights).refine(Query("q"), Ranking(hits))
+        assert [(note.kind, note.degrades) for note in found.errors] == [(kind, False) for kind in kinds]
+
+
 def refined(*hits: Hit, **options: Any) -> dict[str, float | None]:
     return scores(WeightedRerank(**options).refine(Query("q"), Ranking(hits)))
 

@@ -78,6 +78,6 @@ class Commands(click.Group):
 def voicevault() -> None:
     """Hybrid retrieval on your own documents.
 
-    Exits with 0 where all went well, 1 where something failed, 2 where the command line or a configuration is wrong or
-    an extra is missing, and 130 where Ctrl-C ended it.
+    Exits with 0 where all went well, 1 where something failed, 2 where the command line, a configuration or the set-up
+    is wrong, such as where an extra or a model is missing, and 130 where Ctrl-C ended it.
     """

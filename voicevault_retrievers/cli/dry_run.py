@@ -20,7 +20,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Fused, checked_weights
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset, load_preset
-from voicevault_retrievers.presets.absent import AbsentChannel, channel_if_there
+from voicevault_retrievers.presets.absent import AbsentChannel, AbsentFlare, channel_if_there
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.names import locate, vacant
@@ -148,7 +148,7 @@ def _models(
     for stage in stages:
         if model := getattr(stage, "scorer_name", None) or getattr(getattr(stage, "model", None), "model", None):
             found[stage.name] = str(model)
-    if pipeline.flare is not None:
+    if pipeline.flare is not None and not isinstance(pipeline.flare, AbsentFlare):
         found["flare"] = repr(pipeline.flare.writer)
     return {name: model for name, model in found.items() if model}
 

@@ -13,7 +13,7 @@ import click
 import yaml
 from click.shell_completion import CompletionItem
 
-from voicevault_retrievers.errors import ConfigError, MissingExtraError, RetrievalError, unknown
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, RetrievalError, is_setup_error, unknown
 
 Command = Callable[..., Any]
 
@@ -167,14 +167,17 @@ preset = click.option(
 )
 
 
-class NotInstalled(click.ClickException):
-    """An extra is missing: nothing is wrong with what was asked, and it cannot be done here."""
+class WrongSetup(click.ClickException):
+    """An extra or a model is missing: nothing is wrong with what was asked, and it cannot be done here."""
 
     exit_code = 2
 
 
 def reporting(command: Command) -> Command:
-    """Errors of the package as one line and exit code 1, or 2 where an option is wrong or an extra is missing."""
+    """Errors of the package as one line and exit code 1, or 2 where an option, an extra or a model is wrong.
+
+    See `errors.is_setup_error`; an index that is not as this version reads it is no wrong set-up here.
+    """
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> Any:
@@ -185,8 +188,8 @@ def reporting(command: Command) -> Command:
         except BrokenPipeError:  # click ends quietly where nobody reads on
             raise
         except (RetrievalError, OSError) as error:
-            kind = NotInstalled if isinstance(error, MissingExtraError) else click.ClickException
-            raise kind(said(error)) from error
+            wrong = is_setup_error(error) and not isinstance(error, IncompatibleIndexError)  # that is the base's
+            raise (WrongSetup if wrong else click.ClickException)(said(error)) from error
 
     return run
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel, Over, Stage, Through
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
+from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.presets.sections import channel_of
-from voicevault_retrievers.types import ChannelKind, Failure, Query, Ranking
+from voicevault_retrievers.prompts import CallableTextModel
+from voicevault_retrievers.types import ChannelKind, Failure, Query, Ranking, Result
 
 KINDS: dict[str, ChannelKind] = {"bm25": "keyword", "dense": "semantic", "graph": "graph", "questions": "question"}
 
@@ -63,6 +66,26 @@ class AbsentStage(Stage):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+class AbsentFlare(Flare):
+    """Answers nothing, for want of a language model: the result of an analytical question has a note."""
+
+    def __init__(self) -> None:
+        super().__init__(CallableTextModel(str))
+
+    def extended(self, result: Result) -> Result:
+        """The result with the note."""
+        said = "no language model is given, so that none answers: name one in the preset, or give llm="
+        note = Failure("flare", "no model", said, degrades=False)
+        return replace(result, ranking=result.ranking.failing(note))
+
+    async def aextended(self, result: Result) -> Result:
+        """`extended`."""
+        return self.extended(result)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
 
 def channel_if_there(base: Any, name: str, options: Mapping[str, Any]) -> Channel:

@@ -15,7 +15,7 @@ from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets.absent import AbsentStage, channel_if_there, channels_there
+from voicevault_retrievers.presets.absent import AbsentFlare, AbsentStage, channel_if_there, channels_there
 from voicevault_retrievers.presets.asking import asked, asks, expansion, fusion, router
 from voicevault_retrievers.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, given_model, text_model
@@ -36,7 +36,7 @@ KEYS = (
 )  # fmt: skip
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 AUTO = "auto"
-"""FLARE where there is a language model."""
+"""FLARE where there is a language model; without one a note on the results that it would answer."""
 
 _ACCESS: dict[str, Access] = {"optional": "optional", "mandatory": "mandatory"}
 _ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
@@ -241,8 +241,10 @@ class Preset:
         options = dict(self.flare)
         enabled = options.pop("enabled", False)
         writer = text_model(options) or llm
-        if not enabled or (enabled == AUTO and writer is None):
+        if not enabled:
             return None
+        if enabled == AUTO and writer is None:
+            return AbsentFlare()
         return Flare(given_model("flare", writer), **options)
 
 

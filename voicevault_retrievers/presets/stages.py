@@ -79,7 +79,7 @@ def _rerank(options: dict[str, Any]) -> Stage:
     model, backend = options.pop("model", DEFAULT_MODEL), known_backend(options.pop("backend", "auto"))
     if isinstance(options.get("calibration"), Mapping):
         options["calibration"] = made(Calibration, options["calibration"])
-    # By name it is looked for at the first search, where a missing model degrades the result and no more.
+    # By name it is looked for at the first search: one that the hub does not give now degrades the result.
     return CrossEncoderRerank(model if backend == "auto" else load_scorer(model, backend), **options)
 
 

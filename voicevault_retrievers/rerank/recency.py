@@ -34,8 +34,8 @@ class RecencyRerank(Stage):
     The age is that of `metadata[date_key]`, of several keys the first with a date, counted from the query's
     `reference_date`, else from this one's, else from now. A date is a datetime, a date, ISO 8601 text or seconds since
     1970; without a time zone it is UTC. A future date has age 0. A hit without a date gets nothing added, nor does one
-    whose date cannot be read, which is noted. The stage's vote has a part for the scaled score and one for the
-    recency; they add up to the score exactly.
+    whose date cannot be read, which is noted; so is that no hit has a date. The stage's vote has a part for the scaled
+    score and one for the recency; they add up to the score exactly.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RecencyRerank(Stage):
                 decay = 0.5 ** (_age(moment, reference) / self.half_life_days)
                 own["recency"] = Signal(decay, self.weight, self.weight * decay)
             signals.append(own)
-        return summed(ranking, self.name, signals).failing(*self._notes(unreadable))
+        return summed(ranking, self.name, signals).failing(*self._notes(unreadable, signals))
 
     def _date(self, metadata: Mapping[str, Any], unreadable: list[Any]) -> datetime | None:
         for key in self._keys:
@@ -94,9 +94,12 @@ class RecencyRerank(Stage):
     def _keys(self) -> Sequence[str]:
         return (self.date_key,) if isinstance(self.date_key, str) else self.date_key
 
-    def _notes(self, unreadable: Sequence[Any]) -> list[Failure]:
+    def _notes(self, unreadable: Sequence[Any], signals: Sequence[Mapping[str, Signal]]) -> list[Failure]:
         if not unreadable:
-            return []
+            if not signals or any("recency" in own for own in signals):
+                return []
+            said = f"no hit has a {' or '.join(map(repr, self._keys))}: the order is that of the scores"
+            return [Failure(self.name, "NoDates", said, degrades=False)]
         message = (
             f"{len(unreadable)} hits have a {' or '.join(map(repr, self._keys))} that is no date, such as "
             f"{unreadable[0]!r:.60}: they get nothing for it; a date is a datetime, a date, ISO 8601 "

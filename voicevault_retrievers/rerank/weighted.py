@@ -29,8 +29,9 @@ class WeightedRerank(Stage):
     asked of `dense`, where it is given: then the stage is blocking, under `timeout` seconds.
 
     What is not known adds 0: a channel that did not find the hit or gave no score, a hit without a place, and the
-    fused score where no fusion took part. `weights` are those that differ from `WEIGHTS`. The stage's vote has a part
-    for each signal; their contributions add up to the score exactly.
+    fused score where no fusion took part. Where places count and no hit has one, a note says so. `weights` are those
+    that differ from `WEIGHTS`. The stage's vote has a part for each signal; their contributions add up to the score
+    exactly.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class WeightedRerank(Stage):
             }
             for chunk_id in (hit.chunk.id for hit in head)
         ]
-        return summed(ranking, self.name, signals).failing(*notes)
+        return summed(ranking, self.name, signals).failing(*notes, *self._unplaced(head, values["position"]))
 
     def _scaled(self, signal: str, values: Mapping[str, float]) -> Mapping[str, float]:
         if signal == "semantic":
@@ -101,6 +102,13 @@ class WeightedRerank(Stage):
             message = f"{self.dense.name} cannot tell the scores of given chunks: {len(missing)} hits have no cosine"
             return cosines, [Failure(self.name, "NoScores", message, degrades=False)]
         return {**cosines, **{chunk_id: found[chunk_id] for chunk_id in missing if chunk_id in found}}, []
+
+    def _unplaced(self, hits: Sequence[Hit], positions: Mapping[str, float]) -> list[Failure]:
+        """A note where places count and no hit has one."""
+        if not hits or positions or not self.weights["position"]:
+            return []
+        said = f"no hit has {self.chunk_index_key!r} and {self.chunks_in_file_key!r}: places in documents add nothing"
+        return [Failure(self.name, "NoPositions", said, degrades=False)]
 
     def _position(self, metadata: Mapping[str, Any]) -> float | None:
         """1 for the first chunk of a file, 0 for the last; None where it is not known."""

@@ -207,6 +207,10 @@ class SnapshotGraph:
         """As `GraphStore.stats`."""
         return self.graph.stats()
 
+    def stating(self, permits: Callable[[Mapping[str, Any]], bool] | None) -> bool | None:
+        """As `EmbeddedGraph.stating`."""
+        return self.graph.stating(permits)
+
     def __repr__(self) -> str:
         return f"SnapshotGraph({', '.join(repr(view.snapshot.folder.name) for view in self._views)})"
 
@@ -248,6 +252,12 @@ class NarrowedGraph:
     def chunks(self, ids: Sequence[str]) -> Mapping[str, Chunk]:
         """As `GraphStore.chunks`."""
         return self._whole.chunks(ids)
+
+    def stating(self, permits: Callable[[Mapping[str, Any]], bool] | None) -> bool | None:
+        """As `EmbeddedGraph.stating`."""
+        read_anew = {entry.chunk.id for entry in self.other.entries()}
+        both = {self._whole.graph.stating(permits, read_anew), self.other.stating(permits)}
+        return True in both or (False if False in both else None)
 
     @property
     def other(self) -> EmbeddedGraph:

@@ -16,7 +16,7 @@ from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.store.view import View
+from voicevault_retrievers.store.view import View, keywords_only
 from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
 from voicevault_retrievers.text import CustomAnalyzer
 from voicevault_retrievers.types import Chunk
@@ -114,14 +114,17 @@ def question_snapshot(kb: Base) -> Snapshot | None:
 def question_channel(kb: Base, **options: Any) -> QuestionChannel:
     """The channel over the questions about a knowledge base's chunks; `options` are those of `QuestionIndex.channel`.
 
-    Raises NotIndexedError where there are none.
+    Raises NotIndexedError where there are none, or none that can be found by what `by` names.
     """
     if not has_questions(kb):
         raise NotIndexedError(
             f"there are no questions about the chunks of knowledge base {kb.name!r}: make them with "
             "question_index(kb).update(model)"
         )
-    return _index(kb, 0.0).channel(**options)
+    index = _index(kb, 0.0)
+    if options.get("by") in ("both", "dense") and not index.questions.embedded:
+        raise NotIndexedError(f"the questions have no vectors: {keywords_only(kb.name)}")
+    return index.channel(**options)
 
 
 def _index(kb: Base, wait: float) -> QuestionIndex:

@@ -21,7 +21,7 @@ from voicevault_retrievers.structure.graph.references import RuleReferences
 from voicevault_retrievers.structure.graph.starts import starts
 from voicevault_retrievers.structure.graph.store import GraphStore
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk, arun, run
-from voicevault_retrievers.types import Query, Variant, as_query
+from voicevault_retrievers.types import Failure, Query, Variant, as_query
 
 T = TypeVar("T")
 
@@ -34,8 +34,9 @@ class GraphChannel(Leaf):
 
     `depth` is how many chunks a path may pass, `decay` what is left of a score after each, in (0, 1]; `fan_out` how
     many neighbours of one node are followed. Each hit's vote says in `via` which path led to it. A query without a
-    reference, or with one that the graph does not know, finds nothing, which is no failure. `timeout` is in seconds;
-    None waits. Raises ConfigError for what is no store or no reader.
+    reference, or with one that the graph does not know, finds nothing, which is no failure; where no chunk of a graph
+    in memory refers to anything, a note says so. `timeout` is in seconds; None waits. Raises ConfigError for what is no
+    store or no reader.
     """
 
     def __init__(
@@ -67,6 +68,12 @@ class GraphChannel(Leaf):
 
     async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [await self._run(query, self._matches(query, await self._read(query, w.text), k)) for w in wordings]
+
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        if not any(isinstance(one, _Unreferred) for one in found):
+            return ()
+        said = "no chunk refers to anything: nothing is found by references"
+        return (Failure(self.name, "NotIndexedError", said, degrades=False),)
 
     def direct(self, query: str | Query, *, timeout: float | None = None) -> dict[str, Any] | None:
         """What the graph itself says of the first reference in a query that it knows; None where it knows none.
@@ -130,7 +137,9 @@ class GraphChannel(Leaf):
         begun = yield from starts(walk, references)
         reached = (yield from walk.from_(begun)) if begun else {}
         words = tuple(dict.fromkeys(reference.text for reference in references if reference.text))
-        return (yield from matches(walk, query, reached, k, words))
+        found = yield from matches(walk, query, reached, k, words)
+        stating = None if found else getattr(seen(self.store, query), "stating", None)
+        return _Unreferred() if stating and stating(walk.permits) is False else found
 
     async def _read(self, query: Query, text: str) -> Sequence[Reference]:
         reader = seen(self.reader, query)
@@ -147,6 +156,10 @@ class GraphChannel(Leaf):
             f"GraphChannel({self.store!r}, reader={self.reader!r}, depth={self.depth}, decay={self.decay}, "
             f"fan_out={self.fan_out}, timeout={self.timeout}, name={self.name!r})"
         )
+
+
+class _Unreferred(list[Match]):
+    """No match, for there is no reference at all."""
 
 
 def matches(

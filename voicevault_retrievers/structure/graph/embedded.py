@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.structure.graph import saved
@@ -63,6 +64,19 @@ class EmbeddedGraph:
         """How much there is."""
         with self._lock:
             return GraphStats(len(self._chunks), len(self._at), sum(map(len, self._stated.values())))
+
+    def stating(
+        self, permits: Callable[[Mapping[str, Any]], bool] | None = None, but: Collection[str] = ()
+    ) -> bool | None:
+        """Whether a chunk, of those permitted and not in `but`, refers to anything; None where there is none such."""
+        found: bool | None = None
+        with self._lock:
+            for one, chunk in self._chunks.items():
+                if one not in but and (permits is None or permits(chunk.metadata)):
+                    if self._stated[one]:
+                        return True
+                    found = False
+        return found
 
     def entries(self) -> list[Entry]:
         """All that is here, as it was put in, by chunk id."""

@@ -280,7 +280,7 @@ class BM25(Leaf):
         self, index: LexicalIndex, query: Query, wording: Variant
     ) -> tuple[list[QueryTerm], Mapping[Forms, float], Demands | None]:
         """The terms of a wording, how often each counts, and what its operators and the query's demand."""
-        if self._plain is not None:
+        if self._plain is not None and len(index):
             self._plain.check(self.analyzer)
         tags = index.tags(**self._scope(query))
         if not self.operators:

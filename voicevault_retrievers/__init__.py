@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from voicevault_retrievers.channel import Channel, Rewriter, Stage
     from voicevault_retrievers.claims import check_claims
+    from voicevault_retrievers.composing import compose
     from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
     from voicevault_retrievers.dense import VectorChannel
     from voicevault_retrievers.display import explain
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from voicevault_retrievers.leaf import Leaf, Match
     from voicevault_retrievers.lexical import BM25, BM25F
     from voicevault_retrievers.models import OllamaModel, OpenAIModel
-    from voicevault_retrievers.pipeline import Pipeline, compose
+    from voicevault_retrievers.pipeline import Pipeline
     from voicevault_retrievers.presets import load_preset
     from voicevault_retrievers.query import (
         RM3,
@@ -221,7 +222,7 @@ _HOMES = {
     "WeightedRerank": "rerank",
     "WeightedSum": "fusion",
     "check_claims": "claims",
-    "compose": "pipeline",
+    "compose": "composing",
     "explain": "display",
     "fuse": "fusion",
     "hybrid_search": "hybrid",

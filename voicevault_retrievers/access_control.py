@@ -1,12 +1,25 @@
-"""Access rights over what a search found: a channel or stage that gives what they do not permit is not believed."""
+"""Access rights: whether a search names any, and over what it found, for no channel or stage is believed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
-from voicevault_retrievers.errors import FilterNotSupportedError
+from voicevault_retrievers.errors import AccessError, FilterNotSupportedError
 from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.types import Failure, Ranking
+from voicevault_retrievers.types import Failure, Query, Ranking
+
+Access: TypeAlias = Literal["optional", "mandatory"]
+
+
+def admitted(query: Query, access: Access) -> Query:
+    """The query; AccessError where it names no access rights and they are mandatory."""
+    if access == "mandatory" and query.require is None:
+        raise AccessError(
+            "this search names no access rights, and they are mandatory here (access: mandatory): say which chunks "
+            "whoever asks may see, with require={...}; an empty one permits nothing"
+        )
+    return query
 
 
 def permitted(ranking: Ranking, require: Filter | None) -> Ranking:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers.access_control import permitted
 from voicevault_retrievers.alike import Alike
-from voicevault_retrievers.calls import AsyncObserver, Call, Lane, Observer, Plan, Span
+from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, Span
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.errors import StageError, is_own, pauses
+from voicevault_retrievers.part import Part
 from voicevault_retrievers.types import (
     ChannelKind,
     Failure,
@@ -159,46 +158,6 @@ class Through(Channel):
 
     def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
         return self.below.alike(self.asked(query), among)
-
-
-class Part(ABC):
-    """What a composition is made of beside channels: stages and rewriters.
-
-    `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are. One
-    with an async call of its own is awaited by an async search, unless `awaits` is false.
-
-    Where one of this package's own fails, a search goes on without it, marked as degraded; where any other fails, the
-    search does, for what it left undone may be masking: see `stages.skippable`.
-    """
-
-    name: str
-    blocking = False
-    awaits = True
-    timeout: float | None = None
-
-    def __init__(self) -> None:
-        self._lane = Lane()
-
-    @property
-    def own(self) -> bool:
-        """Whether it is one of this package's; a subclass counts as what it adds."""
-        return is_own(type(self))
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """What a part that is not this package's own raises becomes a StageError."""
-        try:
-            yield
-        except Exception as error:
-            if self.own or pauses(error):
-                raise
-            raise StageError.of(self.name, error) from error
-
-    def _left_out(self, error: Exception, instead: str) -> Failure:
-        """The failure of a part that a search goes on without; of any other the error is raised."""
-        if not self.own or pauses(error):
-            raise error
-        return Failure.of(self.name, error, instead)
 
 
 class Stage(Part):

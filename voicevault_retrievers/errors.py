@@ -12,6 +12,7 @@ RetrievalError
 ├── StageError                     a stage or rewriter that a search does not skip failed
 ├── InvalidScoreError              a score is NaN or infinite (also a ValueError)
 ├── ConfigError                    an option is wrong (also a ValueError)
+│   ├── AccessError                a search names no access rights where it has to
 │   └── NotIndexedError            what is searched was indexed without that: vectors, questions, a graph
 ├── EmbeddingError                 a text has no vector: the model gave zeros, or numbers that are not finite
 ├── ModelNotAvailableError         a model does not exist, or cannot be loaded
@@ -110,6 +111,10 @@ class InvalidScoreError(RetrievalError, ValueError):
 
 class ConfigError(RetrievalError, ValueError):
     """An option, a filter or a configuration is wrong."""
+
+
+class AccessError(ConfigError):
+    """A search names no access rights (`require`) where they are mandatory, so it was refused."""
 
 
 class NotIndexedError(ConfigError):

@@ -20,7 +20,8 @@ def provenance(hit: Hit) -> dict[str, Any]:
     fused score, the wording that found it and the words that matched; `also_scored`: the same of channels that did not
     find it among their best, and scored it for the fusion; `fused`, the sum of the contributions; and for each later
     stage, under its name, its rank and score, with the `parts` of a sum. `parent_id` and `kb` where there are, and
-    where a model reads a wider context, the `text` that was found. `votes_of` reads it again.
+    where a model reads a wider context, the `text` that was found; `over_budget` where it reads less, or nothing, for
+    want of room. `votes_of` reads it again.
     """
     votes = hit.votes
     fused = hit.fused
@@ -38,9 +39,7 @@ def provenance(hit: Hit) -> dict[str, Any]:
             told[vote.stage] = stage_entry(vote)
     chunk = hit.chunk
     told |= {key: value for key, value in (("parent_id", chunk.parent_id), ("kb", chunk.kb)) if value}
-    if hit.context is not None:
-        told["text"] = chunk.text
-    return told
+    return told | _read(hit)
 
 
 def stage_entry(vote: Vote) -> dict[str, Any]:
@@ -61,12 +60,18 @@ def after_stage(known: Mapping[str, Any], before: Hit, hit: Hit, degraded: Seque
     """What is known of a hit, and what a stage said of it: its votes, the text that was found, what was skipped."""
     told = dict(known)
     told |= {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
-    if hit.context is not None:
-        told["text"] = hit.chunk.text
+    told |= _read(hit)
     if degraded:
         earlier = told.get("degraded")
         told["degraded"] = [*(earlier if isinstance(earlier, list) else ()), *degraded]
     return told
+
+
+def _read(hit: Hit) -> dict[str, Any]:
+    """The text that was found, where a model reads another or none, and whether that is for want of room."""
+    if hit.context is None and not hit.over_budget:
+        return {}
+    return {"text": hit.chunk.text, **({"over_budget": True} if hit.over_budget else {})}
 
 
 def step(span: Span, outcome: Any) -> dict[str, Any]:
@@ -102,12 +107,50 @@ def explain(hit: Hit) -> str:
 
 
 def explain_result(result: Result) -> str:
-    """The hits of a result with their reasons, its channels, timings in milliseconds and failures."""
+    """The hits of a result with their reasons, the wordings asked for, channels, timings in milliseconds, failures."""
     lines = [f"{rank}. {explain(hit)}" for rank, hit in enumerate(result.hits, 1)]
+    lines += told_wordings(result)
     timings = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in result.timings.items())
     lines.append(f"channels: {', '.join(result.channels_used) or 'none'}; {timings or 'nothing ran'}")
     lines += [f"{'degraded' if failure.degrades else 'note'}: {failure}" for failure in result.errors]
     return "\n".join(lines)
+
+
+def wordings(result: Result) -> list[dict[str, Any]]:
+    """What channels were asked for, in that order, each `text` once, with its `weight` and the `channels` asked."""
+    weights = {result.query.text: 1.0}
+    for query in (span.query for span in result.trace if isinstance(span.query, Query)):
+        weights |= {query.text: 1.0} | {one.text: one.weight for one in query.variants if one.text not in weights}
+    asked: dict[str, dict[str, None]] = {}
+    for span in sorted(result.trace, key=lambda span: span.started):
+        for text in span.texts if span.kind == "channel" else ():
+            asked.setdefault(text, {})[span.name] = None
+    asked = asked or {result.query.text: {}}
+    return [{"text": text, "weight": weights.get(text, 1.0), "channels": list(of)} for text, of in asked.items()]
+
+
+def of_search(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> dict[str, Any]:
+    """`provenance` with what its search tells: `degraded`, what was skipped, and the `wordings` that were asked for."""
+    told = provenance(hit)
+    return told | {key: list(said) for key, said in (("degraded", degraded), ("wordings", wordings)) if said}
+
+
+def reworded(result: Result) -> list[str]:
+    """The wordings that channels were asked for; none where that is the query's text alone."""
+    texts = [one["text"] for one in wordings(result)]
+    return texts if texts != [result.query.text] else []
+
+
+def told_wordings(result: Result) -> list[str]:
+    """The lines that say which wordings were asked for, and of which channels; none where there is but one."""
+    asked = wordings(result)
+    lines = [f"wording: {one['text']!r}" + _asked_of(one) for one in asked]
+    return lines if len(lines) > 1 else []
+
+
+def _asked_of(wording: Mapping[str, Any]) -> str:
+    weight = "" if wording["weight"] == 1 else f", weight {wording['weight']:g}"
+    return f" ({', '.join(wording['channels'])}{weight})"
 
 
 def _channel(vote: Vote) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from voicevault_retrievers.written import Written
 TIMEOUT = 30.0
 _NOT_FOUND = 404
 SHOWN = 200
+ANSWER, TEMPLATE, LEAST_WINDOW = 1024, 64, 4096
+"""In tokens: what an answer may have, what a model's chat template adds, and the smallest context asked for."""
 
 
 class ServedModel(ABC):
@@ -100,8 +102,12 @@ class ServedModel(ABC):
 
     def _exchange(self, prompt: str, *, stream: bool, **more: Any) -> Exchange:
         message = {"role": "user", "content": prompt}
-        asked = {**more, **self.request, "model": self.model, "messages": [message], "stream": stream}
+        asked = {**more, **self._fields(prompt), "model": self.model, "messages": [message], "stream": stream}
         return Exchange(self.base_url + self.path, self._headers(), json_.dumps(asked).encode(), self.timeout)
+
+    def _fields(self, prompt: str) -> dict[str, Any]:
+        """Further fields of the request for a prompt."""
+        return self.request
 
     @property
     def _who(self) -> str:
@@ -136,8 +142,9 @@ class OllamaModel(ServedModel):
     """A model of a server that speaks Ollama's API.
 
     `json` has the server keep the model to JSON: True to an object, a JSON schema to what it says; not for models that
-    are to write prose. A prompt longer than the model's context is cut there in silence: say what it needs with
-    `request={"options": {"num_ctx": tokens}}`. See `ServedModel`.
+    are to write prose. Each request asks for a context (`options.num_ctx`) that holds its prompt and an answer, see
+    `context_window`: the server's default is 4,096 tokens, and it cuts longer prompts in silence. Thinking is off
+    (`think`). What `request` says of these wins, also of single `options`. See `ServedModel`.
     """
 
     path = "/api/chat"
@@ -153,6 +160,15 @@ class OllamaModel(ServedModel):
     ) -> None:
         form = {"format": "json" if json is True else json} if json else {}
         super().__init__(model, base_url=base_url, timeout=timeout, request={**form, **(request or {})})
+        options = self.request.get("options", {})
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"the options of a request to Ollama are a mapping, not a {type(options).__name__}")
+        self._options = dict(options)
+
+    def _fields(self, prompt: str) -> dict[str, Any]:
+        predicted = self._options.get("num_predict")
+        window = context_window(prompt, predicted if isinstance(predicted, int) and predicted > 0 else ANSWER)
+        return {"think": False, **self.request, "options": {"num_ctx": window, **self._options}}
 
     def _written(self, answer: Any) -> Written:
         return Written.of(answer["message"]["content"], answer.get("logprobs"))
@@ -255,6 +271,17 @@ class _Reading:
 
     def close(self) -> None:
         self._exchange.free()
+
+
+def context_window(prompt: str, answer: int = ANSWER) -> int:
+    """A context, in tokens, that holds a prompt and an `answer`: a power of two, at least 4,096.
+
+    A token is counted for every two bytes of the prompt in UTF-8, and one for every digit, which is about twice what
+    tokenizers make of prose. A power of two, for a server loads its model anew for each other context.
+    """
+    digits = sum(map(str.isdigit, prompt))
+    tokens = (len(prompt.encode("utf-8", "surrogatepass")) + digits) // 2 + TEMPLATE + answer
+    return max(LEAST_WINDOW, 1 << (tokens - 1).bit_length())
 
 
 def _listed(choice: Mapping[str, Any]) -> Any:

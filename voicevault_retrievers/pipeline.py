@@ -7,32 +7,27 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from voicevault_retrievers import telemetry
-from voicevault_retrievers.access_control import permitted
+from voicevault_retrievers.access_control import Access, admitted, permitted
 from voicevault_retrievers.batch import Batched
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, answered, timings
-from voicevault_retrievers.channel import Channel, Over, Rewriter, Stage, Then, Through, check_k
+from voicevault_retrievers.channel import Channel, Over, Stage, Then, Through, check_k
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.flare import Flare
-from voicevault_retrievers.fusion import Method, fuse
-from voicevault_retrievers.fusion.fuse import DEPTH, OnError
+from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.hybrid import ahybrid_search, hybrid_search
-from voicevault_retrievers.protocols import Scorer
-from voicevault_retrievers.query import RuleExpansion, RuleRouter, Together
-from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.turns import Turn, as_turn
-from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Ranking, Result, Route, as_query
+from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +44,8 @@ class Pipeline(Batched):
     `flare` answers analytical questions and searches (`hybrid_search`) for what its model is not sure of: the hits then
     found stand behind the others, `Result.flare_retrievals` counts the searches. It has its own `timeout`. A SIMPLE
     question that a `GraphChannel` of the pipeline finds something for has the graph's own `kg_direct_answer`.
-    A hit that `Query.require` does not permit never leaves a pipeline, whatever a channel or stage of yours gives.
+    With `access` "mandatory" a search without `Query.require` is refused with AccessError; an empty one permits
+    nothing. A hit that `require` does not permit never leaves a pipeline, whatever a channel or stage of yours gives.
     """
 
     def __init__(
@@ -63,7 +59,10 @@ class Pipeline(Batched):
         confidence: Callable[[Ranking], Confidence] = any_hit,
         notes: Iterable[Failure] = (),
         flare: Flare | None = None,
+        access: Access = "optional",
     ) -> None:
+        if access not in get_args(Access):
+            raise unknown("access", access, get_args(Access))
         if flare is not None and not isinstance(flare, Flare):
             raise ConfigError(f"flare is a Flare, not a {type(flare).__name__}")
         if not isinstance(channel, Channel):
@@ -78,6 +77,7 @@ class Pipeline(Batched):
         self.confidence = confidence
         self.notes = tuple(notes)
         self.flare = flare
+        self.access = access
 
     def search(
         self,
@@ -142,23 +142,35 @@ class Pipeline(Batched):
         """
         self.channel.warm_up()
 
+    def read(self, result: Result, heads: Callable[[Hit], str] | None = None) -> tuple[Hit, ...]:
+        """The hits of a result of this pipeline with what a model reads of each within its budget.
+
+        See `ContextBuilder.read`.
+        """
+        query = result.query
+        return self.context.read(result.hits, query.history, max_tokens=query.max_context_tokens, heads=heads)
+
     def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """What the graph alone says of the first reference in a text; None where it says nothing, or there is none."""
-        graph = _graph(self.channel, as_query(text))
+        graph = _graph(self.channel, self.admitted(text))
         return None if graph is None else graph[0].kg_direct_query(graph[1])
 
     async def akg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """`kg_direct_query` on the running event loop."""
-        graph = _graph(self.channel, as_query(text))
+        graph = _graph(self.channel, self.admitted(text))
         return None if graph is None else await graph[0].akg_direct_query(graph[1])
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """The best of the keyword and vector channels by RRF alone, see `hybrid.hybrid_search`."""
-        return _logged(self._bare(as_query(text), top_k))
+        return _logged(self._bare(self.admitted(text), top_k))
 
     async def ahybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """`hybrid_search` on the running event loop; the same ranking."""
-        return _logged(await self._abare(as_query(text), top_k))
+        return _logged(await self._abare(self.admitted(text), top_k))
+
+    def admitted(self, query: str | Query) -> Query:
+        """The query; AccessError where it names no access rights and they are mandatory."""
+        return admitted(as_query(query), self.access)
 
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
         """This pipeline's search under filters of its own, as a channel of another pipeline.
@@ -231,7 +243,7 @@ class Pipeline(Batched):
         return self.k if k is None else check_k(k)
 
     def _asked(self, query: str | Query, history: Sequence[Turn | tuple[str, str]]) -> Query:
-        asked = as_query(query)
+        asked = self.admitted(query)
         if history:
             asked = replace(asked, history=tuple(map(as_turn, history)))
         names = _fused_names(self.channel)
@@ -284,6 +296,7 @@ class Narrowed(Through, Over):
     def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
         super().__init__(pipeline.channel)
         self.notes = pipeline.notes
+        self.admitted = pipeline.admitted
         self.where = where
         self.require = require
 
@@ -294,69 +307,11 @@ class Narrowed(Through, Over):
 
     def asked(self, query: Query) -> Query:
         where, require = both(self.where, query.where), scope(self.require, query.require)
-        return replace(query, where=where, require=require)
+        return self.admitted(replace(query, where=where, require=require))
 
     def __repr__(self) -> str:
         narrowed = both(self.require, self.where)
         return f"{self.below!r} where {narrowed}" if narrowed else repr(self.below)
-
-
-def compose(
-    channels: Mapping[str, Channel],
-    *,
-    expansion: Rewriter | Sequence[Rewriter] | bool = False,
-    fusion: Method | None = None,
-    weights: Mapping[str, float] | None = None,
-    depth: int | Mapping[str, int] = DEPTH,
-    rerank: Stage | Scorer | str | None = None,
-    max_chunks_per_page: int | None = None,
-    route: Rewriter | Mapping[str, Iterable[str]] | bool | None = None,
-    **options: Any,
-) -> Pipeline:
-    """The usual pipeline: expansion, the channels fused, reranking, the page cap; each only where it is asked for.
-
-    `expansion` True is by rules; several go together. `route` True, or the channels of each route by name, is by rules
-    too, see `RuleRouter`. `rerank` is a stage, a scorer or the name of a cross-encoder.
-    `options` are those of `Pipeline`.
-    """
-    on_error = options.get("on_error", "skip")
-    channel: Channel = fuse(channels, method=fusion, weights=weights, depth=depth, on_error=on_error)
-    if expansion:
-        channel = _rewriter(expansion) >> channel
-    if (router := router_of(route)) is not None:
-        channel = router >> channel
-    if rerank is not None:
-        channel = channel >> _reranker(rerank)
-    if max_chunks_per_page is not None:
-        channel = channel >> PageCap(max_chunks_per_page)
-    return Pipeline(channel, **options)
-
-
-def _rewriter(expansion: Rewriter | Sequence[Rewriter] | bool) -> Rewriter:
-    if isinstance(expansion, list | tuple):
-        return Together(expansion)
-    if isinstance(expansion, Rewriter | bool):
-        return RuleExpansion() if isinstance(expansion, bool) else expansion
-    raise ConfigError(f"expansion is true, or rewriters such as RuleExpansion(3), not {expansion!r}")
-
-
-def router_of(route: Rewriter | Mapping[str, Iterable[str]] | bool | None) -> Rewriter | None:
-    """A router as it is, or one by rules: of routes to channel names, or True; None where it is False or None."""
-    if route is None or route is False:
-        return None
-    if isinstance(route, Rewriter):
-        return route
-    if isinstance(route, Mapping | bool):
-        return RuleRouter(None if isinstance(route, bool) else route)
-    raise ConfigError(f"route is true, a mapping of routes to channel names, or a router, not {route!r}")
-
-
-def _reranker(rerank: Stage | Scorer | str) -> Stage:
-    if isinstance(rerank, Stage):
-        return rerank
-    if isinstance(rerank, str | Scorer):
-        return CrossEncoderRerank(rerank)
-    raise ConfigError(f"rerank is a stage, a scorer or the name of a cross-encoder, not a {type(rerank).__name__}")
 
 
 def _graph(channel: Any, query: Query) -> tuple[GraphChannel, Query] | None:

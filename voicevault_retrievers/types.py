@@ -9,7 +9,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
-from voicevault_retrievers.errors import ConfigError, InvalidScoreError, is_setup_error, safe_message
+from voicevault_retrievers.errors import ConfigError, InvalidScoreError
+from voicevault_retrievers.failures import Failure as Failure
 from voicevault_retrievers.frozen import FrozenDict
 from voicevault_retrievers.queries import ANY_EMBEDDER, Query, Route, Variant, Vector, as_query
 
@@ -38,6 +39,7 @@ __all__ = [
 
 ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
 
+PARENT_TYPE = ("chunk_type", "parent")  # in the metadata of what is read and not searched
 _IDENTITY = ("is", "defined by")
 
 
@@ -61,6 +63,11 @@ class Chunk:
             raise ConfigError(f"chunk {self.id!r}: text is a string, not {type(self.text).__name__}")
         if not isinstance(self.metadata, FrozenDict):
             object.__setattr__(self, "metadata", FrozenDict(self.metadata))
+
+    @property
+    def is_parent(self) -> bool:
+        """Whether it is kept to be read in place of its children, and never searched: its `chunk_type` says so."""
+        return PARENT_TYPE in self.metadata.items()
 
     def prefixed(self, prefix: str) -> Chunk:
         """The same chunk with `prefix` before its id and its parent's."""
@@ -111,7 +118,8 @@ class Hit:
 
     `score` is what the last scoring stage ordered by, higher is better; None where it was not scored. `context` is
     what a model reads, when that is not the chunk's own text. `granted_by` is the metadata that access rights are
-    checked on where a stage has changed the chunk's since; None where it has not.
+    checked on where a stage has changed the chunk's since; None where it has not. `over_budget` says that not even the
+    chunk's own text fits into a budget: a model reads the beginning of it that `context` has, or nothing.
     """
 
     chunk: Chunk
@@ -119,6 +127,7 @@ class Hit:
     votes: tuple[Vote, ...] = ()
     context: str | None = None
     granted_by: Mapping[str, Any] | None = None
+    over_budget: bool = False
 
     @property
     def id(self) -> str:
@@ -126,8 +135,9 @@ class Hit:
 
     @property
     def text(self) -> str:
-        """What a model reads: the context where there is one, else the chunk's text."""
-        return self.chunk.text if self.context is None else self.context
+        """What a model reads: the context, else the chunk's text, and of what does not fit into a budget nothing."""
+        own = "" if self.over_budget else self.chunk.text
+        return own if self.context is None else self.context
 
     @property
     def access_metadata(self) -> Mapping[str, Any]:
@@ -158,45 +168,6 @@ class Hit:
     def voted(self, vote: Vote) -> Hit:
         """This hit with a vote more; one of the same stage is replaced."""
         return replace(self, votes=(*(v for v in self.votes if v.stage != vote.stage), vote))
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A channel or stage that was skipped, or (`degrades` false) something worth a note.
-
-    `message` has no text of a foreign exception, see `errors.safe_message`; `error` is the exception itself. `instead`
-    is what the search did without it.
-    """
-
-    stage: str
-    kind: str
-    message: str
-    degrades: bool = True
-    error: Exception | None = field(default=None, compare=False, repr=False)
-    instead: str = field(default="", compare=False, repr=False)
-
-    @classmethod
-    def of(cls, stage: str, error: Exception, instead: str = "") -> Failure:
-        """That a stage is skipped because of an error. Raises the error where it is one of set-up, which is no outage.
-
-        See `errors.is_setup_error`.
-        """
-        if is_setup_error(error):
-            raise error
-        return cls.recorded(stage, error, instead)
-
-    @classmethod
-    def recorded(cls, stage: str, error: Exception, instead: str = "") -> Failure:
-        """`of`, also for an error of set-up: where one of many questions fails, the others are answered."""
-        return cls(stage, type(error).__name__, safe_message(error), error=error, instead=instead)
-
-    def within(self, stage: str) -> Failure:
-        """The same failure, named by the channel of a fusion below which it happened."""
-        own = self.stage == stage or self.stage.startswith(f"{stage}/")
-        return self if own else replace(self, stage=f"{stage}/{self.stage}")
-
-    def __str__(self) -> str:
-        return ": ".join(filter(None, (self.stage, self.kind, self.message)))
 
 
 @dataclass(frozen=True)
@@ -324,10 +295,7 @@ class Citation:
 
 @dataclass(frozen=True)
 class Context:
-    """What a model reads: the blocks' text, a citation per block in the same order, and the text's tokens.
-
-    `over_budget` are the ids of the hits that did not fit.
-    """
+    """What a model reads: the blocks' text, a citation per block in the same order, and the text's tokens."""
 
     text: str = ""
     citations: tuple[Citation, ...] = ()

@@ -135,7 +135,7 @@ def pages(folder: Path) -> Iterator[Row]:
 
 def casefile(kb: KnowledgeBase, k: int) -> dict[str, Pipeline]:
     """The preset `casefile` without its language model, for there is none, and without parents too."""
-    data = preset_data("casefile")
+    data = preset_data("casefile") | {"access": "optional"}
     parents = [stage for stage in data["stages"] if "parents" in stage]
     return {
         "children alone": Preset.of({**data, "k": k, "stages": []}).over(kb),

@@ -38,11 +38,13 @@ def test_only_these_blocks_are_not_run_with_the_others() -> None:
     assert {page.stem for page in pages if "```py\n" in page.read_text(encoding="utf-8")} == set(TAKEN_FOR_GRANTED)
 
 
-def test_the_preset_on_servers_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (file,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "presets.md").read_text(encoding="utf-8"), re.DOTALL)
+def test_the_presets_of_the_page_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking, file = re.findall(r"```yaml\n(.*?)```", (DOCS / "presets.md").read_text(encoding="utf-8"), re.DOTALL)
     for name in re.findall(r"\$\{(\w+)\}", file):
         monkeypatch.setenv(name, "there")
     path = tmp_path / "served.yaml"
+    path.write_text(f"version: 1\n{asking}", encoding="utf-8")
+    assert load_preset(path).asks
     path.write_text(f"version: 1\n{file}", encoding="utf-8")
     assert "redis://localhost:6379/0" in repr(load_preset(path))
 

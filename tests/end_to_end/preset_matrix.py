@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from tests.docs.shared_runs import runs, shared, unhurried
 from tests.helpers import HashEmbedder
 from tests.model_server import Handler, listed, model_server, refused_url, tokens_in
-from voicevault_retrievers import Bases, Chunk, KnowledgeBase, Query
+from voicevault_retrievers import Analyzer, Bases, Chunk, KnowledgeBase, Query
 from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.dense import weights
 from voicevault_retrievers.errors import RetrievalError
@@ -191,7 +191,8 @@ def _same(values: list[str]) -> str:
 def _make_bases(folder: Path) -> None:
     for name, without in BASES.items():
         embedder = None if "vectors" in without else HashEmbedder(96)
-        with KnowledgeBase.create(name, root=folder, embedder=embedder) as base:
+        plain = Analyzer(language=None)  # as pdf-chat wants it
+        with KnowledgeBase.create(name, root=folder, analyzer=plain, embedder=embedder) as base:
             if "chunks" in without:
                 continue
             parents = [Chunk(f"p-{topic}", f"All of the chapter on {topic}.") for topic in TOPICS]

@@ -146,6 +146,7 @@ def test_the_preset_has_the_numbers_of_its_capability() -> None:
     assert (preset.k, preset.model, sorted(preset.channels)) == (10, "all-MiniLM-L6-v2", ["bm25", "dense"])
     assert isinstance(rerank, CrossEncoderRerank)
     assert (rerank.scorer, rerank.max_candidates, rerank.max_chars, rerank.passages) == ("balanced", 100, 2000, "start")
+    assert rerank.batch_size == 32
     assert (rerank.needs(10), rerank.blend, rerank.timeout, rerank.overtime) == (100, 1.0, 5, "warn")
     assert isinstance(recent, RecencyRerank)
     assert (recent.weight, recent.half_life_days, recent.date_key) == (0.1, 30, "date")

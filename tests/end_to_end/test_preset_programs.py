@@ -30,6 +30,8 @@ SAYS = ("[2, 1]", '["How is it reset?"]', '["What is it reset with?"]', "With th
 
 class Printed(NamedTuple):
     program: str
+    again: str
+    """By a second run of the program."""
     scripts: list[str]
     own: list[str]
     """By the command lines for documents and models of one's own."""
@@ -49,11 +51,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Printed]:
         outputs = dict(zip([*PRESETS, "all"], printed(tuple(sessions), ("-W", "error")), strict=True))
         assert len(server.prompts) == len(SAYS), outputs
     assert outputs.pop("all") == [block.prints for block in blocks(TABLE)] != []
-    return {name: Printed(out[0], out[1:3], out[3:]) for name, out in outputs.items()}
+    return {name: Printed(out[0], out[1], out[2:4], out[4:]) for name, out in outputs.items()}
 
 
 def _session(name: str, own: Path, url: str) -> Iterator[str]:
     first, *others = commands(f"presets/{name}")
+    yield as_script(first)
     yield as_script(first)
     yield from (block.code for block in blocks(READMES[name]))
     for line in others:
@@ -88,6 +91,16 @@ def test_a_program_prints_what_its_readme_says(name: str, told: dict[str, Printe
         beginning = given.removesuffix(" ...")
         at = 1 + next((n for n in range(at, len(there)) if there[n].startswith(beginning)), len(there))
         assert at <= len(there), f"not printed, or not in this place: {line}"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_readme_says_what_a_second_run_of_its_program_prints_else(name: str, told: dict[str, Printed]) -> None:
+    readme, first = " ".join(READMES[name].split()), list(map(_rounded, told[name].program.splitlines()))
+    again = list(map(_rounded, told[name].again.splitlines()))
+    assert len(again) == len(first)
+    other = [line for line, before in zip(again, first, strict=True) if line != before]
+    assert [line for line in other if f"`{line}`" not in readme] == []
+    assert ("A second run prints the same." in readme) is not bool(other)
 
 
 def _rounded(line: str) -> str:

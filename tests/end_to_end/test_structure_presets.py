@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ from tests.model_server import ModelServer, answers, model_server, says, tokens_
 from voicevault_retrievers import RRF, Chunk, KnowledgeBase, Pipeline, Query, compose
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import AccessError, ConfigError
 from voicevault_retrievers.presets import Preset, preset_data
 from voicevault_retrievers.store.graphs import update_graph
 from voicevault_retrievers.store.questions import question_index
@@ -38,7 +38,9 @@ def langchain(preset: Preset, kb: KnowledgeBase, query: Query) -> Scored:
     from voicevault_retrievers.langchain import HybridRetriever
 
     found = HybridRetriever(kb_names=[kb], preset=preset).search(query).hits
-    documents = HybridRetriever(kb_names=[kb], preset=preset).invoke(query.text, where=query.where)
+    documents = HybridRetriever(kb_names=[kb], preset=preset).invoke(
+        query.text, where=query.where, require=query.require
+    )
     assert [document.id for document in documents] == [hit.id for hit in found]
     return [(document.id or "", document.metadata.get("relevance_score")) for document in documents]
 
@@ -46,7 +48,8 @@ def langchain(preset: Preset, kb: KnowledgeBase, query: Query) -> Scored:
 def llama_index(preset: Preset, kb: KnowledgeBase, query: Query) -> Scored:
     from voicevault_retrievers.llama_index import HybridRetriever
 
-    nodes = HybridRetriever(kb_names=[kb], preset=preset).with_options(where=query.where).retrieve(query.text)
+    retriever = HybridRetriever(kb_names=[kb], preset=preset).with_options(where=query.where, require=query.require)
+    nodes = retriever.retrieve(query.text)
     return [(node.node_id, node.score) for node in nodes]
 
 
@@ -145,6 +148,8 @@ def test_both_frameworks_take_questions_a_graph_and_a_model_that_searches(law: K
         li.HybridRetriever(kb_names=[law], questions="yes")  # type: ignore[arg-type]
 
 
+ALL = {"source_file": {"$exists": True}}
+"""The rights of somebody who may see all files."""
 PAGE = "The inspector wrote on {day} that pump {number} had run dry. " * 12
 
 
@@ -174,7 +179,7 @@ def picks(numbers: list[int]) -> Callable[[Any], None]:
 
 def test_casefile_reads_parents_within_its_budget(case: KnowledgeBase) -> None:
     with model_server(picks([2, 1, 99, 2])) as server:
-        result = casefile(server).over(case).search("When did pump 21 run dry?")
+        result = casefile(server).over(case).search(Query("When did pump 21 run dry?", require=ALL))
     assert (result.degraded, result.confidence, len(server.requests)) == (False, "ok", 1)
     assert result.hits[0].vote("llm_rerank") is not None
     assert len(str(result.context)) <= 12_000
@@ -186,12 +191,73 @@ def test_casefile_reads_parents_within_its_budget(case: KnowledgeBase) -> None:
     assert all(len(hit.chunk.text) <= 2000 for hit in result.hits)
 
 
-def test_casefile_keeps_the_fused_order_where_the_model_fails(case: KnowledgeBase) -> None:
-    with model_server(answers(b"", status=500)) as server:
-        failed = casefile(server).over(case).search("Who sealed the valve?")
+class Down:
+    """Parents that cannot be reached."""
+
+    def fetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
+        raise ConnectionError("the store is down")
+
+
+@pytest.mark.parametrize("parents", [None, Down()], ids=["parents", "none"])
+async def test_casefile_is_read_within_its_budget_through_both_frameworks(case: KnowledgeBase, parents: Any) -> None:
+    from llama_index.core import PromptTemplate, get_response_synthesizer
+    from llama_index.core.llms import MockLLM
+    from llama_index.core.query_engine import RetrieverQueryEngine
+    from llama_index.core.schema import MetadataMode, QueryBundle
+
+    from voicevault_retrievers import langchain as lc
+    from voicevault_retrievers import llama_index as li
+
     data = preset_data("casefile")
     del data["stages"][0]
-    plain = Preset.of(data).over(case).search("Who sealed the valve?")
+    preset, asked = Preset.of(data), "When did a pump run dry?"
+    options: dict[str, Any] = {"kb_names": [case], "preset": preset, "parents": parents, "require": ALL}
+
+    documents = lc.HybridRetriever(**options).invoke(asked)
+    hits = preset.over(case, parents=parents).search(Query(asked, require=ALL)).hits
+    assert [document.id for document in documents] == [hit.id for hit in hits]
+    assert 9000 < sum(len(document.page_content) for document in documents) <= 12_000
+    over = [document for document in documents if document.metadata["voicevault"].get("over_budget")]
+    assert 0 < len(over) < len(documents)
+    assert [document.page_content for document in over] == [""] * len(over)
+    assert [document.metadata["voicevault"]["text"] for document in over] == [
+        hit.chunk.text for hit in hits if hit.id in {document.id for document in over}
+    ]
+    assert await lc.HybridRetriever(**options).ainvoke(asked) == documents
+    tool = lc.retrieval_tool(lc.HybridRetriever(**options))
+    message = tool.invoke({"type": "tool_call", "id": "1", "name": "search", "args": {"query": asked}})
+    blocks = message.content[message.content.index("[1] [Source") :]
+    assert 9000 < len(blocks) <= 12_000
+    assert len(message.artifact["citations"]) == len(documents) - len(over)
+
+    retriever = li.HybridRetriever(**options)
+    nodes = retriever.retrieve(asked)
+    told = [li.provenance(node) or {} for node in nodes]
+    assert [node.node_id for node in nodes] == [hit.id for hit in hits]
+    assert 9000 < len("\n\n".join(node.node.get_content(MetadataMode.LLM) for node in nodes)) <= 12_000
+    assert (
+        [node.text for node, one in zip(nodes, told, strict=True) if one.get("over_budget")]
+        == [""] * sum(bool(one.get("over_budget")) for one in told)
+        != []
+    )
+    assert [node.text for node in await retriever.aretrieve(asked)] == [node.text for node in nodes]
+    output = li.RetrievalTool(retriever)(asked)
+    assert 9000 < len(output.content[output.content.index("[1] [Source") :]) <= 12_000
+    template = PromptTemplate("{context_str}")
+    stock = get_response_synthesizer(MockLLM(), text_qa_template=template)
+    for engine in (
+        RetrieverQueryEngine(retriever, stock),
+        li.CitedQueryEngine(retriever, llm=MockLLM(), text_qa_template=template),
+    ):
+        assert 9000 < len(str(engine.query(QueryBundle(asked)))) <= 12_000  # a MockLLM repeats its prompt
+
+
+def test_casefile_keeps_the_fused_order_where_the_model_fails(case: KnowledgeBase) -> None:
+    with model_server(answers(b"", status=500)) as server:
+        failed = casefile(server).over(case).search(Query("Who sealed the valve?", require=ALL))
+    data = preset_data("casefile")
+    del data["stages"][0]
+    plain = Preset.of(data).over(case).search(Query("Who sealed the valve?", require=ALL))
     assert [hit.id for hit in failed.hits] == [hit.id for hit in plain.hits]
     assert failed.degraded
     assert "llm_rerank" in str(failed.errors[0])
@@ -199,7 +265,7 @@ def test_casefile_keeps_the_fused_order_where_the_model_fails(case: KnowledgeBas
 
 @pytest.mark.parametrize("through", [langchain, llama_index])
 def test_casefile_is_the_same_in_both_frameworks_under_rights(case: KnowledgeBase, through: Through) -> None:
-    query = Query("When did a pump run dry?", where={"source_file": {"$ne": "report-2.txt"}})
+    query = Query("When did a pump run dry?", where={"source_file": {"$ne": "report-2.txt"}}, require=ALL)
     with model_server(picks([3, 1])) as server:
         found = core(casefile(server), case, query)
         assert through(casefile(server), case, query) == found != []
@@ -209,6 +275,60 @@ def test_casefile_is_the_same_in_both_frameworks_under_rights(case: KnowledgeBas
         said = " ".join(json.dumps(body) for _, _, body in server.requests[-1:])
         assert "Tuesday" not in said
         assert "Wednesday" not in said
+
+
+async def test_casefile_refuses_a_search_that_names_no_rights(case: KnowledgeBase) -> None:
+    from voicevault_retrievers import langchain as lc
+    from voicevault_retrievers import llama_index as li
+
+    data, asked = preset_data("casefile"), "When did a pump run dry?"
+    del data["stages"][0]
+    preset, own = Preset.of(data), {"source_file": "report-1.txt"}
+    options: dict[str, Any] = {"kb_names": [case], "preset": preset}
+    pipeline, documents, nodes = preset.over(case), lc.HybridRetriever(**options), li.HybridRetriever(**options)
+    call = {"type": "tool_call", "id": "1", "name": "search", "args": {"query": asked}}
+    refused: list[Callable[[], Any]] = [
+        lambda: pipeline.search(asked),
+        lambda: pipeline.search(Query(asked, where=own)),
+        lambda: pipeline.hybrid_search(asked),
+        lambda: pipeline.kg_direct_query(asked),
+        lambda: pipeline.narrowed().search(asked, 3),
+        lambda: documents.invoke(asked),
+        lambda: documents.search(asked),
+        lambda: documents.hybrid_search(asked),
+        lambda: documents.batch([asked]),
+        lambda: lc.retrieval_tool(documents).invoke(call),
+        lambda: lc.HybridRetriever(channels={"case": documents}).invoke(asked),
+        lambda: nodes.retrieve(asked),
+        lambda: nodes.hybrid_search(asked),
+        lambda: li.RetrievalTool(nodes)(asked),
+    ]
+    for search in refused:
+        with pytest.raises(AccessError, match="names no access rights"):
+            search()
+    awaited = [
+        pipeline.asearch(asked), pipeline.ahybrid_search(asked), pipeline.akg_direct_query(asked),
+        documents.ainvoke(asked), documents.ahybrid_search(asked), lc.retrieval_tool(documents).ainvoke(call),
+        nodes.aretrieve(asked), nodes.ahybrid_search(asked), li.RetrievalTool(nodes).acall(asked),
+    ]  # fmt: skip
+    for search_ in awaited:
+        with pytest.raises(AccessError, match="names no access rights"):
+            await search_
+    (failed,) = pipeline.run([asked])
+    assert (failed.hits, failed.errors[0].kind) == ((), "AccessError")
+
+    for rights, files in (({}, set()), (own, {"report-1.txt"})):
+        found = pipeline.search(Query(asked, require=rights))
+        assert {hit.chunk.metadata["source_file"] for hit in found.hits} == files
+        assert {
+            hit.chunk.metadata["source_file"] for hit in pipeline.hybrid_search(Query(asked, require=rights))
+        } == files
+        assert {one.metadata["source_file"] for one in documents.invoke(asked, require=rights)} == files
+        entitled = nodes.with_options(require=rights)
+        assert {one.metadata["source_file"] for one in entitled.retrieve(asked)} == files
+        assert {one.metadata["source_file"] for one in li.RetrievalTool(entitled)(asked).raw_output} == files
+        tool = lc.retrieval_tool(lc.HybridRetriever(**options, require=rights))
+        assert {one.metadata["source_file"] for one in tool.invoke(call).artifact["documents"]} == files
 
 
 def test_what_a_preset_needs_is_said() -> None:

@@ -24,9 +24,10 @@ def legal(graph: str | None = None, parents: str | None = None) -> Preset:
 
 
 def casefile(model: ModelServer, parents: str | None = None) -> Preset:
-    """With this model, and its parents at this address."""
-    data = preset_data("casefile")
-    data["stages"][0]["llm_rerank"] |= {"base_url": model.url, "timeout": None}
+    """With this model, and its parents at this address; a search need not say whose it is."""
+    data = preset_data("casefile") | {"access": "optional"}
+    data["llm"] |= {"base_url": model.url}
+    data["stages"][0]["llm_rerank"] |= {"timeout": None}
     if parents is not None:
         data["stages"][1]["parents"]["store"] = parents
     return Preset.of(data)

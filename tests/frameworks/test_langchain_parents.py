@@ -190,7 +190,9 @@ def test_rights_hold_for_parents_too() -> None:
 
 def test_the_budget_and_the_models_tokenizer() -> None:
     found = ParentExpander(store=PARENTS, max_chars=len(PUMP)).compress_documents([CHILDREN[0], CHILDREN[2]], "pump")
-    assert [document.page_content for document in found] == [PUMP, CHILDREN[2].page_content]
+    assert [document.page_content for document in found] == [PUMP, ""]
+    assert [document.metadata["voicevault"].get("over_budget") for document in found] == [None, True]
+    assert found[1].metadata["voicevault"]["text"] == CHILDREN[2].page_content
     counted = ParentExpander(store=PARENTS, max_tokens=9, count_tokens=lambda text: len(text.split()))
     assert texts(counted.compress_documents([CHILDREN[0]], "pump")) == {"c1": CHILDREN[0].page_content}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
 from langchain_core.language_models.fake_chat_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -16,6 +17,7 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda
 from tests.frameworks.langchain_parts import Starts, hybrid, ids
 from tests.helpers import Asked, no_model
 from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchTimeoutError
+from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.query import RuleExpansion
 
@@ -31,7 +33,7 @@ def written(*answers: str) -> FakeListChatModel:
 
 async def test_by_rules() -> None:
     expander = QueryExpander()
-    expected = [QUESTION, "reset the pump", "reset pump"]
+    expected = [QUESTION, f"{QUESTION} restart reboot", "reset the pump"]
     assert expander.invoke(QUESTION) == await expander.ainvoke(QUESTION) == expected
     assert expander.batch([QUESTION, "tides"]) == await expander.abatch([QUESTION, "tides"]) == [expected, ["tides"]]
     assert QueryExpander(size=2).invoke(QUESTION) == expected[:2]
@@ -217,3 +219,15 @@ def test_what_a_model_says_for_a_search_is_not_streamed_as_an_answer() -> None:
     model = FakeListChatModel(responses=["another wording"])
     QueryExpander(llm=model).invoke("pump", {"callbacks": [Tags()], "tags": ["mine"]})
     assert sorted(seen[0]) == ["mine", "nostream"]
+
+
+async def test_documents_say_which_wordings_were_asked_and_which_found_them() -> None:
+    texts = {"a": "Restart the motor", "b": "Reset the pump"}
+    channel = BM25Retriever.from_documents([Document(text, id=name) for name, text in texts.items()])
+    retriever = HybridRetriever(channels={"bm25": channel}, expansion=True)
+    related = f"{QUESTION} restart reboot"
+    for found in (retriever.invoke(QUESTION), await retriever.ainvoke(QUESTION)):
+        told = {document.id: document.metadata["voicevault"] for document in found}
+        assert {name: one["channels"]["bm25"]["query"] for name, one in told.items()} == {"a": related, "b": QUESTION}
+        assert all(one["wordings"] == [QUESTION, related] for one in told.values())
+    assert "wordings" not in retriever.invoke("tides of the motor")[0].metadata["voicevault"]

@@ -107,8 +107,10 @@ async def test_the_events_say_what_each_part_did(is_async: bool) -> None:
     }
     ((expansion, _),) = runs.told("voicevault_expansion")
     assert expansion["wordings"] == ["where is the pump seal", "the pump seal", "pump seal"]
-    bm25 = next(data for data, _ in runs.told("voicevault_channel") if data["name"] == "bm25")
-    assert (bm25["queries"], bm25["k"]) == (expansion["wordings"], 100)
+    told = {data["name"]: data for data, _ in runs.told("voicevault_channel")}
+    assert told["dense"]["queries"] == expansion["wordings"]
+    bm25 = told["bm25"]
+    assert (bm25["queries"], bm25["k"]) == (expansion["wordings"][:1], 100)
     assert {hit["id"] for hit in bm25["hits"]} == {"seal", "flush", "hose"}
     assert all(isinstance(hit["score"], float) for hit in bm25["hits"])
     capped, _ = runs.told("voicevault_stage")[-1]

@@ -134,7 +134,7 @@ def test_repr_is_the_recipe(make: Make, tmp_path: Path) -> None:
         ("retriever_weights", "`weights`"),
         ("mode", "`fusion`"),
         ("num_queries", "QueryExpander"),
-        ("llm", "QueryExpander"),
+        ("llm", "QueryExpander|a function from a prompt to a text, not a int"),
         ("query_gen_prompt", "QueryExpander"),
         ("use_async", "at the same time"),
         ("filters", "`where`"),

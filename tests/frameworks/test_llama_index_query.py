@@ -16,12 +16,12 @@ from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate, RichPro
 from llama_index.core.prompts.default_prompts import DEFAULT_HYDE_PROMPT
 from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from tests.frameworks.llama_index_parts import Answering, HashEmbedding, ListRetriever, nodes, scored, told
 from tests.helpers import Asked, no_model
 from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchTimeoutError
-from voicevault_retrievers.llama_index import HybridRetriever
+from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, provenance
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.query import RuleExpansion
 
@@ -43,7 +43,7 @@ class Awaited(Answering):
 
 async def test_by_rules() -> None:
     expander = QueryExpander()
-    expected = [QUESTION, "reset the pump", "reset pump"]
+    expected = [QUESTION, f"{QUESTION} restart reboot", "reset the pump"]
     assert expander.wordings(QUESTION) == await expander.awordings(QUESTION) == expected
     assert QueryExpander(size=2).wordings(QUESTION) == expected[:2]
     assert expander.wordings("") == [""]
@@ -247,3 +247,15 @@ async def test_a_model_is_not_waited_for_longer_than_the_timeout() -> None:
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         QueryExpander(**options)
+
+
+async def test_nodes_say_which_wordings_were_asked_and_which_found_them() -> None:
+    texts = {"a": "Restart the motor", "b": "Reset the pump"}
+    channel = BM25Retriever.from_nodes([TextNode(id_=name, text=text) for name, text in texts.items()])
+    retriever = HybridRetriever(channels={"bm25": channel}, expansion=True)
+    related = f"{QUESTION} restart reboot"
+    for found in (retriever.retrieve(QUESTION), await retriever.aretrieve(QUESTION)):
+        told = {node.node_id: provenance(node) or {} for node in found}
+        assert {name: one["channels"]["bm25"]["query"] for name, one in told.items()} == {"a": related, "b": QUESTION}
+        assert all(one["wordings"] == [QUESTION, related] for one in told.values())
+    assert "wordings" not in (provenance(retriever.retrieve("tides of the motor")[0]) or {})

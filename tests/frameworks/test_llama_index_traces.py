@@ -107,8 +107,9 @@ async def test_the_events_say_what_each_part_did(events: Events, is_async: bool)
     }
     wordings = [QUESTION, "the pump valve", "pump valve"]
     assert [step.wordings for step in steps if step.kind == "rewriter"] == [wordings]
-    bm25 = next(step for step in steps if step.name == "bm25")
-    assert (bm25.queries, bm25.k, bm25.error) == (wordings, 100, None)
+    dense, bm25 = (next(step for step in steps if step.name == name) for name in ("dense", "bm25"))
+    assert dense.queries == wordings
+    assert (bm25.queries, bm25.k, bm25.error) == ([QUESTION], 100, None)
     assert {hit["id"] for hit in bm25.hits} == {"pump", "valve"}
     assert all(isinstance(hit["score"], float) for hit in bm25.hits)
     assert steps[-1].hits == [{"id": node.node_id, "score": node.score} for node in found]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.stores import InMemoryStore
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.schema import MetadataMode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
-from voicevault_retrievers import ContextBuilder, langchain, llama_index
+from tests.helpers import HashEmbedder
+from voicevault_retrievers import Chunk, ContextBuilder, langchain, llama_index
 from voicevault_retrievers.langchain.convert import hit_of
 from voicevault_retrievers.llama_index.convert import chunk_of, stored
-from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store import KnowledgeBase, export, restore
 
 PARENT = {"title": "Manual", "source": "manual.pdf", "page": 7, "parent_id": "book", "note": "internal"}
 CHILD = {"source": "part.txt", "page": 1, "start_index": 40, "doc_id": "p"}
@@ -116,3 +123,92 @@ def test_rights_are_those_of_the_child_and_of_the_parent(team: str) -> None:
     retriever = langchain.BM25Retriever.from_documents([child]) >> langchain.ParentExpander(store=store)
     found = (retriever >> langchain.PageDiversityFilter()).invoke("pump", require=require)
     assert [document.page_content for document in found] == ([WHOLE] if team == "red" else [])
+
+
+KINDS = {"p": "parent", "c": "child", "s": "standalone"}
+"""The chunk_type of three texts that are alike."""
+
+
+def documents() -> list[Document]:
+    return [Document(f"the pump hums {name}", id=name, metadata={"chunk_type": kind}) for name, kind in KINDS.items()]
+
+
+def pieces() -> list[TextNode]:
+    row = HashEmbedder().embed_documents(["the pump hums"])[0].tolist()
+    kinds = KINDS.items()
+    return [
+        TextNode(id_=name, text=f"the pump hums {name}", metadata={"chunk_type": kind}, embedding=row)
+        for name, kind in kinds
+    ]
+
+
+def bases(folder: Path) -> Iterator[KnowledgeBase]:
+    """Knowledge bases that the texts came into in each way that there is."""
+    options: dict[str, Any] = {"embedder": HashEmbedder()}
+    chunks = [Chunk(one.id or "", one.page_content, metadata=one.metadata) for one in documents()]
+    added = KnowledgeBase.create(folder / "added", **options)
+    assert added.add(chunks[1:]).added == 2
+    assert added.add(chunks[:1]).added == 0
+    yield added
+    replaced = KnowledgeBase.create(folder / "replaced", **options)
+    replaced.add([replace(chunk, metadata={}) for chunk in chunks])
+    assert replaced.add(chunks).removed == 1  # what was searched is a parent now
+    yield replaced
+    export(added, folder / "export")
+    lines = (folder / "export").read_text(encoding="utf-8")
+    assert '"parent": {' in lines
+    yield restore(folder / "export", folder / "restored", **options)
+    index = langchain.HybridIndex.open(folder / "langchain", embeddings=HashEmbedder())
+    assert index.upsert(documents())["succeeded"] == list(KINDS)
+    yield index.kb
+    store = llama_index.HybridVectorStore.open(folder / "llama", embed_model=HashEmbedder())
+    assert store.add(pieces()) == list(KINDS)
+    yield store.client
+
+
+def test_a_chunk_of_the_type_parent_is_never_found_in_a_knowledge_base(tmp_path: Path) -> None:
+    for base in bases(tmp_path):
+        assert sorted(base.bm25().search("pump", 9).ids) == ["c", "s"] == base.ids(), base
+        assert sorted(base.dense().search("the pump hums", 9).ids) == ["c", "s"], base
+        assert base.dense().index.vectors(["p"]) == {}, base
+        assert base.parents(["p"])["p"].text == "the pump hums p", base
+
+
+def test_a_document_of_the_type_parent_is_never_found_by_a_retriever(tmp_path: Path) -> None:
+    embedder = HashEmbedder()
+    stored_there = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    stored_there.add_documents(documents())
+    over_store = langchain.BM25Retriever.from_vector_store(stored_there)
+    made: list[Any] = [
+        langchain.BM25Retriever.from_documents(documents()),
+        langchain.VectorRetriever.from_documents(documents(), embedder),
+        langchain.VectorRetriever.from_documents(documents(), embedder, persist_dir=tmp_path / "lc"),
+        langchain.HybridRetriever.from_documents(documents(), embedder),
+        over_store,
+        langchain.VectorRetriever(vectorstore=stored_there),
+    ]
+    for retriever in made:
+        assert {document.id for document in retriever.invoke("the pump hums", k=9)} == {"c", "s"}, retriever
+    for retriever in (made[0], made[3]):
+        retriever.add(documents())
+        assert {document.id for document in retriever.invoke("the pump hums", k=9)} == {"c", "s"}, retriever
+        retriever.add([Document("the pump hums", id="s", metadata={"chunk_type": "parent"})])
+        assert {document.id for document in retriever.invoke("the pump hums", k=9)} == {"c"}, retriever
+    assert not over_store.refresh()
+
+
+def test_a_node_of_the_type_parent_is_never_found_by_a_retriever(tmp_path: Path) -> None:
+    embedder = HashEmbedder()
+    index = VectorStoreIndex(pieces(), embed_model=MockEmbedding(embed_dim=16))
+    made: list[Any] = [
+        llama_index.BM25Retriever.from_nodes(pieces()),
+        llama_index.VectorRetriever.from_nodes(pieces(), embedder),
+        llama_index.HybridRetriever.from_nodes(pieces(), embedder),
+        llama_index.HybridRetriever.from_index(index),
+    ]
+    for retriever in made:
+        found = {node.node_id for node in retriever.with_options(k=9).retrieve("the pump hums")}
+        assert found == {"c", "s"}, retriever
+    for retriever in (made[0], made[2]):
+        retriever.add(pieces())
+        assert {node.node_id for node in retriever.retrieve("the pump hums")} == {"c", "s"}, retriever

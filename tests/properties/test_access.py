@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.composing import compose
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.dense import int8
 from voicevault_retrievers.dense.exact import VectorChannel
@@ -29,7 +30,7 @@ from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.leaf import Leaf
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.store import Bases, KnowledgeBase, commit
 from voicevault_retrievers.store.standardised import Standardised

@@ -76,6 +76,17 @@ def test_options() -> None:
         Analyzer("english")
 
 
+def test_the_plain_analyzer_cuts_at_punctuation_and_has_no_identifier_twice() -> None:
+    plain = Analyzer(language=None)
+    text = "GPT-4, gpt-4! ERR_2043: don't (user@example.com) v1.2.3 §433 C++ abc123 getUserName naïve 电池 "
+    assert plain(text) == [
+        "gpt", "4", "gpt", "4", "err", "2043", "don", "t", "user", "example", "com", "v1", "2", "3", "433", "c",
+        "abc123", "getusername", "naive", "电池", "电", "池",
+    ]  # fmt: skip
+    assert [term.forms for term in plain.query("the GPT-4", "")] == [("the",), ("gpt",), ("4",)]
+    assert len(plain("x" * 100)[0]) == len(plain("ü" * 100)[0]) == 64
+
+
 def test_apostrophes_are_those_of_the_language() -> None:
     assert Analyzer("fr")("L'avion d’un pilote, aujourd'hui") == Analyzer("fr")("avion pilote aujourd'hui")
     assert Analyzer("it")("dell'acqua") == Analyzer("it")("acqua")

@@ -185,6 +185,23 @@ def test_a_base_keeps_what_it_was_made_with(docs: Path, tmp_path: Path, run: Run
     assert len(_texts(tmp_path)) == 2
 
 
+def test_the_language_none_makes_a_base_without_stems(
+    docs: Path, tmp_path: Path, run: Run, embedder: Interrupted
+) -> None:
+    (docs / "a.txt").write_text("The pumps of the GPT-4 plants")
+    run(docs / "a.txt", "--language", "none")
+    base = _base(tmp_path)
+    assert base.analyzer == Analyzer(language=None)
+    assert [base.bm25().search(word, 5).ids != () for word in ("pumps", "pump", "the", "gpt", "4")] == [
+        True, False, True, True, True,
+    ]  # fmt: skip
+    assert [part.term for part in base.bm25().explain("GPT-4 plants", base.ids()[0])] == ["gpt", "4", "plants"]
+    assert "1 unchanged" in run(docs / "a.txt").output
+    assert "made with Analyzer(language=None" in run(docs / "a.txt", "--language", "en", code=1).output
+    told = " ".join(run("--help").output.split())
+    assert "none: words as they are, lowercase, not stemmed" in told
+
+
 def test_what_cannot_be_indexed_makes_no_base(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "does not exist" in run(tmp_path / "none", code=1).output

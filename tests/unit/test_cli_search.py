@@ -68,6 +68,18 @@ def test_one_query_gives_an_object_and_several_one_a_line(run: Run) -> None:
     assert shown.endswith("nothing\nNothing found.\n\n")
 
 
+def test_explain_and_json_say_which_wordings_were_asked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("version: 1\nchannels: {bm25: {}}\nexpansion: {size: 3}\n")
+    asked = ("fix the pump", "--preset", "rules.yaml")
+    shown = run(*asked, "--explain").stdout
+    assert "wording: 'fix the pump' (bm25)\nwording: 'fix the pump repair' (bm25)\n" in shown
+    assert "wording" not in run(*asked).stdout
+    told = json.loads(run(*asked, "--json").stdout)["wordings"]
+    assert told == [
+        {"text": text, "weight": 1.0, "channels": ["bm25"]} for text in ("fix the pump", "fix the pump repair")
+    ]
+
+
 def test_a_query_that_fails_does_not_stop_the_others(run: Run) -> None:
     file = '{"_id": "q1", "text": "pump", "top_k": 1}\n{"id": 2, "text": "x", "wher": 1}\n"valve"\n'
     done = run("--queries-file", "-", "--json", given=file, code=1)
@@ -95,6 +107,26 @@ def test_filters_of_the_command_line_narrow_those_of_a_query(run: Run) -> None:
     permitted = run("pump", "--json", "--require", '{"source_file": "b.md"}').stdout
     assert [hit["id"] for hit in json.loads(permitted)["hits"]] == ["b"]
     assert json.loads(run("pump", "--json", "--require", "{}").stdout)["hits"] == []
+
+
+def test_a_preset_whose_access_is_mandatory_refuses_a_query_that_names_no_rights(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "case.yaml").write_text("version: 1\nchannels: {bm25: {}}\naccess: mandatory\n")
+    words = ("pump", "--preset", "case.yaml")
+    for refused in (words, (*words, "--where", '{"source_file": "a.md"}'), (*words, "--dry-run")):
+        assert "names no access rights" in " ".join(run(*refused, code=2).output.split())
+    done = run(
+        *words, "--query", "valve", "--queries-file", "-", "--json", given='{"text": "x", "require": {}}', code=1
+    )
+    assert [(one["failed"], one["errors"] != []) for one in _lines(done)] == [
+        (True, True),
+        (True, True),
+        (False, False),
+    ]
+    assert "names no access rights" in run("--interactive", *words[1:], given="pump\n").output.replace("\n", " ")
+    assert json.loads(run(*words, "--json", "--require", "{}").stdout)["hits"] == []
+    own = run(*words, "--json", "--require", '{"source_file": "a.md"}').stdout
+    assert [hit["id"] for hit in json.loads(own)["hits"]] == ["a"]
+    assert run(*words, "--dry-run", "--require", '{"source_file": "a.md"}').stdout
 
 
 @pytest.mark.parametrize(

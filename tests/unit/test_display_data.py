@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers import FailingChannel, GivenChannel, ListChannel
 from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.composing import compose
 from voicevault_retrievers.display import BADGES, Lists, alists, analyzer_of, hit_data, marked, result_data
 from voicevault_retrievers.display.data import MOST_MARKED
 from voicevault_retrievers.display.lists import MOST
@@ -21,7 +22,7 @@ from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, WeightedRerank
 from voicevault_retrievers.structure.graph import EmbeddedGraph, Entry, GraphChannel, Link

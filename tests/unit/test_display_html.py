@@ -14,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import voicevault_retrievers
-from tests.helpers import FailingChannel, ListChannel, examples
+from tests.helpers import FailingChannel, GivenChannel, ListChannel, examples
 from voicevault_retrievers import explanation
+from voicevault_retrievers.composing import compose
 from voicevault_retrievers.display import COLOURS, Explanation, explain, explain_result, explanation_html, result_html
 from voicevault_retrievers.display.html import MOST_HITS, MOST_TEXT
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.rerank import WeightedRerank
 from voicevault_retrievers.types import Chunk, Context, Failure, Hit, Query, Ranking, Result, Variant, Vote
 
 TAGS = {"div", "span", "b", "bdi", "mark", "ol", "ul", "li", "details", "summary"}
@@ -236,3 +238,21 @@ def test_colours_are_legible_on_light_and_on_dark() -> None:
     for colour in COLOURS.values():  # the contrasts that WCAG 2 asks of text, and of graphics
         assert 1.05 / (light(colour) + 0.05) >= 4.5
         assert (light(colour) + 0.05) / (light("#111111") + 0.05) >= 3
+
+
+def test_the_hover_of_a_hit_has_the_parts_of_a_weighted_score() -> None:
+    metadata = {"chunk_index": 0, "chunks_in_file": 4}
+    chunk = Chunk("a", "The pump hums.", metadata=metadata)
+    words = GivenChannel([Hit(chunk, 3.0)], name="bm25", kind="keyword")
+    near = GivenChannel([Hit(chunk, 0.5)], name="dense", kind="semantic")
+    found = compose({"bm25": words, "dense": near}, fusion=RRF(60), rerank=WeightedRerank()).search("pump")
+    (hit,) = found.hits
+    parts = {"fused": 0.4 * 2 / 61, "semantic": 0.3 * 0.5, "keyword": 0.2 * 1.0, "position": 0.1 * 1.0}
+    whole = sum(parts.values())
+    assert hit.score == pytest.approx(whole)
+    weighted = ", ".join(f"{name} adds {part:.4g} ({100 * part / whole:.0f} %)" for name, part in parts.items())
+    told = f"bm25 adds {1 / 61:.4g} (50 %), dense adds {1 / 61:.4g} (50 %); weighted: {weighted}"
+    for html in (result_html(found), explanation_html(hit)):
+        page = Page(html)
+        assert [said for said in page.values("title") if "adds" in said] == [told]
+        assert page.values("aria-label") == page.values("title")

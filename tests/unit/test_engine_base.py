@@ -121,11 +121,17 @@ class MemoryEngine(Engine):
         passes = compile_filter(where)
         return [record for record in self.held.values() if passes(record.chunk.metadata)]
 
-    def _scored(self, asked: Keywords) -> Iterator[KeywordHit]:
+    def _population(self, asked: Keywords) -> Steps[Population]:
+        return asking(lambda: self._counted(asked))
+
+    def _counted(self, asked: Keywords) -> Population:
         counted = self._records_of(asked.counting)
         frequencies = Counter(term for record in counted for term in record.terms)
         length = sum(record.length for record in counted)
-        among = Population(len(counted), length, frequencies, lambda: Counter(frequencies.values()).items())
+        return Population(len(counted), length, frequencies, lambda: Counter(frequencies.values()).items())
+
+    def _scored(self, asked: Keywords) -> Iterator[KeywordHit]:
+        among = self._counted(asked)
         terms = weigh(asked, among)
         for record in self._records_of(asked.passing):
             found = score(asked.formula, terms, among.mean, record.terms, record.length)

@@ -14,9 +14,10 @@ import pytest
 from tests.helpers import FailingChannel, HashEmbedder, Says
 from tests.unit.cli_parts import ran
 from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.composing import compose
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.query import HyDE, ModelExpansion, ModelRouter, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank

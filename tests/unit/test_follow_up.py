@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import ListChannel, Says
+from voicevault_retrievers.composing import compose
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.query import FollowUp, ModelFollowUp, RuleExpansion
 from voicevault_retrievers.turns import Turn

@@ -114,7 +114,7 @@ def test_the_first_64_of_768_dimensions_find_1000_of_which_the_best_100_are_give
     spectrum = 0.99 ** np.arange(768)
     rows = unit(np.random.default_rng(4).standard_normal((1500, 768)) * spectrum)
     exact, short = index(rows), index(unit(rows[:, :64].astype(np.float64)))
-    funnel = MatryoshkaFunnel(exact, strict=False)
+    funnel = MatryoshkaFunnel(exact, on_loss="accept")
     vector = rows[7]
     near = {one.chunk.id for one in short.nearest(cut_vector(vector, 64), 1000)}
     assert len(near) == 1000 == len(funnel.nearest(vector, 1500))

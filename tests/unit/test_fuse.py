@@ -12,13 +12,14 @@ import pytest
 
 from tests.helpers import FailingChannel, HeldChannel, ListChannel
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.composing import compose
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError, StageError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.stages import skippable

@@ -19,7 +19,7 @@ from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
 from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.rerank import LLMRerank
-from voicevault_retrievers.rerank.llm import numbers_in
+from voicevault_retrievers.rerank.llm import ROOM, numbers_in
 from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking, Vote
 
 FOUND = [("a", 4.0), ("b", 3.0), ("c", 2.0), ("d", 1.0)]
@@ -155,6 +155,22 @@ def test_passages_are_cut_and_the_model_is_asked_for_as_many_as_are_wanted() -> 
     LLMRerank(model, top_n=9, prompt="{count}{query}{passages}").refine(Query("q"), ranking)
     assert model.asked[0] == '1 of\n{"number": 1, "text": "abc"}\n{"number": 2, "text": "é"}\nfor "q" as {}'
     assert model.asked[1].startswith('2"q"')
+
+
+def test_passages_are_whole_where_they_fit_and_the_longest_are_cut_where_not() -> None:
+    def read(*lengths: int, text: str = "x", **options: object) -> list[int]:
+        model = Says("[1]")
+        hits = (Hit(Chunk(f"c{at}", text * length)) for at, length in enumerate(lengths))
+        LLMRerank(model, **options).refine(Query("q"), Ranking(tuple(hits)))  # type: ignore[arg-type]
+        lines = (json.loads(line) for line in model.asked[0].splitlines() if line.startswith('{"number"'))
+        return [len(line["text"]) for line in lines]
+
+    casefile = [2000] * 50  # the preset's children, and how many of them its model reads
+    assert read(*casefile) == casefile
+    assert read(*casefile, max_chars=1000) == [1000] * 50
+    assert read(100_000, 20_000) == [100_000, 20_000]
+    assert read(90_000, 1_000, 70_000) == [59_500, 1_000, 59_500]
+    assert read(ROOM, 9, text="水") == [(ROOM - 27) // 3, 9]
 
 
 async def test_nothing_found_is_not_asked_about() -> None:
@@ -313,7 +329,7 @@ def test_what_cannot_complete_is_no_model() -> None:
     assert "Which of these" not in recipe
     assert "window" not in recipe
     assert "window=4, stride=None" in repr(LLMRerank(model, window=4))
-    texts: Sequence[str] = ("depth=None", "max_chars=1000", "timeout=None")
+    texts: Sequence[str] = ("depth=None", "max_chars=None", "timeout=None")
     assert all(text in recipe for text in texts)
 
 

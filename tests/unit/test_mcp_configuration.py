@@ -11,7 +11,7 @@ pytest.importorskip("mcp")
 
 from voicevault_retrievers import KnowledgeBase
 from voicevault_retrievers.cli.mcp import mcp_
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import AccessError, ConfigError
 from voicevault_retrievers.mcp import load_configuration, local
 from voicevault_retrievers.mcp.bases import Library
 
@@ -165,3 +165,17 @@ def test_a_base_that_is_not_there_yet_is_logged(tmp_path: Path, caplog: pytest.L
     (tmp_path / "own.yaml").write_text("{version: 1, channels: {bm25: {}}}")
     Library().open(local(["plnt"], preset=str(tmp_path / "own.yaml"), root=tmp_path).local.offers)
     assert "knowledge base 'plnt' does not exist in" in caplog.text
+
+
+def test_a_base_whose_preset_has_access_as_mandatory_is_offered_under_rights_alone(tmp_path: Path) -> None:
+    (tmp_path / "case.yaml").write_text("version: 1\nchannels: {bm25: {}}\naccess: mandatory\n")
+    clients = "clients: {desk: {bases: [plant], token: '${TEST_TOKEN}'%s}}"
+    plant, rights = "version: 1\nbases: {plant: {preset: case.yaml%s}}\n", ", require: {public: true}"
+    for text in (plant % "", plant % "" + clients % ""):
+        with pytest.raises(AccessError, match=r"offered to .* without access rights"):
+            load_configuration(_written(tmp_path, text))
+    for text in (plant % rights, plant % rights + clients % "", plant % "" + clients % rights):
+        (client,) = load_configuration(_written(tmp_path, text)).clients
+        assert client.offers[0].require == {"public": True}
+    with pytest.raises(AccessError, match="'casefile'"):
+        local(["plant"], preset="casefile")

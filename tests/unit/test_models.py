@@ -35,8 +35,35 @@ async def test_ollama_is_asked_for_a_whole_answer() -> None:
         model = server.ollama(request={"options": {"num_ctx": 8192}, "stream": True})
         assert isinstance(model, TextModel)
         assert model.complete(PROMPT) == await model.acomplete(PROMPT) == "[2, 1] é"
-        asked = {"model": "llama", "messages": MESSAGES, "stream": False, "options": {"num_ctx": 8192}}
+        asked = {"model": "llama", "messages": MESSAGES, "stream": False, "options": {"num_ctx": 8192}, "think": False}
         assert [(path, body) for path, _, body in server.requests] == [("/api/chat", asked)] * 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "window"),
+    [
+        ("Why?", 4096),
+        ("The oil became too warm. " * 2000, 32_768),  # 50,000 characters, about 12,000 tokens
+        ("The oil became too warm. " * 4000, 65_536),  # 50 whole passages of casefile
+        ("7" * 10_000, 16_384),  # a token each
+        ("水" * 10_000, 16_384),
+    ],
+)
+async def test_ollama_is_asked_for_a_context_that_holds_the_prompt_and_not_to_think(prompt: str, window: int) -> None:
+    with model_server(says("[1]")) as server:
+        server.ollama().complete(prompt)
+        await server.ollama(request={"think": True, "options": {"temperature": 0}}).acomplete(prompt)
+        list(server.ollama(request={"options": {"num_ctx": 99, "num_predict": 50_000}}).stream(prompt))
+        server.ollama(request={"options": {"num_predict": 70_000}}).complete("Why?")
+        bodies = [body for _, _, body in server.requests]
+    assert [body["options"].get("num_ctx") for body in bodies] == [window, window, 99, 131_072]
+    assert bodies[1]["options"] == {"num_ctx": window, "temperature": 0}
+    assert [body["think"] for body in bodies] == [False, True, False, False]
+
+
+def test_options_of_a_request_to_ollama_are_a_mapping() -> None:
+    with pytest.raises(ConfigError, match="options of a request to Ollama"):
+        OllamaModel("llama", request={"options": "num_ctx"})
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,8 @@ def test_no_character_comes_twice_and_none_is_lost(spans: list[tuple[int, int]],
     assert sorted(characters) == sorted({character for hit in hits for character in hit.text})
     assert list(found.ids) == [hit.id for hit in hits if hit.id in found.ids]
     bounded = expanded(hits, max_chars=room)
-    shown = [hit for hit in bounded if hit.id not in over(bounded)]
-    assert sum(len(hit.text) for hit in shown) <= room
+    assert sum(len(hit.text) for hit in bounded) <= room
+    assert [hit.id for hit in bounded if hit.over_budget] == [name for name in bounded.ids if name in over(bounded)]
 
 
 def test_texts_that_overlap_are_joined_whichever_comes_first() -> None:
@@ -222,11 +222,11 @@ def test_a_header_that_is_missing_degrades_and_one_that_is_not_permitted_is_not_
     ("room", "expected", "left_out"),
     [
         # header 20, blank line 2, parent 17, own texts 6 each
-        (20 + 2 + 17, [f"{HEADER}\n\nThe whole of one.", "text c", "text d"], "cd"),
-        (20 + 2 + 17 - 1, [f"{HEADER}\n\ntext a", "text c", "text d"], "d"),
+        (20 + 2 + 17, [f"{HEADER}\n\nThe whole of one.", "", ""], "cd"),
+        (20 + 2 + 17 - 1, [f"{HEADER}\n\ntext a", "text c", ""], "d"),
         (20 + 2 + 6 - 1, ["text a", "text c", "text d"], ""),
-        (6, ["text a", "text c", "text d"], "cd"),
-        (5, ["text", "text c", "text d"], "acd"),
+        (6, ["text a", "", ""], "cd"),
+        (5, ["text", "", ""], "acd"),
     ],
 )
 def test_a_header_counts_and_gives_way_to_the_text(room: int, expected: list[str], left_out: str) -> None:
@@ -240,7 +240,7 @@ def test_a_header_that_was_left_out_comes_with_the_next_that_has_room() -> None:
     found = expanded(hits, PARENTS, header_key="header_id", max_chars=50 + 20)
     assert [text for _, text in read(found)] == ["x" * 50, "text c"]
     assert [text for _, text in read(expanded(hits[::-1], PARENTS, header_key="header_id", max_chars=28))] == [
-        f"{HEADER}\n\ntext c", "x" * 50,
+        f"{HEADER}\n\ntext c", "",
     ]  # fmt: skip
 
 
@@ -272,7 +272,7 @@ def test_a_tokenizer_counts() -> None:
     assert [hit.text for hit in found][:2] == ["The whole of one.", "text b"]
     assert over(found) == ("c", "d")
     lowered = expanded(HITS, PARENTS, Query("q", max_context_tokens=limit - 1), max_tokens=limit, count_tokens=tokens)
-    assert [hit.text for hit in lowered][:2] == ["The whole of one.", "text b"]
+    assert [hit.text for hit in lowered][:2] == ["The whole of one.", ""]
     assert over(lowered) == ("b", "c", "d")
 
 
@@ -288,8 +288,9 @@ def test_what_is_read_stays_within_the_budget(drawn: list[tuple[int, int, bool]]
         for at, (above, size, named) in enumerate(drawn)
     ]
     found = expanded(hits, parents, max_chars=room, header_key="header_id" if headed else None)
-    shown = [hit for at, hit in enumerate(found) if hit.id not in over(found) or (at == 0 and hit.context is not None)]
+    shown = [hit for hit in found if hit.text]
     assert sum(len(hit.text) for hit in shown) <= room
+    assert [hit.id for hit in found if hit.over_budget] == [name for name in found.ids if name in over(found)]
     assert sum("H" in hit.text for hit in shown) <= 1
     assert [hit.id for hit in found] == [hit.id for hit in hits if hit.id in found.ids]
     assert len({hit.text for hit in shown if "P" in hit.text}) == sum("P" in hit.text for hit in shown)

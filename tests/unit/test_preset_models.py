@@ -109,7 +109,9 @@ def test_a_model_that_nothing_would_ask_is_refused(kb: KnowledgeBase) -> None:
 
 def test_flare_by_auto_is_where_a_model_is(kb: KnowledgeBase) -> None:
     auto = preset(flare={"enabled": "auto"})
-    assert auto.over(kb).flare is None
+    unanswered = auto.over(kb).search(Query(QUESTION, route=Route.ANALYTICAL))
+    assert (unanswered.answer, unanswered.degraded) == (None, False)
+    assert [(one.stage, one.kind) for one in unanswered.errors] == [("flare", "no model")]
     answered = auto.over(kb, llm=Told("The pump is flushed by hand.")).search(Query(QUESTION, route=Route.ANALYTICAL))
     assert answered.answer == "The pump is flushed by hand."
     assert preset(flare={"enabled": "auto"}, llm={"ollama": "a"}).over(kb).flare is not None
@@ -127,7 +129,7 @@ def test_retrievers_hand_a_preset_its_model(kb: KnowledgeBase, framework: str) -
     found = asked(made(kb_names=[kb], preset=preset(stages=["llm_rerank"]), llm=model), QUESTION)
     assert found == list(by_hand.ranking.ids)
     assert len(model.prompts) == 1
-    with pytest.raises(ConfigError, match="llm= is for what a preset asks"):
+    with pytest.raises(ConfigError, match="llm= is for a preset"):
         made(kb_names=[kb], llm=model)
     with pytest.raises(ConfigError, match="llm= would not be used"):
         made(kb_names=[kb], preset=preset(), llm=model)

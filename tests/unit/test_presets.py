@@ -12,13 +12,16 @@ from tests.helpers import ListChannel
 from voicevault_retrievers import presets
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.engines.addresses import graph_store, parent_store
+from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
 from voicevault_retrievers.presets import Preset, load_preset, preset_data, preset_names
 from voicevault_retrievers.rerank import CALIBRATIONS, PROFILES, Calibration, CrossEncoderRerank, Threshold
 from voicevault_retrievers.rerank.calibration import any_hit
+from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.structure.graph import EmbeddedGraph
+from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.types import Chunk
 
 A, B = ListChannel([("x", 1.0), ("y", 0.5)]), ListChannel([("y", 1.0)], kind="keyword")
@@ -274,3 +277,32 @@ def test_no_error_repeats_what_may_hold_a_password(data: dict[str, Any]) -> None
     with pytest.raises(ConfigError) as raised:
         Preset.of({"version": 1, **data})
     assert "hush" not in str(raised.value)
+
+
+def test_pdf_chat_says_once_that_a_base_is_stemmed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = preset_data("pdf-chat")
+    data["channels"] = {"bm25": data["channels"]["bm25"]}
+    data["stages"] = []
+    chunk, warned = Chunk("a", "The pumps hum", metadata={"file_id": "f"}), []
+    for analyzer in (Analyzer(), Analyzer("en"), Analyzer(language=None), Analyzer("en", stemming=False)):
+        name = f"kb-{len(warned)}"
+        with KnowledgeBase.create(name, root=tmp_path, analyzer=analyzer) as base:
+            base.add([chunk])
+        engine = EmbeddedEngine(f"engine-{len(warned)}", root=tmp_path, analyzer=analyzer)
+        engine.upsert([chunk])
+        caplog.clear()
+        for pipeline in (Preset.of(data).over(base), Preset.of(data).over(engine)):
+            for _ in range(2):
+                found = pipeline.search("pumps")
+                assert (found.ranking.ids, found.errors) == (("a",), ())
+        warned.append([record.getMessage() for record in caplog.records])
+        engine.close()
+    assert [len(lines) for lines in warned] == [2, 2, 0, 0]
+    assert all("plain_words" in line and "--language none" in line for line in warned[0] + warned[1])
+    with pytest.raises(ConfigError, match="plain_words"):
+        Preset.of({"version": 1, "channels": {"bm25": {"plain_words": "yes"}}})
+
+
+def test_newsroom_reads_in_batches_of_32() -> None:
+    (reranker,) = (stage for stage in load_preset("newsroom").stages if isinstance(stage, CrossEncoderRerank))
+    assert (reranker.batch_size, reranker.max_candidates, reranker.max_chars) == (32, 100, 2000)

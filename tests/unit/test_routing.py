@@ -9,8 +9,9 @@ import pytest
 
 from tests.helpers import Counting, FailingChannel, ListChannel, Says
 from voicevault_retrievers import RRF, Channel, Chunk, VectorChannel, fuse
+from voicevault_retrievers.composing import compose
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.pipeline import Pipeline, compose
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.query import ModelRouter, RuleExpansion, RuleRouter

@@ -95,7 +95,7 @@ def test_a_window_that_does_not_fit_gives_way() -> None:
     assert shown(ranking([3, 2]), max_chars=long) == [("d3", span(1, 4))]
     assert shown(ranking([3, 2]), max_chars=long - 1) == [("d3", span(2, 4)), ("d2", SENTENCES[2])]
     assert own + text <= long - 1
-    assert shown(ranking([3, 2]), max_chars=text) == [("d3", SENTENCES[3]), ("d2", SENTENCES[2])]
+    assert shown(ranking([3, 2]), max_chars=text) == [("d3", SENTENCES[3]), ("d2", "")]
     less = WindowExpansion(by_start, count_tokens=len).refine(Query("q", max_context_tokens=text), ranking([3]))
     assert less.hits[0].text == SENTENCES[3]
     (note,) = WindowExpansion(by_start, max_chars=1).refine(Query("q"), ranking([3])).errors

@@ -81,7 +81,7 @@ def _change(channel: Channel, ids: Sequence[str], prepare: Callable[[Channel], C
 
 def _adding(leaf: Channel, chunks: Sequence[Chunk]) -> Commit:
     if isinstance(leaf, StoreChanges):
-        return leaf.adding(chunks)
+        return leaf.adding([chunk for chunk in chunks if not chunk.is_parent])
     if isinstance(leaf, VectorChannel) and isinstance(leaf.index, MemoryVectors):
         return leaf.index.adding(chunks, leaf.embedder)
     if isinstance(leaf, VectorChannel) and isinstance(leaf.index, ChromaVectors):

@@ -36,9 +36,10 @@ class Source:
     ids: Callable[[], Collection[str]] | None = None
 
     def now(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        """Those of some chunks that the index holds, as they are there now."""
+        """Those of some chunks that the index holds and a search finds, as they are there now."""
         wanted = list(ids)
-        return {} if self.get is None or not wanted else {chunk.id: chunk for chunk in self.get(wanted)}
+        found = () if self.get is None or not wanted else self.get(wanted)
+        return {chunk.id: chunk for chunk in found if not chunk.is_parent}
 
     def followed(self, chunks: Sequence[Chunk]) -> Source:
         """This source, without `get` where a first look-up does not find one of its own chunks; a warning says so."""
@@ -76,7 +77,8 @@ class KeywordCopy(BM25):
         cls, source: Source, chunks: Sequence[Chunk], analyzer: AnyAnalyzer | None = None, **options: Any
     ) -> KeywordCopy:
         """A copy of the chunks that the source lists now; `options` are those of `BM25`."""
-        return cls.from_chunks(chunks, analyzer, source=source.followed(chunks), **options)  # type: ignore[return-value]
+        searched = [chunk for chunk in chunks if not chunk.is_parent]
+        return cls.from_chunks(searched, analyzer, source=source.followed(searched), **options)  # type: ignore[return-value]
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         if self.source.get is None:
@@ -101,7 +103,7 @@ class KeywordCopy(BM25):
 
     def refresh(self) -> bool:
         """Take over what the source lists now; whether anything was new, changed or gone."""
-        there = {chunk.id: chunk for chunk in self.source.listed()}
+        there = {chunk.id: chunk for chunk in self.source.listed() if not chunk.is_parent}
         held = {chunk.id: chunk for chunk in live_chunks(self.index)}
         there |= self.source.now(held.keys() - there)  # a source of some ids alone does not list what was added since
         stale = [one for one in {**there, **held} if not _same(held.get(one), there.get(one))]

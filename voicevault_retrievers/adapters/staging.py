@@ -90,7 +90,7 @@ def _changed(before: Hit, chunk: Chunk) -> Hit:
         before = replace(before, granted_by=before.access_metadata)
     if chunk.text == before.text:
         return replace(before, chunk=replace(chunk, text=before.chunk.text))
-    return replace(before, chunk=chunk, context=None, votes=tuple(map(_without_via, before.votes)))
+    return replace(before, chunk=chunk, context=None, over_budget=False, votes=tuple(map(_without_via, before.votes)))
 
 
 def _without_via(vote: Vote) -> Vote:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -57,6 +58,8 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        # What a search says of a result stands in what is printed of it: Python would print it once more.
+        logging.getLogger("voicevault_retrievers").addHandler(logging.NullHandler())
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort) as error:  # click would make it a failure like any other

@@ -100,7 +100,7 @@ def _checked(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) ->
 
 def _told(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
     fused, routers, stages = _parts(pipeline.channel)
-    query, rule = asked.query, None
+    query, rule = pipeline.admitted(asked.query), None
     for router in routers:
         if isinstance(router, RuleRouter):
             rule = "given" if query.route else router.explain(query.text).rule

@@ -19,7 +19,6 @@ from voicevault_retrievers.presets import DEFAULT_MODEL
 from voicevault_retrievers.store import KnowledgeBase, Update, update
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.names import locate, vacant
-from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.analyzer import AUTO
 
 
@@ -37,7 +36,11 @@ from voicevault_retrievers.text.analyzer import AUTO
     help="The knowledge base; made where there is none.",
     shell_complete=options.known_bases,
 )
-@click.option("--language", help=f"An ISO 639-1 code, or {AUTO}: each document's is found.  [default: {AUTO}]")
+@click.option(
+    "--language",
+    help=f"An ISO 639-1 code; {AUTO}: each document's is found; {options.UNSTEMMED}: words as they are, lowercase, not "
+    f"stemmed.  [default: {AUTO}]",
+)
 @click.option("--model", help=f"The embedding model.  [default: {DEFAULT_MODEL}]")
 @click.option("--vectors", type=click.Choice(get_args(VectorSearch)), help="How they are searched.  [default: exact]")
 @click.option("--max-chars", default=900, show_default=True, type=click.IntRange(min=50), help="Length of a chunk.")
@@ -100,7 +103,7 @@ def _base(
     return KnowledgeBase.open_or_create(
         name,
         root=root,
-        analyzer=Analyzer(language) if language else None,
+        analyzer=options.analyzer_of(language),
         embedder=load_embedder(model) if model else None,
         vectors=vectors,
         wait=wait,

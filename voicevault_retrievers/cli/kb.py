@@ -22,7 +22,6 @@ from voicevault_retrievers.store.names import existing
 from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.store.view import keywords_only
 from voicevault_retrievers.store.voicevault import import_voicevault
-from voicevault_retrievers.text import Analyzer
 
 JSON_VERSION = 1
 
@@ -148,7 +147,7 @@ def export_(name: str, file: str, no_vectors: bool, root: Path | None) -> None:
 @click.option("--collection", help="Which collection of that folder's Chroma, where there are several.")
 @click.option("--kb", "name", required=True, metavar="NAME", help="The new knowledge base.")
 @click.option("--model", help="The embedding model, of VoiceVault's vectors or where there are none.")
-@click.option("--language", help="Index the texts as of this language.")
+@click.option("--language", help=f"Index the texts as of this language; {options.UNSTEMMED} does not stem.")
 @options.root
 @options.reporting
 def import_(
@@ -169,7 +168,7 @@ def import_(
     given: dict[str, Any] = {
         "root": root,
         "embedder": load_embedder(model) if model else None,
-        "analyzer": Analyzer(language) if language else None,
+        "analyzer": options.analyzer_of(language),
     }
     with bar(Console(stderr=True), "importing") as progress:
         if folder is not None:

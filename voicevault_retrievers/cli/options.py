@@ -17,10 +17,20 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, Re
 
 Command = Callable[..., Any]
 
+UNSTEMMED = "none"
+"""The --language of words as they are."""
+
 
 def examples(*lines: str) -> str:
     """An epilog with these command lines, as they are."""
     return "\b\nExample: " + lines[0] if len(lines) == 1 else "\b\nExample:\n" + "\n".join(f"  {one}" for one in lines)
+
+
+def analyzer_of(language: str | None) -> Any:
+    """The analyzer of a --language; None where none is given. Raises ConfigError for one that is unknown."""
+    from voicevault_retrievers.text import Analyzer
+
+    return None if language is None else Analyzer(None if language == UNSTEMMED else language)
 
 
 def known_bases(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

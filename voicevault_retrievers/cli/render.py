@@ -17,7 +17,7 @@ from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.context import header
 from voicevault_retrievers.context.citations import citation_of
 from voicevault_retrievers.explanation import explain as explained
-from voicevault_retrievers.explanation import provenance
+from voicevault_retrievers.explanation import provenance, told_wordings, wordings
 from voicevault_retrievers.types import Hit, Result
 
 JSON_VERSION = 1
@@ -26,12 +26,13 @@ JSON_VERSION = 1
 def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
     """A result as plain data.
 
-    `query`, `route`, `kbs`, `hits` (rank, id, kb, text, metadata, score, provenance), `context`, `citations`,
-    `channels_used`, `timings_ms`, `confidence`, `degraded`, `errors`.
+    `query`, `wordings` (text, weight, channels), `route`, `kbs`, `hits` (rank, id, kb, text, metadata, score,
+    provenance), `context`, `citations`, `channels_used`, `timings_ms`, `confidence`, `degraded`, `errors`.
     """
     return {
         "version": JSON_VERSION,
         "query": result.query.text,
+        "wordings": wordings(result),
         "route": result.route.value if result.route else None,
         "kbs": list(kbs),
         "hits": [_hit(rank, hit) for rank, hit in enumerate(result.hits, 1)],
@@ -76,9 +77,12 @@ def show(console: Console, result: Result, *, explain: bool = False) -> None:
     for rank, hit in enumerate(result.hits, 1):
         source = plain(header(citation_of(rank, hit, "")))
         console.print(f"[bold]{rank}. {escape(source)}[/] {escape(score_line(hit))}", highlight=False)
-        console.print(f"   {escape(excerpt(hit.text))}", highlight=False)
+        console.print(f"   {escape(excerpt(hit.text or hit.chunk.text))}", highlight=False)
         if explain:
             console.print(escape(plain("\n".join(explained(hit).splitlines()[1:]))), highlight=False, style="dim")
+    if explain:
+        for line in told_wordings(result):
+            console.print(escape(plain(line)), highlight=False, style="dim")
     for failure in result.errors:
         label = "[red]degraded[/]" if failure.degrades else "[yellow]note[/]"
         console.print(f"{label} {escape(plain(str(failure)))}", highlight=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from voicevault_retrievers.checks import flag, whole, whole_or_none
 from voicevault_retrievers.context.citations import (
+    LAST,
     ResolvedAnswer,
     citation_of,
     header,
@@ -76,11 +77,13 @@ class ContextBuilder:
         max_tokens: int | None = None,
         numbers: Sequence[int] | None = None,
         ranks: Sequence[int] | None = None,
+        heads: Callable[[Hit], str] | None = None,
     ) -> Context:
         """The context of hits, best first. `max_tokens` lowers the builder's own for this call.
 
         With `numbers`, one for each hit, the blocks have these and stand as the hits were given; the best is that of
         the lowest number, or rank where there are `ranks`. Raises ConfigError where two are equal, or one is missing.
+        `heads` gives the line above a block in place of its source line.
         """
         budget = _Budget(_least(self.max_tokens, max_tokens), self.max_chars, self.count_tokens)
         parts = self._history(history, budget)
@@ -88,8 +91,12 @@ class ContextBuilder:
         over: list[str] = []
         for rank, (place, number, hit) in enumerate(_by_rank(list(hits), numbers, ranks)):
             index = len(blocks) + 1 if number is None else number
+            if hit.over_budget and hit.context is None:
+                over.append(hit.chunk.id)
+                continue
             texts = (hit.text,) if hit.context is None or not hit.chunk.text else (hit.context, hit.chunk.text)
-            tried = [self._block(place, citation_of(index, hit, text)) for text in texts]
+            head = None if heads is None else heads(hit)
+            tried = [self._block(place, citation_of(index, hit, text), head) for text in texts]
             block = next((block for block in tried if self._fits(block, blocks, parts, budget)), None)
             if block is None:
                 over.append(hit.chunk.id)
@@ -100,12 +107,33 @@ class ContextBuilder:
         citations = tuple(block.citation for block in arranged)
         return Context(whole, citations, self.count_tokens(whole) if whole else 0, tuple(over))
 
+    def read(
+        self,
+        hits: Sequence[Hit],
+        history: Sequence[Turn | tuple[str, str]] = (),
+        *,
+        max_tokens: int | None = None,
+        heads: Callable[[Hit], str] | None = None,
+    ) -> tuple[Hit, ...]:
+        """The hits with the texts that are within the budget, for a model that reads them without this builder.
+
+        Those that are not are marked `over_budget`. Counted are the `heads` that a model reads above each, by default
+        source lines with the highest number.
+        """
+        if self.max_chars is None and self.max_tokens is None and max_tokens is None:
+            return tuple(hits)
+        above = heads or (lambda hit: numbered_header(citation_of(LAST, hit, "")))
+        context = self.build(hits, history, max_tokens=max_tokens, heads=above)
+        texts = {(citation.kb, citation.chunk_id): citation.text for citation in context.citations}
+        over = set(context.over_budget)
+        return tuple(_reading(hit, texts.get((hit.chunk.kb, hit.chunk.id)), hit.chunk.id in over) for hit in hits)
+
     def _arranged(self, blocks: Sequence[_Block]) -> list[_Block]:
         """Blocks as they stand in the text, of blocks as they rank."""
         return ends_first(blocks) if self.reorder else sorted(blocks, key=lambda block: block.place)
 
-    def _block(self, place: int, citation: Citation) -> _Block:
-        return _Block(place, citation, self._head(citation), self._body(citation.text))
+    def _block(self, place: int, citation: Citation, head: str | None) -> _Block:
+        return _Block(place, citation, self._head(citation) if head is None else head, self._body(citation.text))
 
     def _fits(self, block: _Block, blocks: Sequence[_Block], parts: Sequence[str], budget: _Budget) -> bool:
         return budget.fits([*parts, *map(str, self._arranged([*blocks, block]))])
@@ -164,6 +192,12 @@ class _Budget:
             tokens=None if self.tokens is None else self.tokens // 2,
             chars=None if self.chars is None else self.chars // 2,
         )
+
+
+def _reading(hit: Hit, text: str | None, over_budget: bool) -> Hit:
+    """A hit of which a model reads this text; None for nothing."""
+    unchanged = text == hit.text and over_budget == hit.over_budget
+    return hit if unchanged else replace(hit, context=text, over_budget=over_budget)
 
 
 def _by_rank(

@@ -5,7 +5,7 @@ Imported by the frameworks' tools alone: it needs pydantic, which both framework
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema, create_model
@@ -30,10 +30,20 @@ def keys_of(filters: Offered) -> frozenset[str] | None:
     """The keys that are offered, None for any; ConfigError where they are no such thing."""
     if filters == "any":
         return None
-    given = filters or ()
-    if isinstance(given, str) or not all(isinstance(key, str) for key in given) or (filters is not None and not given):
+    if filters is None:
+        return frozenset()
+    listed = isinstance(filters, Iterable) and not isinstance(filters, str)
+    keys = frozenset(filters) if listed else frozenset()
+    if not keys or not all(isinstance(key, str) for key in keys):
         raise ConfigError(f'filters is a list of metadata keys, or "any", not {filters!r}')
-    return frozenset(given)
+    return keys
+
+
+def check_texts(**texts: Any) -> None:
+    """ConfigError where a tool's name or description, given by these words, is no text."""
+    for option, text in texts.items():
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"the {option} of a tool is a text, not {text!r}")
 
 
 def check_where(where: Filter | None, keys: frozenset[str] | None) -> None:

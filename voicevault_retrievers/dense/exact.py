@@ -92,8 +92,8 @@ class ExactVectors:
 
     @classmethod
     def build(cls: type[X], chunks: Iterable[Chunk], embedder: Embedder) -> X:
-        """The vectors of chunks held in memory."""
-        rows = Rows.of(chunks)
+        """The vectors of chunks held in memory; parents have none."""
+        rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
         return cls([VectorPart(rows, embedded(embedder, rows.chunks))], embedder.dimension)
 
     def __len__(self) -> int:
@@ -152,10 +152,14 @@ class MemoryVectors(ExactVectors):
         self._writing = Mutex()
 
     def adding(self, chunks: Sequence[Chunk], embedder: Embedder) -> Callable[[], None]:
-        """Embed chunks; what is returned adds them, and those whose id is here already take the other's place."""
-        new = list({chunk.id: chunk for chunk in chunks}.values())
+        """Embed chunks; what is returned adds them, and those whose id is here already take the other's place.
+
+        Parents are not embedded, and not added.
+        """
+        given = {chunk.id: chunk for chunk in chunks}
+        new = [chunk for chunk in given.values() if not chunk.is_parent]
         rows = unit_rows(embedder.embed_documents([chunk.text for chunk in new]), len(new), self.dimension)
-        return partial(self._replace, [chunk.id for chunk in new], new, rows)
+        return partial(self._replace, list(given), new, rows)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete chunks; ids that are not here are passed over."""

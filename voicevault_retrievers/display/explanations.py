@@ -31,5 +31,5 @@ def explain(hit: Hit) -> Explanation:
 
 
 def explain_result(result: Result) -> Explanation:
-    """The hits of a result with their reasons, its channels, timings in milliseconds and failures."""
+    """The hits of a result with their reasons, the wordings asked for, channels, timings in milliseconds, failures."""
     return Explanation(result_in_words(result), partial(result_html, result))

@@ -85,15 +85,25 @@ def _hit(hit: Mapping[str, Any], scale: _Scale) -> str:
     return "".join(
         [
             f"<div>{badge} {_text(hit['header'])} {score}</div>",
-            _bar(hit["parts"], scale),
+            _bar(hit["parts"], scale, _hover(hit)),
             _SMALL.format(" · ".join(_summary(hit))),
             f'<div dir="auto" style="overflow-wrap:anywhere">{"".join(_shown(hit["pieces"]))}</div>',
         ]
     )
 
 
-def _bar(parts: Sequence[Mapping[str, Any]], scale: _Scale) -> str:
-    """What each channel added, to the right of a line, and took off, to its left; and the same as text."""
+def _hover(hit: Mapping[str, Any]) -> str:
+    """What each channel added to a hit, and what each part of a later stage's sum did, as a text."""
+    said = [", ".join(f"{part['stage']} {_added(part)}" for part in hit["parts"] if part["contribution"])]
+    for stage in hit["stages"]:
+        parts = (part for part in stage["parts"] if part["contribution"] is not None)
+        added = ", ".join(f"{part['stage']} {_added(part)}" for part in parts)
+        said += [f"{stage['stage']}: {added}"] if added else []
+    return "; ".join(filter(None, said))
+
+
+def _bar(parts: Sequence[Mapping[str, Any]], scale: _Scale, told: str) -> str:
+    """What each channel added, to the right of a line, and took off, to its left; `told` is the same as text."""
     added = [part for part in parts if part["contribution"]]
     width = scale.below + scale.above
     if not added or width <= 0:
@@ -107,8 +117,7 @@ def _bar(parts: Sequence[Mapping[str, Any]], scale: _Scale) -> str:
     less = "".join(fill(part) for part in added if part["contribution"] < 0)
     room = scale.below - _scale([{"parts": parts}]).below
     line = f"{_GAP.format(100 * room / width)}{less}{_ZERO}" if scale.below else ""
-    said = ", ".join(f"{part['stage']} {_added(part)}" for part in added)
-    return _BAR.format(escape(said), line + more)
+    return _BAR.format(escape(told), line + more)
 
 
 def _added(part: Mapping[str, Any]) -> str:

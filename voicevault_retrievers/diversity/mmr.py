@@ -93,4 +93,4 @@ def _greedy(gains: NDArray[np.float64], costs: NDArray[np.float64]) -> Iterator[
 def _voted(hit: Hit, vote: Vote) -> Hit:
     """A hit with a vote and its score; built at once, for there are many."""
     votes = (*(own for own in hit.votes if own.stage != vote.stage), vote)
-    return Hit(hit.chunk, vote.score, votes, hit.context, hit.granted_by)
+    return Hit(hit.chunk, vote.score, votes, hit.context, hit.granted_by, hit.over_budget)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -14,13 +15,14 @@ from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.leaf import Leaf, Match, weighted
-from voicevault_retrievers.lexical.analysis import weighed_terms
+from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
+from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.text import QueryTerm
-from voicevault_retrievers.types import ChannelKind, Query, Variant, Vector
+from voicevault_retrievers.text import QueryTerm, untagged
+from voicevault_retrievers.types import ChannelKind, Query, Variant, Vector, as_query
 
 T = TypeVar("T")
 Asked: TypeAlias = Callable[[SavedAnalyzer, str], Keywords]
@@ -56,6 +58,8 @@ class Searched(Protocol):
         self, asked: Asked, ids: Sequence[str], require: Filter | None
     ) -> Steps[Mapping[str, float]]: ...
 
+    def keyword_parts(self, asked: Asked, chunk_id: str, require: Filter | None) -> Steps[list[TermScore]]: ...
+
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]: ...
 
 
@@ -87,8 +91,8 @@ class EngineLeaf(Leaf, Generic[E]):
 class EngineBM25(EngineLeaf[Searched]):
     """Finds chunks by their words in an engine; scores are BM25's, higher is better.
 
-    `formula`, `statistics` and `exclude_nonpositive` are as of `BM25`; an engine that cannot score by a formula raises
-    ConfigError when it is asked. Access rights (`require`) narrow what counts, too.
+    `formula`, `statistics`, `exclude_nonpositive` and `plain_words` are as of `BM25`; an engine that cannot score by a
+    formula raises ConfigError when it is asked. Access rights (`require`) narrow what counts, too.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class EngineBM25(EngineLeaf[Searched]):
         statistics: Literal["collection", "filtered"] = "collection",
         exclude_nonpositive: bool = False,
         operators: bool = False,
+        plain_words: bool = False,
         timeout: float | None = None,
         name: str = "bm25",
     ) -> None:
@@ -110,6 +115,7 @@ class EngineBM25(EngineLeaf[Searched]):
         self.formula = formula_of(formula)
         self.statistics = statistics
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
+        self.plain = PlainWords(name) if flag("plain_words", plain_words) else None
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
         wanted, found = list(ids), dict[str, float]()
@@ -119,6 +125,16 @@ class EngineBM25(EngineLeaf[Searched]):
                 own = weighted(score, wording.weight)
                 found[one] = max(found.get(one, own), own)
         return found
+
+    def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
+        """The terms of a chunk's score for the query's own text, which add up to it; as `BM25.explain`.
+
+        Empty where a search would not find the chunk.
+        """
+        query = as_query(query)
+        asked = AskedWording(self, query, Variant(query.text))
+        parts = self.engine.run(self.engine.keyword_parts(asked, chunk_id, query.require))
+        return [replace(part, term=untagged(part.term)) for part in parts]
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         asked = AskedWording(self, query, wording)
@@ -139,8 +155,10 @@ class AskedWording:
         self._terms: Sequence[QueryTerm] = ()
 
     def __call__(self, analyzer: SavedAnalyzer, tags: str) -> Keywords:
-        self._terms, counts = weighed_terms(analyzer, self._wording, tags)
         channel, query = self._channel, self._query
+        if channel.plain is not None:
+            channel.plain.check(analyzer)
+        self._terms, counts = weighed_terms(analyzer, self._wording, tags)
         return Keywords(
             counts,
             channel.formula,

@@ -14,6 +14,7 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.steps import Steps, asking
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.store import KnowledgeBase, remove
@@ -113,6 +114,10 @@ class EmbeddedEngine(Engine):
             positive=asked.positive,
         )
         return [KeywordHit(hit.chunk, hit.score, hit.terms) for hit in hits]
+
+    def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
+        options: dict[str, Any] = {"where": asked.where, "require": asked.require, "filtered": asked.filtered}
+        return asking(lambda: self.kb.bm25().index.explain(asked.terms, chunk.id, asked.formula, **options))
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         options: dict[str, Any] = {"where": asked.where, "require": asked.require, "filtered": asked.filtered}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -11,20 +12,21 @@ import numpy as np
 
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.engines.channels import Asked, EngineBM25, EngineDense
-from voicevault_retrievers.engines.keywords import KeywordHit
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, explained
 from voicevault_retrievers.engines.questions import QUESTIONS, question_channel
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Capabilities as Capabilities
 from voicevault_retrievers.engines.records import Record as Record
 from voicevault_retrievers.engines.records import Stored as Stored
 from voicevault_retrievers.engines.records import Written as Written
-from voicevault_retrievers.engines.steps import Steps
+from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.engines.writing import BATCH as BATCH
 from voicevault_retrievers.engines.writing import Progress as Progress
 from voicevault_retrievers.engines.writing import Writing
-from voicevault_retrievers.errors import SearchError
+from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.hybrid import HybridSearch
+from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -189,6 +191,28 @@ class Engine(Writing, HybridSearch):
             return {}
         tags = yield from self._tags(require)
         return (yield from self._keyword_scores(asked(self._present(), tags), ids))
+
+    def keyword_parts(self, asked: Asked, chunk_id: str, require: Filter | None) -> Steps[list[TermScore]]:
+        """The parts of a chunk's score, as of `keywords`; none where that would not find it."""
+        if not (yield from self._ready()):
+            return []
+        tags = yield from self._tags(require)
+        wanted = asked(self._present(), tags)
+        chunk = (yield from self._get([chunk_id], False)).get(chunk_id)
+        if chunk is None or not compile_filter(wanted.passing)(chunk.metadata):
+            return []
+        return (yield from self._parts(wanted, chunk))
+
+    def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
+        """The parts of the score of a chunk that passes, counted in its text, for what else counts is `_population`."""
+        population = yield from self._population(asked)
+        analyzed = yield Work(partial(self._analysed, [chunk.text]))
+        frequencies = Counter(analyzed.document(0))
+        return explained(asked, population, frequencies, frequencies.total())
+
+    def _population(self, asked: Keywords) -> Steps[Population]:
+        """The chunks that count, and how many of them have each form of what is asked; ConfigError where untold."""
+        raise ConfigError(f"a {type(self).__name__} does not tell its statistics, so its scores are not explained")
 
     def _present(self) -> SavedAnalyzer:
         """The analyzer; SearchError where another thread has noticed meanwhile that the collection is another."""

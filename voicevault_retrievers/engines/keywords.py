@@ -11,6 +11,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.lexical.asked import Forms
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
+from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.types import Chunk
 
 
@@ -82,6 +83,23 @@ def weigh(asked: Keywords, population: Population) -> list[Weighted]:
 
     Raises ConfigError where the formula needs a histogram and the population has none.
     """
+    return [Weighted(forms, count * idf) for forms, count, _, idf in _counted(asked, population)]
+
+
+def explained(asked: Keywords, population: Population, frequencies: Mapping[str, int], length: int) -> list[TermScore]:
+    """The parts of the score of a chunk that has these terms so often, as of `LexicalIndex.explain`; see `score`."""
+    formula, norm = asked.formula, float(asked.formula.norm(length, population.mean))
+    parts = []
+    for forms, count, n, idf in _counted(asked, population):
+        f = next((frequencies[one] for one in forms if frequencies.get(one)), 0)
+        contribution = count * idf * (float(formula.tf(f, norm)) if f else formula.absent())
+        parts.append(TermScore(forms[0], count, f, n, idf, norm, contribution))
+    matches = any(part.frequency for part in parts)
+    return [part for part in parts if matches and (part.frequency or part.contribution)]
+
+
+def _counted(asked: Keywords, population: Population) -> list[tuple[Forms, float, int, float]]:
+    """Of each term that some chunk has its forms, how often the query has it, how many chunks do, and its idf."""
     known = [
         (forms, count, sum(population.frequencies.get(form, 0) for form in forms))
         for forms, count in asked.terms.items()
@@ -90,7 +108,7 @@ def weigh(asked: Keywords, population: Population) -> list[Weighted]:
     idf = [asked.formula.idf(n, population.total) for _, _, n in held]
     if idf and min(idf) < 0:
         idf = _floored(asked.formula, population, idf)
-    return [Weighted(forms, count * weight) for (forms, count, _), weight in zip(held, idf, strict=True)]
+    return [(*one, weight) for one, weight in zip(held, idf, strict=True)]
 
 
 def _floored(formula: Formula, population: Population, idf: list[float]) -> list[float]:

@@ -12,6 +12,7 @@ from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.names import check_name
 
 SCHEMES = {
     "chroma": "chroma",
@@ -49,6 +50,23 @@ def open_bases(
     return one if isinstance(one, Engine) else connect(str(one), embedder=embedder)
 
 
+def several_bases(
+    given: str | Path | KnowledgeBase | Engine | Iterable[str | Path | KnowledgeBase | Engine],
+) -> list[str | Path | KnowledgeBase | Engine]:
+    """What is to be opened, one or several; ConfigError, before anything is opened, for what names nothing."""
+    if isinstance(given, str | Path | KnowledgeBase | Engine) or not isinstance(given, Iterable):
+        given = [given]
+    named = list(given)
+    for one in named:
+        if is_address(one):
+            _scheme(str(one))
+        elif isinstance(one, str | Path):
+            check_name(one if isinstance(one, str) else one.name)
+        elif not isinstance(one, KnowledgeBase | Engine):
+            raise ConfigError(f"a knowledge base is a name, a Path, an open one, or an engine, not {one!r}")
+    return named
+
+
 def is_address(name: object) -> bool:
     """Whether a knowledge base's name is an engine's address."""
     return isinstance(name, str) and "://" in name
@@ -66,8 +84,12 @@ def connect(
 
     Raises ConfigError for any other address, MissingExtraError where the engine's client is not installed.
     """
+    at: Callable[..., Engine] = import_module(f"voicevault_retrievers.engines.{SCHEMES[_scheme(address)]}").at
+    return at(address, embedder=embedder, analyzer=analyzer, **options)
+
+
+def _scheme(address: str) -> str:
     scheme = address.partition("://")[0] if is_address(address) else "of none"  # it may hold a password
     if scheme not in SCHEMES:
         raise unknown("engine address (SCHEME://...)", scheme, SCHEMES)
-    at: Callable[..., Engine] = import_module(f"voicevault_retrievers.engines.{SCHEMES[scheme]}").at
-    return at(address, embedder=embedder, analyzer=analyzer, **options)
+    return scheme

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Record, Written
 from voicevault_retrievers.engines.server import Server
@@ -42,9 +41,9 @@ class Writing(Server):
         """Put in chunks, in the place of those of their ids; those that are there as they are, are left alone.
 
         They are written in batches of `BATCH`, so what is broken off, the same call goes on with. `vectors`, a row of
-        length 1 per chunk, saves embedding. `parents` are kept and not searched. `progress` is told (done, total) of
-        the chunks after each batch. Raises ConfigError for chunks or vectors that do not fit, before anything is
-        written.
+        length 1 per chunk, saves embedding. `parents`, and chunks whose `chunk_type` is "parent", are kept and not
+        searched; they have no vector, and are not counted. `progress` is told (done, total) of the chunks after each
+        batch. Raises ConfigError for chunks or vectors that do not fit, before anything is written.
         """
         return self.run(self._upserting(chunks, vectors, parents, progress))
 
@@ -114,8 +113,9 @@ class Writing(Server):
         parents: Iterable[Chunk],
         progress: Progress | None,
     ) -> Steps[Written]:
-        given: list[Chunk] = yield Work(partial(codec.kept, chunks, self.name, self._limits))
-        kept: list[Chunk] = yield Work(partial(codec.kept, parents, self.name, self._limits))
+        every: list[Chunk] = yield Work(partial(codec.kept, chunks, self.name, self._limits))
+        given, own_parents = _parted(every)
+        kept: list[Chunk] = yield Work(partial(codec.kept, [*own_parents, *parents], self.name, self._limits))
         above = {parent.id: parent for parent in kept}
         if not given and not above:
             return Written()
@@ -125,8 +125,10 @@ class Writing(Server):
             raise ConfigError(f"collection {self.name!r} was made without an embedder and keeps no vectors")
         rows: Any = None
         if entry is not None and vectors is not None:
-            rows = yield Work(partial(unit_rows, vectors, len(given), entry.dimension, given))
+            rows = yield Work(partial(embedding.given_rows, vectors, every, entry.dimension))
         yield from self._ready(create=True)
+        if own_parents and (searched := (yield from self._digests([parent.id for parent in own_parents]))):
+            yield from self._remove(list(searched))
         written = Written()
         for start in range(0, max(len(given), 1), BATCH):
             part = given[start : start + BATCH]
@@ -181,3 +183,9 @@ class Writing(Server):
         vector = "" if recipe is None or recipe.embedder is None else recipe.embedder.fingerprint
         told = b"\0".join([made.encode(), vector.encode(), codec.encode(chunk)])
         return hashlib.blake2b(told, digest_size=16).hexdigest()
+
+
+def _parted(chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[Chunk]]:
+    """The chunks that are searched, and the parents."""
+    parents = [chunk for chunk in chunks if chunk.is_parent]
+    return [chunk for chunk in chunks if not chunk.is_parent], parents

@@ -52,7 +52,11 @@ class Bench:
         if key not in self._values:
             recipe = cast(Any, settings.recipe)
             stages = tuple(stage for stage in map(self._stage, recipe.stages) if stage is not None)
-            pipeline = replace(recipe, stages=stages, expansion=self._expansion).over(self.base).within(None)
+            pipeline = (
+                replace(recipe, stages=stages, expansion=self._expansion, access="optional")
+                .over(self.base)
+                .within(None)
+            )
             self._values[key] = np.array(
                 [self._value(pipeline.search(one.text, self.k).ranking, one) for one in self.questions]
             )

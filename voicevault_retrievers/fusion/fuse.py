@@ -243,7 +243,7 @@ def _merged(found: Mapping[str, Evidence]) -> dict[str, Hit]:
         for hit in found[name].ranking:
             held = hits.setdefault(hit.chunk.id, hit)
             if held.context is None and hit.context is not None:
-                hits[hit.chunk.id] = replace(held, context=hit.context)
+                hits[hit.chunk.id] = replace(held, context=hit.context, over_budget=hit.over_budget)
     return hits
 
 

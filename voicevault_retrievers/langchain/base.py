@@ -24,7 +24,9 @@ from pydantic import Field
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, converting, in_thread
 from voicevault_retrievers.channel import Channel, check_k
+from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.explanation import reworded
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
 from voicevault_retrievers.langchain.convert import document_of
@@ -61,6 +63,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     def _check(self) -> None:
         check_k(self.k)
+        seconds_or_none("timeout", self.timeout)
         compile_filter(self.where)
         compile_filter(self.require)
         for stage in self._refining():
@@ -156,7 +159,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             result = self.search(query, k, observe=observer(config), **asked)
             if degraded := list(result.skipped):
                 dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
-            documents: Sequence[Document] = [document_of(hit, degraded) for hit in result.hits]
+            pipeline, asked_for = self.pipeline, reworded(result)
+            documents: Sequence[Document] = [document_of(hit, degraded, asked_for) for hit in pipeline.read(result)]
             for arrange in self._arranging():
                 documents = arrange.compress_documents(documents, query, config.get("callbacks"))
         return list(documents)
@@ -173,8 +177,11 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             result = await self.asearch(query, k, observe=aobserver(config), **asked)
             if degraded := list(result.skipped):
                 await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
+            pipeline, asked_for = self.pipeline, reworded(result)
             documents: Sequence[Document] = await adrive(
-                converting(lambda: [document_of(hit, degraded) for hit in result.hits], len(result.hits))
+                converting(
+                    lambda: [document_of(hit, degraded, asked_for) for hit in pipeline.read(result)], len(result.hits)
+                )
             )
             for arrange in self._arranging():
                 documents = await arrange.acompress_documents(documents, query, config.get("callbacks"))

@@ -27,7 +27,7 @@ from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.langchain.store_filters import pushed
 from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified
 from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.types import ChannelKind, Chunk, Hit, Query, Ranking, Variant, ranked
+from voicevault_retrievers.types import PARENT_TYPE, ChannelKind, Chunk, Hit, Query, Ranking, Variant, ranked
 
 _Given: TypeAlias = tuple[Document, float | None]
 
@@ -166,6 +166,10 @@ class VectorStoreChannel(_Documents):
 
     def _narrowed(self, where: Filter | None) -> Mapping[str, Any]:
         return pushed(self.store, where)
+
+    def _kept(self, found: Sequence[_Given], where: Filter | None, k: int) -> Sequence[Match]:
+        searched = [entry for entry in found if PARENT_TYPE not in entry[0].metadata.items()]
+        return super()._kept(searched, where, k)
 
     def adding(self, chunks: Sequence[Chunk]) -> Callable[[], object]:
         """How to add chunks to the store, which embeds them; one whose id is there takes the place that it gives it."""

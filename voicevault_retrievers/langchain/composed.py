@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from langchain_core.documents import Document
 from pydantic import InstanceOf
 
+from voicevault_retrievers.adapters.not_open import beside
 from voicevault_retrievers.calls import AsyncObserver, Observer, converting
 from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
+from voicevault_retrievers.composing import compose, router_of
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
@@ -23,7 +25,7 @@ from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.models import as_scorer, as_text_model
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import changing, stage_of
-from voicevault_retrievers.pipeline import Pipeline, compose, router_of
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset, load_preset
 from voicevault_retrievers.presets.absent import channels_there
 from voicevault_retrievers.presets.models import NO_PRESET
@@ -213,13 +215,6 @@ class ComposedRetriever(PipelineRetriever):
 def _documents(found: Ranking) -> list[Document]:
     degraded = found.skipped
     return [document_of(hit, degraded) for hit in found]
-
-
-def beside(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Channels with those that are given beside them; ConfigError where these have their names."""
-    if taken := sorted(own.keys() & more.keys()):
-        raise ConfigError(f"{' and '.join(own)} are channels already: give {', '.join(taken)} another name")
-    return {**own, **more}
 
 
 def _stage(rerank: Any) -> Stage:

@@ -24,7 +24,7 @@ from voicevault_retrievers.langchain.models import as_scorer
 from voicevault_retrievers.langchain.over import StagedRetriever, staged
 from voicevault_retrievers.rerank import Calibration, CrossEncoderRerank
 from voicevault_retrievers.rerank.blending import BLEND
-from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS, Overtime
+from voicevault_retrievers.rerank.cross_encoder import BATCH, MAX_CANDIDATES, OPTIONS, Overtime
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import place_id, place_of, settled
 from voicevault_retrievers.types import Failure, Hit, Query, Ranking, in_order
@@ -135,6 +135,7 @@ class CrossEncoderReranker(Reranker):
     max_chars: int = 2000
     passages: Literal["window", "start"] = "window"
     max_candidates: int = MAX_CANDIDATES
+    batch_size: int = BATCH
     top_k: int | None = None
     certainty: float | None = None
     sure: float | None = None

@@ -162,7 +162,7 @@ def _citations(sources: Context | Sequence[Any]) -> tuple[Citation, ...]:
     read = [_source(source) for source in sources]
     documents = [source for source in read if isinstance(source, Document)]
     numbered = zip(numbers_of(documents), map(hit_of, documents), strict=True)
-    made = (citation_of(number, hit, hit.text) for number, hit in numbered)
+    made = (citation_of(number, hit, hit.text) for number, hit in numbered if hit.text or not hit.over_budget)
     return (*made, *(source for source in read if isinstance(source, Citation)))
 
 

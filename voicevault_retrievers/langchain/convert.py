@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import finite, provenance, votes_of
+from voicevault_retrievers.explanation import finite, of_search, votes_of
 from voicevault_retrievers.types import Chunk, Hit
 
 SCORE = "relevance_score"
@@ -51,22 +51,21 @@ def hit_of(document: Document, chunk_id: str | None = None) -> Hit:
     """
     chunk = chunk_of(document if chunk_id is None else document.model_copy(update={"id": chunk_id}))
     told = told_of(document)
-    context = document.page_content if isinstance(told.get("text"), str) else None
-    return Hit(chunk, finite(document.metadata.get(SCORE)), votes_of(told), context)
+    over = told.get("over_budget") is True
+    read = isinstance(told.get("text"), str) and (document.page_content or not over)
+    context = document.page_content if read else None
+    return Hit(chunk, finite(document.metadata.get(SCORE)), votes_of(told), context, over_budget=over)
 
 
-def document_of(hit: Hit, degraded: Sequence[str] = ()) -> Document:
-    """A new document of a hit.
+def document_of(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> Document:
+    """A new document of a hit; its text is what a model is to read, and empty where that is over a budget.
 
     `metadata["relevance_score"]` is its score, absent where it has none. `metadata["voicevault"]` says how it was found
-    (see `provenance`); `degraded` are the failures that may have cost hits or their order.
+    (see `provenance`); `degraded` are the failures that may have cost hits or their order, `wordings` what was asked.
     """
-    told = provenance(hit)
-    if degraded:
-        told["degraded"] = list(degraded)
     document = kept_document(hit.chunk)
     document.page_content = hit.text
-    document.metadata[PROVENANCE] = told
+    document.metadata[PROVENANCE] = of_search(hit, degraded, wordings)
     if hit.score is not None:
         document.metadata[SCORE] = float(hit.score)
     return document

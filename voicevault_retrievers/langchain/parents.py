@@ -25,7 +25,8 @@ class ParentExpander(StageCompressor):
     The document keeps its id and score; its own text is in `metadata["voicevault"]["text"]`. Its metadata are the
     parent's, and its own under keys that the parent has not, so that a citation names what is read. Where a parent is
     missing, is not permitted by `require`, or does not fit into `max_chars` and `max_tokens`, a document keeps its own
-    text, and where the store fails all do. With `merge`, texts that overlap become one, and so do own texts that adjoin
+    text, and where the store fails all do. One whose own text does not fit either has none, and `over_budget` in
+    `metadata["voicevault"]`. With `merge`, texts that overlap become one, and so do own texts that adjoin
     on one page, where `start_index` says at which character each begins (a splitter's `add_start_index`). See
     `structure.ParentExpansion`.
 

@@ -18,16 +18,16 @@ class LLMReranker(Reranker):
     """Asks a language model which documents answer the question best, and keeps the first `top_n`.
 
     `llm` is a chat model, an LLM, a runnable, a function, or the name of a chat model, which is looked up on first use.
-    It reads the first `max_chars` characters of the first `depth` documents, all in one prompt, or `window` at a time;
-    what it leaves out follows in the order given. `timeout` is in seconds for all prompts together; None waits.
-    Documents have no `metadata["relevance_score"]` afterwards: a model gives an order; the rank is in
+    It reads all documents, or the first `depth`, each whole or its first `max_chars` characters, in one prompt, or
+    `window` at a time; what it leaves out follows in the order given. `timeout` is in seconds for all prompts together;
+    None waits. Documents have no `metadata["relevance_score"]` afterwards: a model gives an order; the rank is in
     `metadata["voicevault"]["llm_rerank"]`. See `LLMRerank`, also for `window`, `stride` and `prompt`.
     """
 
     llm: Any
     top_n: int | None = 10
     depth: int | None = None
-    max_chars: int = 1000
+    max_chars: int | None = None
     window: int | None = None
     stride: int | None = None
     prompt: str = PROMPT

@@ -5,35 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.vectorstores import VectorStore
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.embedders import model_of
+from voicevault_retrievers.adapters.not_open import NotOpenBase, beside
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense.exact import MemoryVectors, VectorChannel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import open_bases
+from voicevault_retrievers.engines.opening import open_bases, several_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with
 from voicevault_retrievers.langchain.channels import as_channel
-from voicevault_retrievers.langchain.composed import ComposedRetriever, beside
+from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import chunks_of
 from voicevault_retrievers.langchain.embedder import as_embedder
 from voicevault_retrievers.langchain.models import flare_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.presets import Base
 from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import VectorIndex
@@ -146,7 +148,9 @@ class HybridRetriever(ComposedRetriever):
     questions, and has what it is not sure of searched for: see `Pipeline`.
     """
 
-    kb_names: Sequence[str | Path | KnowledgeBase | Engine] = Field(default_factory=list)
+    kb_names: Annotated[Sequence[str | Path | KnowledgeBase | Engine], BeforeValidator(several_bases)] = Field(
+        default_factory=list
+    )
     root: str | Path | None = None
     embeddings: Any = None
     channels: dict[str, Any] = Field(default_factory=dict)
@@ -178,7 +182,7 @@ class HybridRetriever(ComposedRetriever):
             "bm25": BM25.from_chunks(chunks, analyzer_of(language, analyzer), formula=formula),
             "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
         }
-        return cls(channels=beside(own, channels or {}), **options)
+        return cls(channels=beside(own, channels), **options)
 
     @classmethod
     async def afrom_documents(cls: type[H], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> H:
@@ -253,10 +257,14 @@ class HybridRetriever(ComposedRetriever):
             raise ConfigError("embeddings and root are for kb_names; with channels alone they would not be used")
         if not self.kb_names:
             self._built()
+        elif not self._is_built():
+            self._assembled(NotOpenBase())  # says what does not go together
 
     def _unstaged(self) -> Pipeline:
+        return self._assembled(self._bases() if self.kb_names else None)
+
+    def _assembled(self, bases: Base | None) -> Pipeline:
         channels = self.made.get("channels", [self.channels, self.id_key], self._parts)
-        bases = self._bases() if self.kb_names else None
         given, made = structural(self.questions, self.graph, based=bases is not None)
         given |= {name: channel_of(bases, name, options) for name, options in made.items()}
         more = beside(channels, given)

@@ -13,7 +13,15 @@ from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, Tool
 
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.context.numbered import Reserved, as_data, failed
-from voicevault_retrievers.context.tool_input import DESCRIPTION, Offered, check_where, invalid, keys_of, search_input
+from voicevault_retrievers.context.tool_input import (
+    DESCRIPTION,
+    Offered,
+    check_texts,
+    check_where,
+    invalid,
+    keys_of,
+    search_input,
+)
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.langchain.numbered import Found, Search, given_citations, listed, next_numbers
@@ -47,6 +55,7 @@ def retrieval_tool(
 
     Raises ConfigError for wrong options.
     """
+    check_texts(name=name, description=description)
     search = Search(retriever, k)
     if filters is not None and not search.filters:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -11,6 +12,26 @@ from voicevault_retrievers.types import Variant
 
 Tokenizer: TypeAlias = Callable[[str], Sequence[str]]
 AnyAnalyzer: TypeAlias = Analyzer | CustomAnalyzer | Tokenizer
+_LOG = logging.getLogger(__name__)
+
+
+class PlainWords:
+    """Warns once where a channel expects words as they are and its analyzer stems them."""
+
+    def __init__(self, channel: str) -> None:
+        self._channel = channel
+        self._told = False
+
+    def check(self, analyzer: AnyAnalyzer) -> None:
+        """Warn in the log, the first time, where the analyzer stems."""
+        if self._told or not isinstance(analyzer, Analyzer) or analyzer.language is None or not analyzer.stemming:
+            return
+        self._told = True
+        _LOG.warning(
+            "%s: words are expected as they are (plain_words), and the index has stems (%r): scores and matched words "
+            "are of stems. For an unstemmed index: `voicevault index --language none`, or Analyzer(language=None)",
+            self._channel, analyzer,
+        )  # fmt: skip
 
 
 def analyse(analyzer: AnyAnalyzer, texts: Sequence[str]) -> Analyzed:

@@ -12,7 +12,14 @@ from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
-from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer, analyse, query_terms, weighed_terms
+from voicevault_retrievers.lexical.analysis import (
+    AnyAnalyzer,
+    PlainWords,
+    Tokenizer,
+    analyse,
+    query_terms,
+    weighed_terms,
+)
 from voicevault_retrievers.lexical.asked import Forms
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
@@ -56,6 +63,7 @@ class BM25(Leaf):
     built with. `statistics` "filtered" counts document frequencies and lengths over what passes `Query.where` alone;
     `Query.require` always does. `exclude_nonpositive` drops chunks that match and score 0 or less.
 
+    With `plain_words` the first search of an index whose words are stems says so in the log.
     With `operators` a query may say `"an exact phrase"`, `+must` and `-not`: see `lexical.operators`. They narrow what
     is found, and not the statistics, as `where` does. Those of the query's own text hold for its variants too.
     """
@@ -69,6 +77,7 @@ class BM25(Leaf):
         statistics: str = "collection",
         exclude_nonpositive: bool = False,
         operators: bool = False,
+        plain_words: bool = False,
         timeout: float | None = None,
         name: str = "bm25",
     ) -> None:
@@ -83,13 +92,17 @@ class BM25(Leaf):
         self.statistics = statistics
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
         self.operators = flag("operators", operators)
+        self._plain = PlainWords(name) if flag("plain_words", plain_words) else None
 
     @classmethod
     def from_chunks(
         cls, chunks: Iterable[Chunk], analyzer: AnyAnalyzer | None = None, *, backend: str = "auto", **options: Any
     ) -> BM25:
-        """BM25 over chunks held in memory; `backend` as of `LexicalIndex`, `options` those of the constructor."""
-        rows = Rows.of(chunks)
+        """BM25 over chunks held in memory, but for parents.
+
+        `backend` is as of `LexicalIndex`, `options` are those of the constructor.
+        """
+        rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
         chosen = Analyzer() if analyzer is None else analyzer
         analyzed = analyse(chosen, [chunk.text for chunk in rows.chunks])
         return cls(LexicalIndex.build(rows, analyzed, backend=backend), chosen, **options)
@@ -125,18 +138,21 @@ class BM25(Leaf):
         return self._held
 
     def add(self, chunks: Iterable[Chunk]) -> None:
-        """Add chunks, which are found at once; those whose id is here already take the other's place."""
+        """Add chunks, which are found at once; those whose id is here already take the other's place.
+
+        Parents are not added: they are read, and not searched.
+        """
         self.adding(chunks)()
 
     def adding(self, chunks: Iterable[Chunk]) -> Callable[[], None]:
         """Analyse chunks; what is returned adds them."""
-        given = list({chunk.id: chunk for chunk in chunks}.values())
-        analyzed = self._analyse([chunk.text for chunk in given])
+        given = {chunk.id: chunk for chunk in chunks}
+        searched = [chunk for chunk in given.values() if not chunk.is_parent]
+        analyzed = self._analyse([chunk.text for chunk in searched])
 
         def commit() -> None:
             with self._writing:
-                before = self.index.removed([chunk.id for chunk in given], self._analyse)
-                self._held.index = before.added(given, analyzed)
+                self._held.index = self.index.removed(given, self._analyse).added(searched, analyzed)
 
         return commit
 
@@ -264,6 +280,8 @@ class BM25(Leaf):
         self, index: LexicalIndex, query: Query, wording: Variant
     ) -> tuple[list[QueryTerm], Mapping[Forms, float], Demands | None]:
         """The terms of a wording, how often each counts, and what its operators and the query's demand."""
+        if self._plain is not None and len(index):
+            self._plain.check(self.analyzer)
         tags = index.tags(**self._scope(query))
         if not self.operators:
             return *weighed_terms(self.analyzer, wording, tags), None

@@ -146,7 +146,8 @@ class BM25F(Leaf):
         "text" is a chunk's text, any other field a key of its metadata: a string or a list of strings, empty where it
         is missing. `b` is the same for all fields or a mapping; `options` are those of the constructor.
         """
-        rows, weights = Rows.of(chunks), FIELDS if fields is None else fields
+        rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
+        weights = FIELDS if fields is None else fields
         bs = dict(b) if isinstance(b, Mapping) else dict.fromkeys(weights, b)
         strange = next((name for name in bs if name not in weights), None)
         if strange is not None:

@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -13,7 +14,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptMixinType
-from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
+from llama_index.core.schema import IndexNode, MetadataMode, NodeWithScore, QueryBundle
 from llama_index.core.utils import print_text
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Never
@@ -21,11 +22,13 @@ from typing_extensions import Never
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread
 from voicevault_retrievers.channel import Channel, Stage, check_k
+from voicevault_retrievers.context.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.explanation import reworded
 from voicevault_retrievers.llama_index import events
-from voicevault_retrievers.llama_index.convert import query_of
+from voicevault_retrievers.llama_index.convert import node_of, query_of
 from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
 from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
@@ -35,7 +38,7 @@ from voicevault_retrievers.llama_index.reranking_events import announced, rerank
 from voicevault_retrievers.llama_index.staged import stage_of
 from voicevault_retrievers.made import Parts
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Query, Result
+from voicevault_retrievers.types import Hit, Query, Result
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
@@ -185,13 +188,16 @@ class PipelineRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = self._search(query_bundle)
         events.degraded(result.skipped)
-        return nodes_of_hits(result.hits, result.skipped)
+        return nodes_of_hits(self.pipeline.read(result, _above), result.skipped, reworded(result))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         result = await self._asearch(query_bundle)
         events.degraded(result.skipped)
-        return await adrive(converting(lambda: nodes_of_hits(result.hits, result.skipped), len(result.hits)))
+        read = partial(self.pipeline.read, result, _above)
+        return await adrive(
+            converting(lambda: nodes_of_hits(read(), result.skipped, reworded(result)), len(result.hits))
+        )
 
     def _unstaged(self) -> Pipeline:
         """What is searched, before the node postprocessors."""
@@ -289,6 +295,12 @@ class PipelineRetriever(BaseRetriever):
         options["node_postprocessors"] = list(map(self._stage_of, self.node_postprocessors))
         said = (f"{name}={value!r}" for name, value in options.items() if value is not None and value != [])
         return f"{type(self).__name__}({', '.join(said)})"
+
+
+def _above(hit: Hit) -> str:
+    """What a model reads above the text of a node: its metadata, or where that is longer its source line."""
+    metadata = node_of(hit.chunk).get_metadata_str(mode=MetadataMode.LLM)
+    return max(f"{metadata}\n", numbered_header(citation_of(LAST, hit, "")), key=len)
 
 
 def top_k(k: int | None, similarity_top_k: int | None, default: int) -> int:

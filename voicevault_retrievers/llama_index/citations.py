@@ -156,7 +156,7 @@ def source_hit(node: NodeWithScore, metadata_mode: MetadataMode = MetadataMode.N
     offsets = {key: getattr(node.node, f"{key}_char_idx", None) for key in ("start", "end")}
     known = {key: offset for key, offset in offsets.items() if offset is not None}
     chunk = replace(hit.chunk, metadata={**hit.chunk.metadata, **known})
-    shown = metadata_mode is not MetadataMode.NONE
+    shown = metadata_mode is not MetadataMode.NONE and (hit.context is not None or not hit.over_budget)
     return replace(hit, chunk=chunk, context=node.node.get_content(metadata_mode) if shown else hit.context)
 
 
@@ -178,7 +178,8 @@ def citations_of(nodes: Sequence[NodeWithScore]) -> tuple[Citation, ...]:
     if all(own):
         return tuple(Citation(**{name: told[name] for name in _FIELDS}) for told in own)
     hits = [source_hit(node) for node in nodes]
-    return tuple(citation_of(number, hit, hit.text) for number, hit in enumerate(hits, 1))
+    read = (numbered for numbered in enumerate(hits, 1) if numbered[1].text or not numbered[1].over_budget)
+    return tuple(citation_of(number, hit, hit.text) for number, hit in read)
 
 
 def resolve_citations(

@@ -13,8 +13,10 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
+from voicevault_retrievers.adapters.not_open import beside
 from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.composing import compose, router_of
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
@@ -27,7 +29,7 @@ from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.reranking_events import announced
-from voicevault_retrievers.pipeline import Pipeline, compose, router_of
+from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.presets.models import NO_PRESET
 from voicevault_retrievers.presets.structure import graph_over, store_of
@@ -283,16 +285,6 @@ class ComposedRetriever(PipelineRetriever):
 def preset_of(preset: Preset | str | Path | None) -> Preset | None:
     """The preset of a name or path; one that is given as it is."""
     return preset if preset is None or isinstance(preset, Preset) else load_preset(preset)
-
-
-def beside(own: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Channels with those that are given beside them; ConfigError where these have their names."""
-    given = {} if more is None else more
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"channels is a mapping of names to channels, not a {type(given).__name__}")
-    if taken := sorted(own.keys() & given.keys()):
-        raise ConfigError(f"{' and '.join(own)} are channels already: give {', '.join(taken)} other names")
-    return {**own, **given}
 
 
 def _expanders(expansion: Expansion | None) -> list[QueryExpander | Rewriter]:

@@ -16,20 +16,21 @@ from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
-from voicevault_retrievers.calls import Plan, in_thread
+from voicevault_retrievers.adapters.not_open import NotOpenBase, NotOpenChannel, beside
+from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.exact import VectorChannel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import open_bases
+from voicevault_retrievers.engines.opening import open_bases, several_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.channels import Part, as_channel
-from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, beside, preset_of
+from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, preset_of
 from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_embedder, store_model
 from voicevault_retrievers.llama_index.listing import copied
@@ -38,14 +39,14 @@ from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
-from voicevault_retrievers.presets.absent import channel_if_there, channels_there
+from voicevault_retrievers.presets.absent import channel_if_there
 from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
-from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphStore
-from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking
+from voicevault_retrievers.structure.graph import GraphStore
+from voicevault_retrievers.types import Failure
 
 H = TypeVar("H", bound="HybridRetriever")
 Structural = bool | Mapping[str, Any] | Channel
@@ -91,7 +92,7 @@ class HybridRetriever(ComposedRetriever):
         **options: Unpack[ComposedOptions],
     ) -> None:
         super().__init__(preset=preset, **options)
-        self.kb_names = [kb_names] if isinstance(kb_names, str | Path | KnowledgeBase | Engine) else list(kb_names)
+        self.kb_names = several_bases(kb_names)
         self.root = root
         self.embed_model = embed_model
         self.channels = beside({}, channels)
@@ -105,7 +106,7 @@ class HybridRetriever(ComposedRetriever):
         wanted = {**(_wanted(self.preset, graph=graph) if self.kb_names else {}), **made}
         make = partial(_channels, wanted=wanted, asked=made)
         self._searched = _Searched(self._bases if self.kb_names else None, make, given)
-        self._over(beside({name: _NotOpen(name) for name in wanted}, given))  # says what does not go together
+        self._over(beside({name: NotOpenChannel(name) for name in wanted}, given))  # says what does not go together
 
     @classmethod
     def from_nodes(
@@ -128,8 +129,9 @@ class HybridRetriever(ComposedRetriever):
         """
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
-        base = _InMemory(nodes, analyzer_of(language, analyzer), embed_model, chosen)
-        own = channels_there(base, _wanted(chosen, formula, options.get("graph")))
+        base = InMemoryNodes(nodes, analyzer_of(language, analyzer), embed_model, chosen)
+        wanted = _wanted(chosen, formula, options.get("graph"))
+        own = _channels(base, wanted, asked=wanted)
         return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
 
     @classmethod
@@ -207,7 +209,7 @@ class HybridRetriever(ComposedRetriever):
         return pipeline if self.flare is None else pipeline.flaring(self.flare)
 
     def _surroundings(self) -> dict[str, Any]:
-        base: Any = None if not self.kb_names else self._searched.bases or _NotOpenBase()
+        base: Any = None if not self.kb_names else self._searched.bases or NotOpenBase()
         return {"base": base}
 
     def _bases(self) -> Bases | Engine:
@@ -292,29 +294,7 @@ class _Searched:
         return {**own, **self.given}, getattr(self._bases, "notes", ())
 
 
-class _NotOpen(Channel):
-    """Stands for the channel of a knowledge base that is not open."""
-
-    kind: ChannelKind = "hybrid"
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        raise NotImplementedError
-
-
-class _NotOpenBase:
-    """Stands for knowledge bases that are not open."""
-
-    def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        return {}
-
-    def references(self) -> EmbeddedGraph:
-        return EmbeddedGraph()
-
-
-class _InMemory:
+class InMemoryNodes:
     """Nodes as a preset sees a knowledge base: something that makes channels."""
 
     def __init__(

@@ -20,7 +20,7 @@ from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.llama_index.vector_query import searching
 from voicevault_retrievers.llama_index.vectors import Calling, Vectors
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Ranking
+from voicevault_retrievers.types import PARENT_TYPE, Chunk, Ranking
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,12 +43,16 @@ class HybridNodes:
         return [node_of(chunk) for chunk in self._chunks(node_ids, where)]
 
     def adding(self, nodes: Sequence[BaseNode], call: Calling) -> Plan[list[str]]:
-        """How to add nodes; the id of each."""
-        given = list({node.node_id: node for node in nodes}.values())
+        """How to add nodes; the id of each. Parents are kept without their embedding, and not searched."""
+        every = list({node.node_id: node for node in nodes}.values())
+        given = [node for node in every if PARENT_TYPE not in node.metadata.items()]
         rows = yield from call(partial(self.vectors.checked, given))
         chunks = yield from call(lambda: [stored(chunk_of(node)) for node in given])
+        parents = yield from call(
+            lambda: [stored(chunk_of(node)) for node in every if PARENT_TYPE in node.metadata.items()]
+        )
         yield from self.vectors.adding(given, chunks, call)
-        yield from call(partial(self.base.add, chunks, rows))
+        yield from call(partial(self.base.add, chunks, rows, parents=parents))
         return [node.node_id for node in nodes]
 
     def forgetting(self, ref_doc_id: str, call: Calling) -> Plan[None]:

@@ -9,8 +9,7 @@ from typing import Any
 from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, NodeWithScore
 
-from voicevault_retrievers.explanation import finite, votes_of
-from voicevault_retrievers.explanation import provenance as provenance_of
+from voicevault_retrievers.explanation import finite, of_search, votes_of
 from voicevault_retrievers.llama_index.convert import chunk_of, node_from, node_of
 from voicevault_retrievers.types import Hit
 
@@ -55,17 +54,25 @@ def explained(node: BaseNode, score: float | None, told: Mapping[str, Any]) -> N
     return NodeWithProvenance(node=_marked(node, told), score=score, provenance=dict(told))
 
 
-def node_of_hit(hit: Hit, degraded: Sequence[str] = ()) -> NodeWithProvenance:
-    """A hit as a new node; `degraded` says what was skipped in the search that found it."""
-    told = provenance_of(hit)
-    if degraded:
-        told["degraded"] = list(degraded)
-    return explained(node_of(hit.chunk, hit.context), hit.score, told)
+def node_of_hit(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> NodeWithProvenance:
+    """A hit as a new node; `degraded` says what was skipped in the search that found it, `wordings` what was asked."""
+    return explained(read_node(hit), hit.score, of_search(hit, degraded, wordings))
 
 
-def nodes_of_hits(hits: Iterable[Hit], degraded: Sequence[str] = ()) -> list[NodeWithScore]:
+def read_node(hit: Hit) -> BaseNode:
+    """A new node of a hit's chunk with the text that a model is to read: none where that is over a budget."""
+    if hit.context is not None or not hit.over_budget:
+        return node_of(hit.chunk, hit.context)
+    node = node_of(hit.chunk, "")
+    node.excluded_llm_metadata_keys = list(node.metadata)
+    return node
+
+
+def nodes_of_hits(
+    hits: Iterable[Hit], degraded: Sequence[str] = (), wordings: Sequence[str] = ()
+) -> list[NodeWithScore]:
     """`node_of_hit` of each."""
-    return [node_of_hit(hit, degraded) for hit in hits]
+    return [node_of_hit(hit, degraded, wordings) for hit in hits]
 
 
 def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:
@@ -76,14 +83,15 @@ def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:
     """
     chunk, told = chunk_of(node_with_score.node), provenance(node_with_score) or {}
     kb, found = told.get("kb"), told.get("text")
-    context = chunk.text if isinstance(found, str) else None
+    over = told.get("over_budget") is True
+    context = chunk.text if isinstance(found, str) and (chunk.text or not over) else None
     chunk = replace(
         chunk,
         id=chunk.id if chunk_id is None else chunk_id,
         text=found if isinstance(found, str) else chunk.text,
         kb=kb if isinstance(kb, str) else "",
     )
-    return Hit(chunk, finite(node_with_score.score), votes_of(told), context)
+    return Hit(chunk, finite(node_with_score.score), votes_of(told), context, over_budget=over)
 
 
 def _marked(node: BaseNode, told: Mapping[str, Any] | None) -> BaseNode:

@@ -54,7 +54,7 @@ class ParentExpansionPostprocessor(StagePostprocessor):
     parent's, and its own under keys that the parent has not, so that a citation names what is read; which of its keys
     models and embeddings do not see, the parent says. Where a parent is missing, is not permitted by `require`, or does
     not fit into `max_chars` and `max_tokens`, a node keeps its own text, and where the store fails all do (see
-    `structure.ParentExpansion`).
+    `structure.ParentExpansion`). One whose own text does not fit either has none, and `over_budget` in its provenance.
 
     `store` is a docstore, a StorageContext, an index, a knowledge base, a mapping of ids to nodes, chunks or JSON with
     `text` and `metadata`, or has `fetch(ids)`. A parent is the node's PARENT, as a HierarchicalNodeParser tells it, or

@@ -24,8 +24,8 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.explanation import after_stage, finite
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
-from voicevault_retrievers.llama_index.convert import node_of, query_of
-from voicevault_retrievers.llama_index.node import explained, hit_of, provenance
+from voicevault_retrievers.llama_index.convert import query_of
+from voicevault_retrievers.llama_index.node import explained, hit_of, provenance, read_node
 from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.llama_index.reranking_events import reranking
 from voicevault_retrievers.made import Parts
@@ -34,7 +34,7 @@ from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import Calibration
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.blending import BLEND
-from voicevault_retrievers.rerank.cross_encoder import MAX_CANDIDATES, OPTIONS, Overtime, Passages
+from voicevault_retrievers.rerank.cross_encoder import BATCH, MAX_CANDIDATES, OPTIONS, Overtime, Passages
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.stages import place_id, place_of, settled
 from voicevault_retrievers.types import Hit, Query, Ranking, in_order
@@ -66,6 +66,7 @@ class CrossEncoderOptions(RerankerOptions, total=False):
     max_chars: int
     passages: Passages
     max_candidates: int
+    batch_size: int
     top_k: int | None
     certainty: float | None
     sure: float | None
@@ -179,7 +180,7 @@ class StagePostprocessor(BaseNodePostprocessor):
         for hit in ranking:
             node = nodes[place_of(hit.id)]
             told = _told_of(node, before[hit.id], hit, degraded)
-            found.append(explained(node_of(hit.chunk, hit.context), node.score if kept else hit.score, told))
+            found.append(explained(read_node(hit), node.score if kept else hit.score, told))
         return found
 
 
@@ -222,6 +223,7 @@ class CrossEncoderRerank(Reranker):
     max_chars: int = Field(default=2000, ge=1, description="How many characters of a node are read.")
     passages: Passages = Field(default="window", description="What is read: the window that matches, or the start.")
     max_candidates: int = Field(default=MAX_CANDIDATES, ge=1, description="How many nodes are scored at most.")
+    batch_size: int = Field(default=BATCH, ge=1, description="How many nodes the model is given at once.")
     top_k: int | None = Field(default=None, ge=1, description="How many of the best are to be sure, with `certainty`.")
     certainty: float | None = Field(default=None, gt=0, lt=1, description="How sure, before scoring stops early.")
     sure: float | None = Field(default=None, gt=0, description="A lead of the first from which on none is read.")

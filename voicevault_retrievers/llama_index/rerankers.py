@@ -35,7 +35,7 @@ class LLMRerankOptions(RerankerOptions, total=False):
     """The fields of `LLMRerank`, but for its model."""
 
     depth: int | None
-    max_chars: int
+    max_chars: int | None
     window: int | None
     stride: int | None
     prompt: str | BasePromptTemplate
@@ -45,13 +45,13 @@ class LLMRerankOptions(RerankerOptions, total=False):
 class LLMRerank(Reranker, PromptMixin):
     """Asks a language model which nodes answer the question best, and keeps the first `top_n`.
 
-    `llm` is an LLM, a function from a prompt to a text, or None for the `Settings.llm` that was set. It reads the first
-    `max_chars` characters of all nodes, or the first `depth`, in one prompt, or `window` at a time; what it leaves out
-    follows in the order given. `timeout` is in seconds for all prompts together; None waits. Nodes have no score
-    afterwards: a model gives an order. `prompt` is a text or a template of LlamaIndex's with the places {query} (or
-    {query_str}) and {passages} (or {context_str}) and, where it likes, {count}; it asks for a JSON list of numbers. It
-    is the prompt `rerank_prompt` of `get_prompts` and `update_prompts`. Raises ConfigError without a query. See
-    `rerank.LLMRerank`, also for `window` and `stride`.
+    `llm` is an LLM, a function from a prompt to a text, or None for the `Settings.llm` that was set. It reads all
+    nodes, or the first `depth`, each whole or its first `max_chars` characters, in one prompt, or `window` at a time;
+    what it leaves out follows in the order given. `timeout` is in seconds for all prompts together; None waits. Nodes
+    have no score afterwards: a model gives an order. `prompt` is a text or a template of LlamaIndex's with the places
+    {query} (or {query_str}) and {passages} (or {context_str}) and, where it likes, {count}; it asks for a JSON list of
+    numbers. It is the prompt `rerank_prompt` of `get_prompts` and `update_prompts`. Raises ConfigError without a query.
+    See `rerank.LLMRerank`, also for `window` and `stride`.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -63,7 +63,9 @@ class LLMRerank(Reranker, PromptMixin):
     top_n: int | None = Field(default=10, ge=1, description="How many nodes to return; None returns all.")
     llm: Any = Field(default=None, validate_default=True, exclude=True, repr=False, description="The language model.")
     depth: int | None = Field(default=None, description="How many nodes the model reads; None is all.")
-    max_chars: int = Field(default=1000, description="How many characters of a node the model reads.")
+    max_chars: int | None = Field(
+        default=None, description="Characters of a node that the model reads; None reads all."
+    )
     window: int | None = Field(default=None, description="How many nodes go into one prompt; None is all.")
     stride: int | None = Field(default=None, description="How far apart windows begin; None is half a window.")
     prompt: SerializeAsAny[BasePromptTemplate] = Field(

@@ -91,7 +91,7 @@ class StoreChannel(Foreign[Asked, Pushed, Entry]):
         for entry in found:
             if self.ids is None or entry.id in self.ids:
                 first.setdefault(entry.id, entry)
-        chunks = self._passing(first, where)
+        chunks = {name: chunk for name, chunk in self._passing(first, where).items() if not chunk().is_parent}
         kept = islice((entry for entry in first.values() if entry.id in chunks), k)
         return [Match(chunks[entry.id](), entry.score) for entry in kept]
 

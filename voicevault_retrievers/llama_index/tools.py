@@ -15,7 +15,15 @@ from typing_extensions import Unpack
 
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.context.numbered import Layout, Reserved, failed
-from voicevault_retrievers.context.tool_input import DESCRIPTION, Offered, check_where, invalid, keys_of, search_input
+from voicevault_retrievers.context.tool_input import (
+    DESCRIPTION,
+    Offered,
+    check_texts,
+    check_where,
+    invalid,
+    keys_of,
+    search_input,
+)
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.llama_index.numbered import (
@@ -77,6 +85,7 @@ class RetrievalTool(FunctionTool):
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         return_direct: bool = False,
     ) -> None:
+        check_texts(name=name, description=description)
         self.search = Search(retriever, tuple(node_postprocessors or ()), k)
         self.layout = Layout(ContextBuilder(max_tokens=max_tokens, markers=markers), instructs=not return_direct)
         if filters is not None and not self.search.filters:

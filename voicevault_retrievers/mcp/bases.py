@@ -104,7 +104,7 @@ class Library:
         pipeline = await in_thread("open", partial(self.pipeline, group))
         asked = Query(query, where=both(first.where, where), require=first.require)
         result = await pipeline.asearch(asked, k or first.k, observe=observe)
-        return Found(tuple(_own(hit, group) for hit in result.hits), _told(result), result.confidence == "ok")
+        return Found(tuple(_own(hit, group) for hit in pipeline.read(result)), _told(result), result.confidence == "ok")
 
     def pipeline(self, group: Sequence[Offer]) -> Pipeline:
         """The pipeline over bases of one group, as they are now; raises what opening them does."""

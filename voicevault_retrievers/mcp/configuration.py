@@ -35,7 +35,7 @@ from typing import Any
 
 from voicevault_retrievers.checks import header, whole, whole_or_none
 from voicevault_retrievers.engines.opening import is_address
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import AccessError, ConfigError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, Predicate, canonical, compile_filter, says_nothing, scope
 from voicevault_retrievers.presets import load_preset
@@ -101,6 +101,15 @@ class Configuration:
     clients: tuple[Client, ...]
     hosts: tuple[str, ...] = ()
     max_tokens: int = MAX_TOKENS
+
+    def __post_init__(self) -> None:
+        for client in self.clients:
+            for offer in client.offers:
+                if offer.require is None and load_preset(offer.preset).access == "mandatory":
+                    raise AccessError(
+                        f"base {offer.name!r} is offered to {client.name!r} without access rights, which its preset "
+                        f"{offer.preset!r} has as mandatory: give the base, or the client, a `require` in --config FILE"
+                    )
 
     @property
     def guarded(self) -> bool:

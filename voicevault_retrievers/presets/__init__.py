@@ -8,7 +8,7 @@ timeout: 30                       # seconds for a whole search; none unless give
 llm: {ollama: "qwen3:8b"}         # asked by what names no language model; or openai, with base_url and request
 on_error: skip                    # or raise
 channels:                         # any of these; `{}` for the defaults
-  bm25: {formula: okapi, k1: 1.5, b: 0.75, statistics: collection, depth: 100, timeout: 5}
+  bm25: {formula: okapi, k1: 1.5, b: 0.75, statistics: collection, plain_words: false, depth: 100, timeout: 5}
   dense: {model: all-MiniLM-L6-v2, backend: auto, depth: 100, timeout: 5, funnel: {prefix: 64, candidates: 1000}}
   questions: {by: both, questions: 200, depth: 50, timeout: 5}
   graph: {hops: 2, decay: 0.5, fan_out: 50, depth: 50, timeout: 5, store: "falkor://localhost:6379/statutes"}
@@ -29,6 +29,7 @@ stages:                           # in this order
   - llm_rerank: {depth: 50, top_n: 10, timeout: 3}
   - page_cap: {max_chunks_per_page: 2, max_chunks_per_document: 5}
   - parents: {max_chars: 12000, header_key: header_id, timeout: 5, store: "redis://localhost/0", key: "parent:{id}"}
+access: optional                  # or mandatory: a search that names no access rights (`require`) is refused
 confidence: {least: 0.3}  # "none" where no hit is as likely relevant, by the reranker; else where there is no hit
 context: {max_tokens: 3000, max_chars: 12000, history_turns: 5, markers: source, reorder: false}
 ```

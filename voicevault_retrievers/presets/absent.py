@@ -98,9 +98,9 @@ def channel_if_there(base: Any, name: str, options: Mapping[str, Any]) -> Channe
     except NotIndexedError as error:
         return AbsentChannel(name, error)
     except ConfigError as error:
-        if options.get("funnel", {}).get("on_loss") != "full":
+        if (options.get("funnel") or {}).get("on_loss") != "full":
             raise
-        bare = channel_if_there(base, name, {**options, "funnel": None})
+        bare = channel_if_there(base, name, {key: value for key, value in options.items() if key != "funnel"})
         return NotedChannel(bare, Failure(name, "funnel", f"{error}: it was searched by all", degrades=False))
     return channel
 

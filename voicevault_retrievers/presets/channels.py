@@ -18,11 +18,10 @@ from voicevault_retrievers.structure.graph.channel import checked_store
 def _bm25(options: Mapping[str, Any]) -> dict[str, Any]:
     constants = {key: options[key] for key in ("k1", "b", "epsilon", "delta") if key in options}
     formula = choice("BM25 formula", options.get("formula", "lucene"), FORMULAS)
-    others = {
-        key: options[key] for key in ("statistics", "exclude_nonpositive", "operators", "timeout") if key in options
-    }
-    flag("exclude_nonpositive", options.get("exclude_nonpositive", False))
-    flag("operators", options.get("operators", False))
+    flags = ("exclude_nonpositive", "operators", "plain_words")
+    others = {key: options[key] for key in ("statistics", "timeout", *flags) if key in options}
+    for name in flags:
+        flag(name, options.get(name, False))
     choice("statistics", options.get("statistics", "collection"), {"collection": 0, "filtered": 0})
     seconds_or_none("timeout", options.get("timeout"))
     return {"formula": made(formula, constants), **others}
@@ -68,7 +67,7 @@ CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "questions": _questions,
 }
 CHANNEL_OPTIONS = {
-    "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive", "operators"),
+    "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive", "operators", "plain_words"),
     "dense": ("model", "backend", "funnel"),
     "graph": ("store", "hops", "decay", "fan_out"),
     "questions": ("by", "questions"),

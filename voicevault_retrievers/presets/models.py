@@ -9,7 +9,9 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.models import OllamaModel, OpenAIModel
 from voicevault_retrievers.protocols import TextModel
 
-NO_PRESET = "llm= is for what a preset asks a language model: without one, give it to what asks it (expansion=, flare=)"
+NO_PRESET = (
+    "llm= is for a preset: without one, give it to what asks it, such as expansion=QueryExpander(llm=...) or flare="
+)
 _SERVED: dict[str, Callable[..., OllamaModel | OpenAIModel]] = {"ollama": OllamaModel, "openai": OpenAIModel}
 MODEL_OPTIONS = (*_SERVED, "base_url", "request")
 

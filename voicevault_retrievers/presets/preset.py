@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
+from voicevault_retrievers.access_control import Access
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.checks import flag, seconds_or_none, whole
 from voicevault_retrievers.context import ContextBuilder
@@ -31,12 +32,13 @@ from voicevault_retrievers.types import Failure, Ranking
 VERSION = 1
 KEYS = (
     "version", "name", "k", "timeout", "on_error", "llm", "channels", "route", "expansion", "fusion", "stages",
-    "context", "flare", "confidence",
+    "context", "flare", "confidence", "access",
 )  # fmt: skip
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 AUTO = "auto"
 """FLARE where there is a language model; without one a note on the results that it would answer."""
 
+_ACCESS: dict[str, Access] = {"optional": "optional", "mandatory": "mandatory"}
 _ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
 _CONTEXT_OPTIONS = tuple(option.name for option in fields(ContextBuilder) if option.name != "count_tokens")
 
@@ -74,6 +76,7 @@ class Preset:
     llm: TextModel | None = None
     flare: Mapping[str, Any] = field(default_factory=dict, repr=False)
     confidence: Callable[[Ranking], Confidence] = any_hit
+    access: Access = "optional"
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Preset:
@@ -109,6 +112,7 @@ class Preset:
             llm=text_model(dict(section("llm", data.get("llm"), *MODEL_OPTIONS))),
             flare=_flare(data.get("flare")),
             confidence=confidence(data.get("confidence"), stages),
+            access=choice("access", data.get("access", "optional"), _ACCESS),
         )
 
     def over(
@@ -172,6 +176,7 @@ class Preset:
             notes=notes,
             flare=self._flare(llm),
             confidence=self.confidence,
+            access=self.access,
         )
 
     def refuse_unused(self, parents: Parents | None, graph: GraphStore | None, llm: TextModel | None) -> None:

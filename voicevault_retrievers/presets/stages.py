@@ -28,13 +28,12 @@ from voicevault_retrievers.rerank import (
 )
 from voicevault_retrievers.rerank.calibration import LEAST, Confidence, any_hit
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS as RERANK_OPTIONS
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion, GraphStore
 from voicevault_retrievers.structure.kinship import Ancestors
 from voicevault_retrievers.structure.parents import Parents
 from voicevault_retrievers.types import Failure, Query, Ranking
-
-DEFAULT_RERANKER = "ms-marco-MiniLM-L-12-v2"
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def stage(data: Any) -> Stage:
 
 
 def _rerank(options: dict[str, Any]) -> Stage:
-    model, backend = options.pop("model", DEFAULT_RERANKER), known_backend(options.pop("backend", "auto"))
+    model, backend = options.pop("model", DEFAULT_MODEL), known_backend(options.pop("backend", "auto"))
     if isinstance(options.get("calibration"), Mapping):
         options["calibration"] = made(Calibration, options["calibration"])
     # By name it is looked for at the first search: one that the hub does not give now degrades the result.

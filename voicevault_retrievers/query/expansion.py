@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import chain
 
 from voicevault_retrievers.calls import Plan, value_of
 from voicevault_retrievers.channel import Channel, Rewriter
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.query.learned import added
+from voicevault_retrievers.query.phrases import Phrases, extended, key
+from voicevault_retrievers.query.regional import regional
+from voicevault_retrievers.query.related_words import RELATED, SPELLINGS
+from voicevault_retrievers.query.synonyms import read_line
+from voicevault_retrievers.text.languages import stems
 from voicevault_retrievers.text.stopwords import STOPWORDS
 from voicevault_retrievers.types import Failure, Query, Variant
 
@@ -29,6 +36,20 @@ _GERMAN_LEAD = re.compile(
     r"habe|haben|hatte|hatten|gibt)\s+)?(?:(?:ich|du|er|sie|wir|man|es)\s+)?",
     re.IGNORECASE,
 )
+SHARE = 0.3
+"""How much a related word counts, of a word of the question itself."""
+
+WITHOUT_STOPWORDS = frozenset({"semantic", "question", "graph", "hybrid"})
+"""The kinds of channels for which a question without some of its stopwords is another one."""
+
+_HYPHENATED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
+_THOUSANDS = re.compile(r"(?<![\w.,'])\d{1,3}(?:[.,']\d{3})+(?![.,']?\w)")
+_SEPARATED = re.compile(
+    r"(?:bitte\s+)?(?:(?:wie|wann|wo|warum|weshalb|wieso|wer|was|womit)\s+)?(?P<verb>[^\W\d_]{4,})\s.*\s"
+    r"(?P<particle>ab|an|auf|aus|bei|ein|fest|her|hin|los|mit|nach|um|vor|weg|weiter|zu|zurück|zusammen)\s*[?!.]*\s*$",
+    re.IGNORECASE,
+)
+"""A German question whose verb ends it: "Wie setze ich die Pumpe zurück?"."""
 _WORD = re.compile(r"[\w][\w'.+#/-]*", re.UNICODE)
 FUNCTION_WORDS = frozenset(
     "a about an and any are as at be been before between by can could did do does for from had has have how i if in "
@@ -40,9 +61,10 @@ FUNCTION_WORDS = frozenset(
 class RuleExpansion(Rewriter):
     """Adds wordings until a query has `size`, the original among them and always first.
 
-    They are, in this order, where they differ: the question without its interrogative lead ("how do I reset the
-    pump?" becomes "reset the pump"), and its content words alone. English and German rules; other questions stay as
-    they are.
+    They are, in this order, where they differ. For keyword channels: the question with other spellings of its words
+    ("e-mail", "email"), and with words that documents use for the same ("reset", "restart"; "how long", "duration"),
+    each of which counts `SHARE` of a word of its own. For the other channels: the question without its interrogative
+    lead ("how do I reset the pump?" becomes "reset the pump"), and its content words alone. English and German rules.
     """
 
     name = "expansion"
@@ -52,10 +74,12 @@ class RuleExpansion(Rewriter):
         self.size = whole("size", size)
 
     def rewrite(self, query: Query) -> Query:
-        found = dict.fromkeys([query.text, *(variant.text for variant in query.variants)])
-        added = [text for rule in _RULES if (text := rule(query.text)) and text not in found]
-        variants = [Variant(text) for text in dict.fromkeys(added)]
-        return replace(query, variants=(*query.variants, *variants[: max(0, self.size - len(found))]))
+        words = [spellings(query.text), related(query.text)]
+        wordings = [extended(query, found) for found in words if found]
+        shorter = (statement(query.text), keywords(query.text))
+        wordings += [Variant(text, channels=WITHOUT_STOPWORDS) for text in shorter if text]
+        expanded = added(query, wordings)
+        return replace(expanded, variants=expanded.variants[: max(self.size - 1, len(query.variants))])
 
     def __repr__(self) -> str:
         return f"RuleExpansion({self.size})"
@@ -110,4 +134,53 @@ def keywords(question: str) -> str:
     return " ".join(word.rstrip(".") for word in words if word.casefold() not in FUNCTION_WORDS | german)
 
 
-_RULES: tuple[Callable[[str], str], ...] = (statement, keywords)
+def spellings(question: str) -> dict[str, float]:
+    """Other spellings of a question's words, each with how often it counts beside them."""
+    languages = spoken(question)
+    found = _others(SPELLINGS, question)
+    split = _SEPARATED.match(question) if "de" in languages else None
+    if split:
+        found[split["particle"].casefold() + split["verb"].casefold()] = 1.0
+    found |= {re.sub(r"\D", "", number): 1.0 for number in _THOUSANDS.findall(question)}
+    for word in _WORD.findall(question):
+        plain = word.casefold()
+        written = [plain.replace("-", "")] if _HYPHENATED.fullmatch(plain) else []
+        if "en" in languages and plain not in FUNCTION_WORDS and word[1:] == word[1:].lower():
+            written += regional(plain)
+        found |= dict.fromkeys(written, 1.0)
+    return found
+
+
+def related(question: str) -> dict[str, float]:
+    """Words that documents may have for those of a question, each with how often it counts beside them."""
+    found = _others(RELATED, question)
+    return {other: SHARE * count for other, count in found.items()}
+
+
+def spoken(question: str) -> tuple[str, ...]:
+    """The languages that a question may be in, of those that have rules: all of them where no word of it tells."""
+    words = {word.casefold() for word in _WORD.findall(question)}
+    counts = {language: len(words & STOPWORDS[language]) for language in ("en", "de")}
+    return tuple(language for language, count in counts.items() if count == max(counts.values()))
+
+
+def _others(lists: Mapping[str, str], question: str) -> dict[str, float]:
+    """What stands in a list for phrases of a question, and is not in it; the words of a phrase count once in all."""
+    found: dict[str, float] = {}
+    for language in spoken(question):
+        fold = partial(stems, language)
+        own = set(fold(key(question)))
+        for _, others in _listed(lists[language], language).find(question):
+            new = (other for other in others if not own.issuperset(fold(key(other))))
+            found |= {other: 1.0 / len(key(other)) for other in new}
+    return found
+
+
+@cache
+def _listed(lines: str, language: str) -> Phrases[tuple[str, ...]]:
+    """The phrases of a list, found in all their forms."""
+    entries: dict[str, tuple[str, ...]] = {}
+    for line in lines.split("\n"):
+        for phrase, others in read_line(line, language) if line.strip() else ():
+            entries[phrase] = (*entries.get(phrase, ()), *others)
+    return Phrases(entries, partial(stems, language))

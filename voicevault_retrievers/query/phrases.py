@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from voicevault_retrievers.types import Query, Variant
@@ -16,10 +16,14 @@ _WORD = re.compile(r"\w+(?:['’.-]\w+)*(?:\+\+|#)?")
 
 
 class Phrases(Generic[T]):
-    """Finds phrases as whole words, whatever their case and what stands between the words."""
+    """Finds phrases as whole words, whatever their case and what stands between the words.
 
-    def __init__(self, entries: Mapping[str, T]) -> None:
-        self._entries = {key(phrase): entry for phrase, entry in entries.items()}
+    `fold` gives what each word of a text, in lower case, is found by, such as its stem.
+    """
+
+    def __init__(self, entries: Mapping[str, T], fold: Callable[[Sequence[str]], Sequence[str]] = tuple) -> None:
+        self._fold = fold
+        self._entries = {tuple(fold(key(phrase))): entry for phrase, entry in entries.items()}
         self._entries.pop((), None)
         self._longest = max(map(len, self._entries), default=0)
 
@@ -29,7 +33,7 @@ class Phrases(Generic[T]):
     def find(self, text: str) -> list[tuple[Place, T]]:
         """Where phrases are and their entries, from left to right, none within another: the longest is taken."""
         words = list(_WORD.finditer(text))
-        folded = [word[0].casefold() for word in words]
+        folded = self._fold([word[0].casefold() for word in words])
         found: list[tuple[Place, T]] = []
         at = 0
         while at < len(words):

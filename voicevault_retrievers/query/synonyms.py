@@ -52,7 +52,7 @@ class SynonymExpansion(Rewriter):
         found: dict[str, tuple[str, ...]] = {}
         for number, line in enumerate(lines, 1):
             if line.strip() and not line.lstrip().startswith("#"):
-                for phrase, others in _read(line, f"{path}, line {number}"):
+                for phrase, others in read_line(line, f"{path}, line {number}"):
                     found[phrase] = (*found.get(phrase, ()), *others)
         return cls(found, size)
 
@@ -95,7 +95,8 @@ def _each(phrases: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     return [(phrase, tuple(other for other in phrases if other != phrase)) for phrase in phrases]
 
 
-def _read(line: str, where: str) -> list[tuple[str, tuple[str, ...]]]:
+def read_line(line: str, where: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The phrases of a line in Solr's format, each with those that stand for it; `where` names it in errors."""
     sides = [_phrases(side) for side in _ARROW.split(line)]
     if len(sides) > 2 or not all(sides) or (len(sides) == 1 and len(sides[0]) < 2):
         raise ConfigError(f"{where}: a line of synonyms is `a, b, c` or `a, b => c`, not {line.strip()!r}")

@@ -33,7 +33,7 @@ SCORES_KEPT = 4096
 AT_ONCE = 8
 """Passages between two looks at the clock, or at the scores."""
 BATCH = 32
-"""Passages at once where nothing is looked at."""
+"""Passages that a scorer is given at once where nothing is looked at."""
 MAX_CANDIDATES = 100
 DEPTH = 20
 """Hits asked for where fewer are wanted."""
@@ -41,6 +41,7 @@ OPTIONS = (
     "max_chars",
     "passages",
     "max_candidates",
+    "batch_size",
     "top_k",
     "certainty",
     "sure",
@@ -68,13 +69,14 @@ class CrossEncoderRerank(Stage):
     Reads the query's own text, not its variants, and of a chunk `max_chars` characters: the window that has most of
     the query's words (`passages` "window"), or the first ("start"). Scores are kept between asks. `scorer` may be a
     model's or a profile's name (`PROFILES`), found on first use. Of more than `max_candidates` hits to score the first
-    are, with a note.
+    are, with a note and a warning in the log.
 
-    Passages are scored in their order, some at a time. After `timeout` seconds (None waits; loading the model does not
-    count), or where the scorer fails, those that were scored come first, in its order, the others follow in theirs, and
-    the failure is noted. With `overtime` "warn" scoring goes on, and a note says how long it took. With a `certainty`
-    in (0, 1), scoring stops where the best `top_k` stay the best with it: see `rerank.adaptive`. Where the first hit is
-    ahead of the second by `sure` deviations of the scores behind it, nothing is read, and a note says so.
+    Passages are scored in their order, `batch_size` at a time, or at most eight where scoring may stop early. After
+    `timeout` seconds (None waits; loading the model does not count), or where the scorer fails, those that were scored
+    come first, in its order, the others follow in theirs, and the failure is noted. With `overtime` "warn" scoring goes
+    on, and a note says how long it took. With a `certainty` in (0, 1), scoring stops where the best `top_k` stay the
+    best with it: see `rerank.adaptive`. Where the first hit is ahead of the second by `sure` deviations of the scores
+    behind it, nothing is read, and a note says so.
 
     Failures, which `refine` raises: RerankerError for a number of scores that is not that of the passages,
     InvalidScoreError for one that is NaN or infinite. `refine` takes what time it needs; in a search there is
@@ -92,6 +94,7 @@ class CrossEncoderRerank(Stage):
         max_chars: int = 2000,
         passages: Passages = "window",
         max_candidates: int = MAX_CANDIDATES,
+        batch_size: int = BATCH,
         top_k: int | None = None,
         certainty: float | None = None,
         sure: float | None = None,
@@ -117,6 +120,7 @@ class CrossEncoderRerank(Stage):
         self.max_chars = whole("max_chars", max_chars)
         self.passages = passages
         self.max_candidates = whole("max_candidates", max_candidates)
+        self.batch_size = whole("batch_size", batch_size)
         self.top_k = whole_or_none("top_k", top_k)
         self.certainty = certainty
         self.sure = None if sure is None else number("sure", sure)
@@ -200,7 +204,7 @@ class CrossEncoderRerank(Stage):
         """The passages in their order, until `scores`, which grows meanwhile, are enough."""
         passages = self._read(query.text, [hit.chunk.text for hit in ranking.hits[: self._count(ranking)]])
         stops = self.top_k is not None or (self.timeout is not None and self.overtime == "stop")
-        size = AT_ONCE if stops else BATCH
+        size = min(AT_ONCE, self.batch_size) if stops else self.batch_size
         for start in range(0, len(passages), size):
             if self.top_k and self.certainty:
                 worth = blended(scores, self.blend, self._given(ranking))
@@ -223,6 +227,7 @@ class CrossEncoderRerank(Stage):
         if wanted <= self.max_candidates:
             return found
         said = f"{wanted} candidates: the first {self.max_candidates} were scored (max_candidates)"
+        _LOG.warning("%s: %s", self.name, said)
         return found.failing(Failure(self.name, "TooManyCandidates", said, degrades=False))
 
     def _calibrated(self, ranking: Ranking, scored: int) -> Ranking:
@@ -272,6 +277,7 @@ class CrossEncoderRerank(Stage):
 
     def __repr__(self) -> str:
         sure = f", top_k={self.top_k}, certainty={self.certainty}" if self.top_k else ""
+        sure += f", batch_size={self.batch_size}" if self.batch_size != BATCH else ""
         sure += f", sure={self.sure}" if self.sure is not None else ""
         more = f", calibration={self.calibration!r}" if self.calibration else ""
         return (

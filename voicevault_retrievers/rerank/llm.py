@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import seconds_or_none, whole, whole_or_none
+from voicevault_retrievers.checks import seconds_or_none, whole_or_none
 from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
 from voicevault_retrievers.prompts import filled, lists_in
 from voicevault_retrievers.protocols import TextModel
@@ -33,13 +33,16 @@ Answer with nothing but a JSON list of the numbers of the best {count} passages,
 ANSWERS_KEPT = 64
 DEPTH = 50
 """Hits asked for where fewer are wanted."""
+ROOM = 120_000
+"""How many bytes of UTF-8 the passages of a prompt have together: about 30,000 tokens of English."""
 _NUMBER_KEYS = ("number", "index", "id", "passage")
 
 
 class LLMRerank(Stage):
     """Puts hits in the order of a language model's answers: all, of which it asks for 50 or more, or the first `depth`.
 
-    Reads the query's own text, not its variants, and the first `max_chars` characters of a chunk. The model is asked
+    Reads the query's own text, not its variants, and whole chunks: the first `max_chars` characters of each where that
+    is given, and where those of a prompt have more than 120,000 bytes together, the longest are cut. The model is asked
     for the numbers of the best `top_n` (None: of all) as JSON. Numbers that it invents or repeats are ignored; hits
     that it leaves out follow in the order they came. No hit is dropped, and none has a score: a model gives an order.
     Answers are kept between asks. A model with an async `acomplete` is awaited by async searches.
@@ -62,7 +65,7 @@ class LLMRerank(Stage):
         *,
         depth: int | None = None,
         top_n: int | None = None,
-        max_chars: int = 1000,
+        max_chars: int | None = None,
         window: int | None = None,
         stride: int | None = None,
         prompt: str = PROMPT,
@@ -76,7 +79,7 @@ class LLMRerank(Stage):
         self.awaits = callable(getattr(model, "acomplete", None))
         self.depth = whole_or_none("depth", depth)
         self.top_n = whole_or_none("top_n", top_n)
-        self.max_chars = whole("max_chars", max_chars)
+        self.max_chars = whole_or_none("max_chars", max_chars)
         self.window = whole_or_none("window", window, least=2)
         self.stride = whole_or_none("stride", stride)
         if self.stride is not None and (self.window is None or self.stride >= self.window):
@@ -121,7 +124,7 @@ class LLMRerank(Stage):
         return [slice(start, start + size) for start in starts]
 
     def _asked(self, query: Query, hits: Sequence[Hit]) -> str:
-        passages = [hit.chunk.text[: self.max_chars] for hit in hits]
+        passages = _fitted([hit.chunk.text[: self.max_chars] for hit in hits])
         return filled(
             self.prompt,
             query=_json(query.text),
@@ -168,6 +171,18 @@ def numbers_in(answer: Any, count: int, *, wanted: int | None = None) -> list[in
         return list(dict.fromkeys(number for numbers in named for number in numbers))
     size = wanted if any(len(numbers) == wanted for numbers in named) else most
     return [numbers for numbers in named if len(numbers) == size][-1]
+
+
+def _fitted(passages: Sequence[str]) -> list[str]:
+    """The passages, of which the longest are cut to one length in bytes where all together have more than `ROOM`."""
+    encoded = [passage.encode("utf-8", "replace") for passage in passages]
+    left, length = ROOM, ROOM
+    for at, size in enumerate(sorted(map(len, encoded))):
+        length = left // (len(encoded) - at)
+        if size > length:
+            return [text[:length].decode("utf-8", "ignore") for text in encoded]
+        left -= size
+    return list(passages)
 
 
 def _number(item: Any) -> int:

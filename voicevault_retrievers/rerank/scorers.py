@@ -13,7 +13,7 @@ from voicevault_retrievers.dense.embedders import safe_loading
 from voicevault_retrievers.dense.graph_model import Batch, GraphModel
 from voicevault_retrievers.dense.onnx_model import OnnxModel
 from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
-from voicevault_retrievers.dense.weights import PROFILES, Backend, canonical, choose, fetch
+from voicevault_retrievers.dense.weights import PROFILES, Backend, canonical, choose, fetch, reranker_remedy
 from voicevault_retrievers.errors import (
     ConfigError,
     MissingExtraError,
@@ -21,11 +21,12 @@ from voicevault_retrievers.errors import (
     RerankerNotAvailableError,
     RetrievalError,
 )
-from voicevault_retrievers.extras import DISTRIBUTION, require
+from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Scorer
 
-DEFAULT_MODEL = "ms-marco-MiniLM-L-12-v2"
+DEFAULT_MODEL = canonical(PROFILES["accurate"])
+"""The cross-encoder where none is named: the one whose weights come in a package (extra `offline`)."""
 
 
 class GraphScorer:
@@ -219,9 +220,13 @@ def _available(model: str) -> Iterator[None]:
         raise
     except (RetrievalError, OSError, ValueError, RuntimeError, KeyError, MemoryError) as error:
         raise RerankerNotAvailableError(
-            f"the reranker {model!r} cannot be loaded: {error} "
-            f"Name another model or a folder, or pip install '{DISTRIBUTION}[onnx,offline]' for {DEFAULT_MODEL}."
+            f"the reranker {model!r} cannot be loaded: {error}{_unless_said(error, reranker_remedy(model))}"
         ) from error
+
+
+def _unless_said(error: Exception, remedy: str) -> str:
+    """What to do, behind an error that does not say it itself."""
+    return "" if remedy in str(error) else f" {remedy}"
 
 
 def _single(name: str, logits: ArrayLike) -> list[float]:

@@ -47,10 +47,12 @@ class Put:
         return self._without_rest(snapshot, record, [*former, *gone]), changes
 
     def _gone(self, snapshot: Snapshot) -> list[Chunk]:
-        if not self.alone and not self.sources:
-            return []
-        before = snapshot.ids() if self.alone else snapshot.matching({KEY: {"$in": list(self.sources)}})
-        return _chunks(snapshot, sorted(set(before).difference(chunk.id for chunk in self.chunks)))
+        before = {parent.id for parent in self.parents if parent.is_parent}  # what was searched, and is a parent now
+        if self.alone:
+            before.update(snapshot.ids())
+        elif self.sources:
+            before.update(snapshot.matching({KEY: {"$in": list(self.sources)}}))
+        return _chunks(snapshot, sorted(before.difference(chunk.id for chunk in self.chunks)))
 
     def _without_rest(self, snapshot: Snapshot, record: Record, former: Sequence[Chunk]) -> Record:
         if not self.alone:

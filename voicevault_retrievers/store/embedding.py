@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers import metrics
-from voicevault_retrievers.dense.exact import embedded
+from voicevault_retrievers.dense.exact import embedded, unit_rows
 from voicevault_retrievers.dense.probes import are_one_model
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, MissingExtraError
 from voicevault_retrievers.protocols import Embedder
@@ -116,6 +116,18 @@ def embed(embedder: Embedder, chunks: Sequence[Chunk], progress: Progress | None
         if progress:
             progress(at + len(batch), len(chunks))
     return rows
+
+
+def given_rows(vectors: ArrayLike, chunks: Sequence[Chunk], dimension: int) -> Rows:
+    """A row for each chunk that is searched, of vectors for all chunks, or for these alone; ConfigError as `unit_rows`.
+
+    Those of parents are passed over, whatever they are.
+    """
+    searched = [at for at, chunk in enumerate(chunks) if not chunk.is_parent]
+    rows: Any = vectors
+    if len(searched) < len(chunks) == len(rows):
+        rows = [rows[at] for at in searched] or np.empty((0, dimension), np.float32)
+    return unit_rows(rows, len(searched), dimension, [chunks[at] for at in searched])
 
 
 class Prepared:

@@ -10,7 +10,6 @@ from typing import Any, get_args
 from numpy.typing import ArrayLike
 
 from voicevault_retrievers.checks import number
-from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
@@ -234,15 +233,13 @@ class KnowledgeBase(Searched):
 
     def get(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """Those of the given chunks that are here, by id."""
-        snapshot = self._snapshot
-        found = ((chunk_id, snapshot.get(chunk_id)) for chunk_id in codec.several(ids))
-        return {chunk_id: chunk for chunk_id, chunk in found if chunk is not None}
+        found = map(self._snapshot.get, codec.several(ids))
+        return {chunk.id: chunk for chunk in found if chunk is not None}
 
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """Those of the given parents that are here, by id."""
-        snapshot = self._snapshot
-        found = ((chunk_id, snapshot.parent(chunk_id)) for chunk_id in codec.several(ids))
-        return {chunk_id: parent for chunk_id, parent in found if parent is not None}
+        found = map(self._snapshot.parent, codec.several(ids))
+        return {parent.id: parent for parent in found if parent is not None}
 
     @property
     def has_parents(self) -> bool:
@@ -289,9 +286,9 @@ class KnowledgeBase(Searched):
 
         Chunks whose content is here already are left as they are, and a text that is here already is not embedded.
         `vectors`, a row of length 1 per chunk, saves embedding; `progress` is told (done, total) of the texts to embed.
-        `parents` are kept and not searched; one goes when its last chunk does. The `sources` are files that these
-        chunks are all there is of: what the base holds of them besides goes. Raises ConfigError for chunks or vectors
-        that do not fit, LockedError while another process writes, StorageError where the disk refuses.
+        `parents`, and chunks whose `chunk_type` is "parent", are kept and not searched, without a vector; one goes when
+        its last chunk does. The `sources` are files that these chunks are all there is of: what the base holds of them
+        besides goes. Raises ConfigError for what does not fit, LockedError while another process writes, StorageError.
         """
         return self._put(chunks, vectors, parents, sources, progress, alone=False)
 
@@ -317,13 +314,14 @@ class KnowledgeBase(Searched):
         *,
         alone: bool,
     ) -> Changes:
-        given = codec.kept(chunks, self.name, self._limits)
-        kept = codec.kept(parents, self.name, self._limits)
+        every = codec.kept(chunks, self.name, self._limits)
+        kept = codec.kept([*(chunk for chunk in every if chunk.is_parent), *parents], self.name, self._limits)
+        given = [chunk for chunk in every if not chunk.is_parent]
         named = by_name(sources)
         entry = self.manifest.embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"knowledge base {self.name!r} was created without an embedder and keeps no vectors")
-        rows = () if entry is None or vectors is None else unit_rows(vectors, len(given), entry.dimension, given)
+        rows = () if entry is None or vectors is None else embedding.given_rows(vectors, every, entry.dimension)
         if not given and not kept and not named and not alone:
             return Changes()
         prepared = Prepared(lambda: self.embedder, dict(zip((chunk.id for chunk in given), rows, strict=False)))

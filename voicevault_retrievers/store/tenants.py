@@ -107,7 +107,13 @@ class TenantIndex:
         if not callable(source):
             return outdated(base, source)
         given = sorted(codec.kept(source(), self.tenant, Limits()), key=lambda chunk: chunk.id)
-        return len(given) != len(base) or not all(map(codec.same, given, base))
+        searched, parents = [one for one in given if not one.is_parent], [one for one in given if one.is_parent]
+        held = base.parents(parent.id for parent in parents)
+        return (
+            len(searched) != len(base)
+            or not all(map(codec.same, searched, base))
+            or not all(codec.same(parent, held.get(parent.id)) for parent in parents)
+        )
 
     def rebuild(self, progress: Progress | None = None) -> Update:
         """Make the index what the source is now; of what has not changed, nothing is embedded and no file parsed.

@@ -80,8 +80,8 @@ class ParentExpansion(Stage):
     errors say; where the metadata of the parent does not pass the query's `require`, which nothing says; and where the
     parent does not fit. `max_chars` and `max_tokens` bound the texts together, counted in rank order: the parent where
     it fits, else the hit's own text. Where that does not fit either, the first hit's is cut, at a sentence's end if one
-    fits; others stay as they are, for a `ContextBuilder` of the same budget leaves them out, and an `OverBudget` among
-    the errors has their ids. A query's `max_context_tokens` lowers `max_tokens`.
+    fits; others stay, without a text to read. Both are marked `over_budget`, and an `OverBudget` among the errors has
+    their ids. A query's `max_context_tokens` lowers `max_tokens`.
 
     With `merge` no text comes twice: parents that overlap become one, and so do own texts that overlap or adjoin on
     one page and in one section (see `Kinship.span_of`). That is given to the best of their hits, and the others go.

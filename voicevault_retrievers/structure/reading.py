@@ -33,8 +33,8 @@ class Reading:
     """The texts of a ranking's hits, given in the order of their ranks.
 
     A hit has the text of the highest parent that stands for it and fits, else its own, each below its header, if that
-    was not given before; else its own without. The first is cut if nothing fits; others are left as they are, and named
-    in a note. With a parent's text comes its metadata, over that of the hit's chunk.
+    was not given before; else its own without. The first is cut if nothing fits; others have none. Both are marked
+    `over_budget`, and named in a note. With a parent's text comes its metadata, over that of the hit's chunk.
     """
 
     def __init__(self, ranking: Ranking, known: Ancestors, kinship: Kinship, shown: Shown) -> None:
@@ -96,10 +96,13 @@ class Reading:
     def _with_text(self, place: int, hit: Hit) -> Hit | None:
         text = self._shown.texts.get(place)
         if text is None:
-            return hit if hit.id in self._over else None
+            return replace(hit, context=None, over_budget=True) if hit.id in self._over else None
         if place in self._read_as:
             hit = replace(hit, chunk=self._read_as[place], granted_by=hit.access_metadata)
-        return hit if not text.whole and text.read == hit.text else replace(hit, context=text.read)
+        if hit.id in self._over:
+            return replace(hit, context=text.read, over_budget=True)
+        unchanged = not text.whole and text.read == hit.text
+        return hit if unchanged else replace(hit, context=text.read, over_budget=False)
 
 
 def _missing(stage: str, what: str, found: Mapping[Key, Any]) -> Iterator[Failure]:

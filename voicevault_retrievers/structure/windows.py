@@ -72,13 +72,14 @@ class WindowExpansion(Stage):
                 continue
             window, own = windows.get(hit.id), self._text(hit)
             if window is not None and room.takes(window.text):
-                kept.append(replace(hit, context=window.text))
+                kept.append(replace(hit, context=window.text, over_budget=False))
                 shown.update(window.hits)
             elif own is not None and room.takes(own):
-                kept.append(replace(hit, context=own))
+                kept.append(replace(hit, context=own, over_budget=False))
             else:
-                kept.append(hit)
-                over += not room.takes(hit.text)
+                fits = room.takes(hit.text)
+                kept.append(hit if fits else replace(hit, context=None, over_budget=True))
+                over += not fits
         return replace(ranking, hits=tuple(kept)).failing(*over_budget(self.name, over, ranking))
 
     def _joined(self, ranking: Ranking) -> list[_Window]:

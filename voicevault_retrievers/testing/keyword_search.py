@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -88,6 +89,44 @@ class Keywords(Suite):
         asked: list[str | Query] = [*MIXED, " ".join(MIXED), several]
         for query in asked:
             self.same_scores(client, base, query, record_property)
+
+    @pytest.mark.parametrize("formula", FORMULAS, ids=repr)
+    def test_an_explanation_has_the_parts_of_a_knowledge_bases(self, words: Filled, formula: Formula) -> None:
+        client, base, _ = turned(words, None)
+        if not client.engine.capabilities.exact_keywords:
+            with pytest.raises(ConfigError):
+                client.engine.bm25().explain("pump", base.ids()[0])
+            return
+        seen = {"even": True}
+        asked: list[tuple[str | Query, str]] = [
+            ("pump", "collection"),
+            ("the station pump pump", "collection"),
+            (" ".join(MIXED), "collection"),
+            (Query("pump station", require=seen), "collection"),
+            (Query("pump station", where={"page": {"$lt": 4}}, require=seen), "filtered"),
+        ]
+        for query, statistics in asked:
+            options: dict[str, Any] = {"formula": formula, "statistics": statistics}
+            try:
+                ours, theirs = client.engine.bm25(**options), base.bm25(**options)
+                found = ours.search(query, 5)
+            except ConfigError as error:
+                that(formula != Lucene(), f"the default formula was refused: {error}")
+                return
+            for hit in found:
+                parts, expected = ours.explain(query, hit.id), theirs.explain(query, hit.id)
+                what = f"parts of {hit.id!r} for {query!r} by {formula!r}"
+                known = [(part.term, part.count, part.frequency, part.document_frequency) for part in expected]
+                equal([(part.term, part.count, part.frequency, part.document_frequency) for part in parts], known, what)
+                for one, other in zip(parts, expected, strict=True):
+                    for name in ("idf", "norm", "contribution"):
+                        told, right = getattr(one, name), getattr(other, name)
+                        that(near(told, right, EXACT), f"{name} of {one.term!r} in {what}: {told}, expected {right}")
+                score = math.fsum(part.contribution for part in parts)
+                that(near(score, hit.score or 0.0, EXACT), f"{what} add up to {score}, expected {hit.score}")
+        for lost in ("nobody", next(chunk.id for chunk in base if not chunk.metadata["even"])):
+            equal(client.engine.bm25().explain(Query("pump", require=seen), lost), [], f"parts of {lost!r}")
+        equal(client.engine.bm25().explain("nosuchword", base.ids()[0]), [], "parts where no word matches")
 
     def test_scores_after_changes(
         self, collections: Collections, record_property: Callable[[str, object], None]

@@ -280,6 +280,26 @@ class Writing(Suite):
         client.delete(where={"$not": {"none": 1}})
         equal((client.count(), client.parents(["p1", "p'2"])), (0, {}), "left after all is deleted")
 
+    def test_chunks_of_the_type_parent_are_kept_as_parents(self, collections: Collections) -> None:
+        """As are those that are given as parents, whatever vector comes with them; one that was searched is not now."""
+        client = collections(embedder=WordEmbedder(), analyzer=AUTO)
+        parent = Chunk("p", "giraffe parent", None, {"chunk_type": "parent", "title": "One"})
+        types: list[dict[str, Any]] = [{"chunk_type": "child"}, {"chunk_type": "standalone"}, {}]
+        chunks = [Chunk(f"c{at}", "pump", "p", types[at]) for at in range(3)]
+        client.upsert([replace(parent, metadata={"chunk_type": "child"})])
+        equal(client.upsert([parent, *chunks]), Written(added=3), "written")
+        equal(client.ids(), ["c0", "c1", "c2"], "listed")
+        equal(client.bm25("giraffe", 9).ids, (), "found by a parent's word")
+        that(set(client.dense("giraffe parent", 9).ids) <= {"c0", "c1", "c2"}, "a parent was found by its vector")
+        equal(client.engine.vectors(["p"]), {}, "a parent's vector")
+        held(client.parents(["p"]), [parent], client.name)
+        other = replace(parent, id="q")
+        for vectors in (vectors_of(WordEmbedder(), [other, *chunks]), vectors_of(WordEmbedder(), chunks)):
+            equal(client.upsert([other, *chunks], vectors), Written(unchanged=3), "written with vectors")
+        held(client.parents(["p", "q"]), [parent, other], client.name)
+        equal(client.delete(["c0", "c1", "c2"]), 3, "deleted")
+        equal(client.parents(["p"]), {}, "a parent whose last chunk was deleted")
+
     def test_parents_are_replaced_and_come_with_their_batch(
         self, collections: Collections, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -18,7 +18,7 @@ from voicevault_retrievers.text.pieces import encoded, split
 from voicevault_retrievers.text.probes import PROBES, TEXT
 from voicevault_retrievers.text.stopwords import AMBIGUOUS, STOPWORDS
 from voicevault_retrievers.text.terms import terms
-from voicevault_retrievers.text.words import joined, words
+from voicevault_retrievers.text.words import joined, plain_words, words
 
 AUTO = "auto"
 
@@ -38,7 +38,8 @@ class QueryTerm(NamedTuple):
 class Analyzer:
     """Unicode words and identifiers, case and accents folded, stemmed by Snowball, without stopwords.
 
-    `language` is an ISO 639-1 code of `LANGUAGES`; None for no stemming and no stopwords; or "auto", which finds each
+    `language` is an ISO 639-1 code of `LANGUAGES`; None for lowercase words alone, without stems and stopwords, cut at
+    all punctuation, so that an identifier (`GPT-4`) is its parts and not itself too; or "auto", which finds each
     document's language in each script by its stopwords (English, where there are none) and puts the language's tag
     before its terms, a control character. Identifiers, numbers, and the n-grams of Chinese, Japanese, Korean, Thai
     and their like are the same in every language. A value is its own recipe: equal ones give equal terms.
@@ -66,9 +67,9 @@ class Analyzer:
     def analyse(self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None) -> Analyzed:
         """The terms of many texts, millions of them per second; `progress(done, total)` is called now and then."""
         if self.language == AUTO:
-            return batch.analyse(batch.Reader(self._terms, None, ballots()), texts, progress)
+            return batch.analyse(batch.Reader(words, self._terms, None, ballots()), texts, progress)
         reading = [_NEUTRAL] + [_NAMED] * OTHER
-        return batch.analyse(batch.Reader(self._terms, reading, None), texts, progress)
+        return batch.analyse(batch.Reader(self._words, self._terms, reading, None), texts, progress)
 
     def query(self, text: str, tags: str) -> list[QueryTerm]:
         """The terms of a query in order, repeats kept, for an index whose terms carry these `tags`.
@@ -91,6 +92,11 @@ class Analyzer:
     def fingerprint(self) -> str:
         """A digest of the recipe and of what the installed stemmers do; equal ones mean comparable terms."""
         return _fingerprint(self)
+
+    @property
+    def _words(self) -> Callable[[bytes], list[str]]:
+        """What gives the words of a piece of text."""
+        return plain_words if self.language is None else words
 
     def _terms(self, found: Sequence[str], language: int) -> list[str]:
         """The terms of words in the language with this number: that of its tag in `auto`."""
@@ -129,7 +135,7 @@ def _asked(analyzer: Analyzer, piece: bytes, tags: str) -> tuple[_Asked, ...]:
     make it look rare. Most of all where those few are in its language after all, and were taken for another.
     """
     found: list[_Asked] = []
-    for word in words(piece):
+    for word in analyzer._words(piece):
         forms = {language: analyzer._terms([word], language)[0] for language in analyzer._languages(word, tags)}
         stopped = frozenset(language for language, form in forms.items() if not form)
         kept = tuple(form for form in forms.values() if form)

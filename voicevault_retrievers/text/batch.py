@@ -14,7 +14,6 @@ from voicevault_retrievers.text.analyzed import Analyzed
 from voicevault_retrievers.text.detection import Ballots, languages
 from voicevault_retrievers.text.languages import NEUTRAL, OTHER, script
 from voicevault_retrievers.text.pieces import Numbers, spread
-from voicevault_retrievers.text.words import words
 
 BATCH = 32 << 20
 """Bytes of text handled at once, which bounds the memory that the numbers of their pieces take."""
@@ -22,6 +21,7 @@ BATCH = 32 << 20
 MOST = 8 << 20
 """Bytes of distinct pieces that are remembered from batch to batch: a million words, or some Chinese."""
 
+Words = Callable[[bytes], list[str]]
 Terms = Callable[[Sequence[str], int], list[str]]
 Ints = NDArray[np.int32]
 Ends = NDArray[np.int64]
@@ -33,12 +33,13 @@ _UNKNOWN, _NONE = -2, -1
 class Reader:
     """Reads texts in batches.
 
-    `terms(words, language)` gives words' terms in a language, "" for none; a language is the number of its tag, and 0
-    stands for none. `reading` are the languages of all documents by script (NEUTRAL, LATIN, ...); None where `ballots`
-    tell them.
+    `words(piece)` gives a piece's words. `terms(words, language)` gives words' terms in a language, "" for none; a
+    language is the number of its tag, and 0 stands for none. `reading` are the languages of all documents by script
+    (NEUTRAL, LATIN, ...); None where `ballots` tell them.
     """
 
-    def __init__(self, terms: Terms, reading: Sequence[int] | None, ballots: Ballots | None) -> None:
+    def __init__(self, words: Words, terms: Terms, reading: Sequence[int] | None, ballots: Ballots | None) -> None:
+        self._read = words
         self._make = terms
         self._reading = reading
         self._ballots = ballots
@@ -76,7 +77,7 @@ class Reader:
         """The words of new pieces, and what new words are."""
         fresh = self._pieces.take()
         self._held += sum(map(len, fresh))
-        found = [words(piece) for piece in fresh]
+        found = [self._read(piece) for piece in fresh]
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         values = np.fromiter(map(self._words.__getitem__, chain.from_iterable(found)), np.int32, int(lengths.sum()))
         self._offsets = np.concatenate((self._offsets, self._offsets[-1] + np.cumsum(lengths)))

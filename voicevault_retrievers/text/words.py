@@ -47,6 +47,7 @@ _DASHES = str.maketrans("", "", "-_")
 
 class _Patterns(NamedTuple):
     token: re.Pattern[str]
+    plain: re.Pattern[str]
     unit: re.Pattern[str]
 
 
@@ -61,6 +62,20 @@ def words(piece: bytes) -> list[str]:
         word = core.lower().decode()
         return [word] if core.isalpha() or core.isdigit() else [word, *_RUNS.findall(word)]
     return _read(piece.decode("utf-8", "surrogatepass"))
+
+
+def plain_words(piece: bytes) -> list[str]:
+    """The words of an encoded piece of text, each once: runs of letters and digits, whatever stands between them.
+
+    `GPT-4` gives `gpt` and `4`, `abc123` itself. Scripts without spaces as of `words`.
+    """
+    if piece.isalnum():
+        return [piece.lower().decode()[:LONGEST]]
+    text = normalize("NFKC", piece.decode("utf-8", "surrogatepass")).translate(_SAME)
+    found: list[str] = []
+    for run in _patterns().plain.finditer(text):
+        found += _grams(run["grams"]) if run["grams"] else [_folded(run[0])]
+    return found
 
 
 def _read(piece: str) -> list[str]:
@@ -111,12 +126,13 @@ def _grams(run: str) -> list[str]:
 
 @cache
 def _patterns() -> _Patterns:
-    """Runs of a script without spaces, sections of a law, and letters and digits with what joins them."""
+    """Runs of a script without spaces, sections of a law, and letters and digits with or without what joins them."""
     mark = f"[{''.join(_marks())}]"
     atom = rf"(?:[^\W_{_UNSPACED}]{mark}*)+"
     compound = rf"{atom}(?:[._@'-]{atom})*(?:(?:\+\+|#)(?!\w))?"
     token = rf"(?P<grams>[{_UNSPACED}]+)|(?<!§)§+\s*(?P<section>{atom})|{compound}"
-    return _Patterns(re.compile(token), re.compile(rf".{mark}*"))
+    plain = rf"(?P<grams>[{_UNSPACED}]+)|{atom}"
+    return _Patterns(re.compile(token), re.compile(plain), re.compile(rf".{mark}*"))
 
 
 def _marks() -> Iterator[str]:

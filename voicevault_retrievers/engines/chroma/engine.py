@@ -22,7 +22,7 @@ from voicevault_retrievers.engines.records import Capabilities
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, compile_filter
-from voicevault_retrievers.lexical.index import LexicalIndex
+from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -175,6 +175,15 @@ class ChromaEngine(ChromaCollection):
             partial(index.scores, asked.terms, ids, asked.formula, **_filters(asked))
         )
         return found
+
+    def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
+        index = yield from self._index_as_asked()
+        if index is None:
+            return []
+        parts: list[TermScore] = yield Work(
+            partial(index.explain, asked.terms, chunk.id, asked.formula, **_filters(asked))
+        )
+        return parts
 
     def _tags(self, require: Filter | None) -> Steps[str]:
         if getattr(self._analyzer, "language", None) != AUTO:

@@ -83,12 +83,12 @@ class ChromaVectors:
             embedding.check(EmbedderEntry(**json.loads(told)), embedder, self.collection.name)
 
     def add(self, chunks: Iterable[Chunk], embedder: Embedder) -> None:
-        """Embed and store chunks; one of an id that is there is replaced.
+        """Embed and store chunks, but for parents; one of an id that is there is replaced.
 
         An empty collection keeps which embedder that is. Raises as `check_embedder` does, and EmbeddingError, naming
         the chunk, where its text has no vector.
         """
-        batch = list(Rows.of(chunks).chunks)
+        batch = list(Rows.of(chunk for chunk in chunks if not chunk.is_parent).chunks)
         self.check_embedder(embedder)
         known = self.collection.metadata or {}
         # Chroma refuses a change of metadata that says how it measures, as other programs write it.
@@ -119,7 +119,7 @@ class ChromaVectors:
         ask = min(k, size)
         while ask > 0:
             near = self._query(vector, ask, _native(wanted))
-            found = [entry for entry in near if passes(entry.chunk.metadata)]
+            found = [one for one in near if not one.chunk.is_parent and passes(one.chunk.metadata)]
             if len(found) >= k or len(near) < ask or ask >= size:
                 return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
             ask = min(2 * ask, size)

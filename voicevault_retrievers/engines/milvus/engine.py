@@ -176,7 +176,7 @@ class MilvusEngine(MilvusCollection):
 
     def _best(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
         """The k best, by asking for those of the highest bounds until no other can be among them."""
-        population, longest = yield from self._population(asked)
+        population, longest = yield from self._counted_there(asked)
         terms = weigh(asked, population)
         query: dict[int, float] = yield Work(partial(rows.bounds, asked.formula, terms, population.mean, longest))
         if min(query.values(), default=0.0) <= 0:
@@ -217,14 +217,17 @@ class MilvusEngine(MilvusCollection):
         yield from self._as_known()
         if nothing_passes(asked.passing):
             return {}
-        told = yield from self._counted_by_milvus(asked.counting)
-        population = (yield from (self._population(asked) if told else self._sharing(asked)))[0]
+        population = yield from self._population(asked)
         scored = Scored(asked, population, weigh(asked, population), self.name)
         held = yield from self._by_ids(ids, SCORED)
         scores: dict[str, float] = yield Work(partial(scored.scores, held))
         return scores
 
     # Statistics.
+
+    def _population(self, asked: Keywords) -> Steps[Population]:
+        told = yield from self._counted_by_milvus(asked.counting)
+        return (yield from (self._counted_there(asked) if told else self._sharing(asked)))[0]
 
     @property
     def _counts_here(self) -> bool:
@@ -247,7 +250,7 @@ class MilvusEngine(MilvusCollection):
             counted.tags[clause] = "".join(found)
         return counted.tags[clause]
 
-    def _population(self, asked: Keywords) -> Steps[tuple[Population, int]]:
+    def _counted_there(self, asked: Keywords) -> Steps[tuple[Population, int]]:
         """What counts, counted by Milvus, and a length that no chunk of it exceeds."""
         counted = yield from self._known()
         clause = said(asked.counting, self._language) or ""
@@ -357,7 +360,7 @@ class MilvusEngine(MilvusCollection):
         clause = said(wanted, self._language) or ""
         told = yield from self._counted_by_milvus(words.counting)
         if told:
-            population, longest = yield from self._population(words)
+            population, longest = yield from self._counted_there(words)
         else:
             population, held = yield from self._sharing(words)
             longest = max((one["length"] for one in held), default=0)

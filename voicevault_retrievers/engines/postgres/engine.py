@@ -14,7 +14,7 @@ import numpy as np
 from voicevault_retrievers.checks import flag, number, whole, whole_or_none
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Progress, Record, Stored, Written
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population
 from voicevault_retrievers.engines.postgres import statements, transactions
 from voicevault_retrievers.engines.postgres.access import check_access, enabling
 from voicevault_retrievers.engines.postgres.connections import Pools, Statement, Transaction, misread, settings_of
@@ -31,6 +31,7 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.text.analyzed import tags_of
 from voicevault_retrievers.types import Chunk, Vector
@@ -234,6 +235,15 @@ class PostgresEngine(Engine):
         made = partial(statements.keyword_scores, tables, asked, list(ids))
         rows = yield from self._rows(tables, made, asked.where, asked.require)
         return {unescaped(one): score for one, score, _ in rows}
+
+    def _population(self, asked: Keywords) -> Steps[Population]:
+        forms, tables = asked.forms, self.tables
+        rows = yield from self._rows(tables, partial(statements.statistics, tables, asked), asked.counting)
+        floors = type(asked.formula).floor is not Formula.floor
+        made = partial(statements.histogram, tables, asked)
+        counts = (yield from self._rows(tables, made, asked.counting)) if floors and rows[0][0] else ()
+        frequencies = {forms[number]: n for _, _, number, n, _ in rows if number is not None}
+        return Population(int(rows[0][0]), int(rows[0][1]), frequencies, lambda: [(n, terms) for n, terms, _ in counts])
 
     def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> ServerFused:
         """Both channels and RRF in one statement: a channel that ranks and votes as `fuse` does over the two.

@@ -116,6 +116,24 @@ SELECT c.id, coalesce({total}, 0), {known} FROM {chunks} c LEFT JOIN scored ON s
 WHERE c.id = ANY (%(ids)s::text[]) AND {passing}
 """
 
+_STATISTICS = """
+WITH asked AS (
+    SELECT DISTINCT * FROM unnest(%(terms)s::text[], %(numbers)s::integer[]) AS a (term, number)
+),
+population AS MATERIALIZED ({population})
+SELECT population.total, population.length, held.number, held.n, {known}
+FROM population LEFT JOIN (
+    SELECT a.number, count(*) AS n FROM asked a JOIN {postings} p ON p.term = a.term WHERE {counting_postings}
+    GROUP BY a.number
+) AS held ON true
+"""
+
+_HISTOGRAM = """
+SELECT n, count(*), {known} FROM (
+    SELECT count(*) AS n FROM {postings} p WHERE {counting_postings} GROUP BY p.term
+) AS each GROUP BY n
+"""
+
 _EXACT = """
 SELECT c.ordinal AS chunk, c.id, -(c.embedding {product} %(vector)s::{vector}) AS score
 FROM {chunks} c WHERE {passing} ORDER BY score DESC, id LIMIT %(near)s
@@ -229,6 +247,20 @@ def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> Statement
     return Statement(tables.sql(_SCORES, **parts), given)
 
 
+def statistics(tables: Tables, asked: Keywords) -> Statement:
+    """How many chunks count, the sum of their lengths, and the number of each form that some has, and how many do."""
+    postings, population, parameters = _counting(tables, asked)
+    text = tables.sql(_STATISTICS, population=population, counting_postings=postings, known=tables.sql(_KNOWN))
+    return Statement(text, {**tables.known, **parameters, **_terms(asked)})
+
+
+def histogram(tables: Tables, asked: Keywords) -> Statement:
+    """Of each number of chunks that count how many terms so many of them have."""
+    postings, _, parameters = _counting(tables, asked)
+    text = tables.sql(_HISTOGRAM, counting_postings=postings, known=tables.sql(_KNOWN))
+    return Statement(text, {**tables.known, **parameters})
+
+
 def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exact: bool) -> Statement:
     """The best of both by RRF: as `keywords`, the rank and score of each in both, and how many are near."""
     scored, parameters = _scored(tables, asked)
@@ -253,13 +285,8 @@ def _best(tables: Tables, asked: Keywords) -> Any:
 
 
 def _scored(tables: Tables, asked: Keywords, only: Any = None) -> tuple[Any, dict[str, Any]]:
-    counting = Where.of(asked.counting, "c")
+    postings, population, counting = _counting(tables, asked)
     passing = Where.of(None if asked.filtered else asked.where, "w")
-    postings, population = _sql("true"), tables.sql(_KEPT)
-    if asked.counting:
-        own = "EXISTS (SELECT FROM {chunks} c WHERE c.ordinal = p.chunk AND {clause})"
-        postings = tables.sql(own, clause=_sql(counting.text))
-        population = tables.sql(_COUNTED, counting=_sql(counting.text))
     matches = [] if only is None else [only]
     if passing.text != "true":
         own = "EXISTS (SELECT FROM {chunks} c WHERE c.ordinal = m.chunk AND {clause})"
@@ -274,7 +301,17 @@ def _scored(tables: Tables, asked: Keywords, only: Any = None) -> tuple[Any, dic
         tf=_sql(_TF),
         passing_matches=sql.SQL(" AND ").join(matches) if matches else _sql("true"),
     )
-    return text, {**counting.parameters, **passing.parameters, **_terms(asked), **_constants(asked.formula)}
+    return text, {**counting, **passing.parameters, **_terms(asked), **_constants(asked.formula)}
+
+
+def _counting(tables: Tables, asked: Keywords) -> tuple[Any, Any, dict[str, Any]]:
+    """The clause of the postings that count, the statement that counts their chunks, and the parameters of both."""
+    if not asked.counting:
+        return _sql("true"), tables.sql(_KEPT), {}
+    counting = Where.of(asked.counting, "c")
+    own = "EXISTS (SELECT FROM {chunks} c WHERE c.ordinal = p.chunk AND {clause})"
+    postings = tables.sql(own, clause=_sql(counting.text))
+    return postings, tables.sql(_COUNTED, counting=_sql(counting.text)), dict(counting.parameters)
 
 
 def _floored(tables: Tables, formula: Formula, postings: Any) -> Any:

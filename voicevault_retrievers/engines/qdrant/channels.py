@@ -157,6 +157,7 @@ class _Searching:
         self.exists, self.embedding = engine.exists, engine.embedding
         self.similarities, self.vectors = engine.similarities, engine.vectors
         self.keywords, self.keyword_scores = engine.keywords, engine.keyword_scores
+        self.keyword_parts = engine.keyword_parts
 
     @property
     def embedder(self) -> Embedder | None:

@@ -13,7 +13,7 @@ import numpy as np
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.engines.channels import Asked
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, best
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, best
 from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import Fused, Fusion, QdrantDense, Way
@@ -159,6 +159,14 @@ class QdrantEngine(Collection):
                 f"collection {self.name!r} was made with idf='server', which counts over all chunks: access rights and "
                 "statistics='filtered' need one made with idf='own'"
             )
+
+    def _population(self, asked: Keywords) -> Steps[Population]:
+        if self._made("idf") == "server":
+            raise ConfigError(
+                f"collection {self.name!r} was made with idf='server', whose scores Qdrant does not explain: make it "
+                "with idf='own'"
+            )
+        return (yield from self.counts(asked.counting)).population(asked.forms)
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         if self._made("idf") == "server":

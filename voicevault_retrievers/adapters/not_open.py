@@ -1,0 +1,56 @@
+"""What stands for knowledge bases that are opened on first use, so that what does not go together shows before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.structure.graph import EmbeddedGraph
+from voicevault_retrievers.types import ChannelKind, Chunk, Query, Ranking
+
+
+class NotOpenChannel(Channel):
+    """Stands for the channel of a knowledge base that is not open; it cannot be searched."""
+
+    kind: ChannelKind = "hybrid"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        raise NotImplementedError
+
+
+class NotOpenBase:
+    """Stands for knowledge bases that are not open: it has all channels, and holds nothing."""
+
+    def bm25(self, **options: Any) -> Channel:
+        return NotOpenChannel("bm25")
+
+    def dense(self, **options: Any) -> Channel:
+        return NotOpenChannel("dense")
+
+    def questions(self, **options: Any) -> Channel:
+        return NotOpenChannel("questions")
+
+    def graph(self, **options: Any) -> Channel:
+        return NotOpenChannel("graph")
+
+    def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
+        return {}
+
+    def references(self) -> EmbeddedGraph:
+        return EmbeddedGraph()
+
+
+def beside(own: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Channels with those that are given beside them; ConfigError where these have their names, or are no mapping."""
+    given = {} if more is None else more
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"channels is a mapping of names to channels, not a {type(given).__name__}")
+    if taken := sorted(own.keys() & given.keys()):
+        raise ConfigError(f"{' and '.join(own)} are channels already: give {', '.join(taken)} other names")
+    return {**own, **given}

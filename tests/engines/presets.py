@@ -12,8 +12,9 @@ from voicevault_retrievers.presets import Preset, preset_data
 
 
 def legal(graph: str | None = None, parents: str | None = None) -> Preset:
-    """Without its cross-encoder, and with the neighbours of what it finds; its stores at these addresses."""
+    """Without its cross-encoder and funnel, with the neighbours of what it finds; its stores at these addresses."""
     data = preset_data("legal")
+    del data["channels"]["dense"]["funnel"]
     data["stages"][0] = {"graph_expansion": {"timeout": 5}}
     if graph is not None:
         data["channels"]["graph"]["store"] = graph

@@ -291,7 +291,7 @@ async def test_nodes_in_memory_have_their_graph_and_parents_on_servers(servers: 
     from llama_index.core.schema import TextNode
 
     data = preset_data("legal")
-    del data["channels"]["questions"], data["route"], data["stages"][0]
+    del data["channels"]["questions"], data["channels"]["dense"]["funnel"], data["route"], data["stages"][0]
     data["channels"]["graph"]["store"] = servers.graph
     preset = Preset.of({**data, "fusion": {"method": "rrf"}})
     nodes = [TextNode(id_=chunk.id, text=chunk.text, metadata=dict(chunk.metadata)) for chunk in CHUNKS]

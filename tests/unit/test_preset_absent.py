@@ -141,7 +141,7 @@ def test_a_funnel_is_where_a_prefix_keeps_enough_and_else_all_is_compared_with_a
     assert [hit.id for hit in found.hits] == [hit.id for hit in plain.hits]
     assert (found.degraded, [str(one) for one in found.errors if one.stage == "dense"]) == (
         False,
-        ["dense: funnel: prefix is less than the 16 dimensions of the vectors, not 64: it was searched by all"],
+        ["dense: funnel: prefix is less than the 16 dimensions of the vectors, not 64: all dimensions were compared"],
     )
     with pytest.raises(ConfigError, match="prefix is less than the 16 dimensions"):
         legal(channels={"dense": {"funnel": {"prefix": 64}}}, route=None).over(narrow)
@@ -208,3 +208,16 @@ def test_a_header_stands_above_the_first_text_of_each_document_that_names_it() -
     texts = {hit.id: hit.text for hit in (BM25.from_chunks(chunks) >> stage).search(Query("bail"), 4)}
     headed = {name for name, text in texts.items() if text.startswith("High Court\n\n")}
     assert headed == {"one.txt0", "two.txt0"}
+
+
+def test_a_note_on_parents_tells_nothing_of_those_that_one_may_not_read(tmp_path: Path) -> None:
+    kb = KnowledgeBase.create("law", root=tmp_path, embedder=HashEmbedder(96))
+    hidden = [Chunk("p1", "All of the chapter.", None, {"source_file": "hidden.txt"})]
+    kb.add([Chunk("a", "cheating is punished", None, {"source_file": "ipc.txt"})])
+    pipeline = legal(channels={"bm25": {}}, route=None).over(kb)
+    before = pipeline.search(Query("cheating", require={"source_file": "ipc.txt"}))
+    assert failed(before) == {"parents": "NotIndexedError"}
+    kb.add([Chunk("h", "theft", "p1", {"source_file": "hidden.txt"})], parents=hidden)
+    after = pipeline.search(Query("cheating", require={"source_file": "ipc.txt"}))
+    assert after.errors == before.errors
+    assert failed(pipeline.search("cheating")) == {}

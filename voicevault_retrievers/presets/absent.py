@@ -101,7 +101,8 @@ def channel_if_there(base: Any, name: str, options: Mapping[str, Any]) -> Channe
         if (options.get("funnel") or {}).get("on_loss") != "full":
             raise
         bare = channel_if_there(base, name, {key: value for key, value in options.items() if key != "funnel"})
-        return NotedChannel(bare, Failure(name, "funnel", f"{error}: it was searched by all", degrades=False))
+        why = "there is none here" if isinstance(error.__cause__, TypeError) else str(error)
+        return NotedChannel(bare, Failure(name, "funnel", f"{why}: all dimensions were compared", degrades=False))
     return channel
 
 

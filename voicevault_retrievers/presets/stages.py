@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.diversity import MMR, NearDuplicates, PageCap
 from voicevault_retrievers.engines.addresses import parent_store
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.presets.channels import opened_graph
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, given_model, text_model
 from voicevault_retrievers.presets.sections import channel_of, known_backend, made, section
@@ -112,6 +113,15 @@ def _parents(options: dict[str, Any]) -> Stage:
     return Awaiting("parents", over)
 
 
+@runtime_checkable
+class HoldsParents(Protocol):
+    """What can say whether it holds any parent at all."""
+
+    def has_parents(self, require: Filter | None = None) -> bool:
+        """Whether there is one that access rights permit."""
+        ...
+
+
 class _BaseParents(ParentExpansion):
     """Parents of a knowledge base, with a note where it holds none at all."""
 
@@ -121,7 +131,8 @@ class _BaseParents(ParentExpansion):
 
     def _expanded(self, query: Query, ranking: Ranking, known: Ancestors) -> Ranking:
         expanded = super()._expanded(query, ranking, known)
-        if not ranking or getattr(self._base, "has_parents", True):
+        named = not ranking or any(hit.chunk.parent_id for hit in ranking)
+        if named or not isinstance(self._base, HoldsParents) or self._base.has_parents(query.require):
             return expanded
         said = "there are no parents in the knowledge base: hits are read as they are"
         return expanded.failing(Failure(self.name, "NotIndexedError", said, degrades=False))

@@ -9,6 +9,7 @@ from typing import Any
 
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, codec, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -127,10 +128,9 @@ class Bases:
         folder = searched[0].path if len(self._paths) == len(searched) == 1 else None
         return self._graphs.of([self._view(base) for base in searched], folder)
 
-    @property
-    def has_parents(self) -> bool:
-        """Whether any parent is in one of them."""
-        return any(base.has_parents for base in self._searched())
+    def has_parents(self, require: Filter | None = None) -> bool:
+        """Whether any parent is in one of them that access rights permit."""
+        return any(base.has_parents(require) for base in self._searched())
 
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """Those of the given parents that are here, by id: `base:id`, as chunks name them, where several are named.

@@ -241,10 +241,10 @@ class KnowledgeBase(Searched):
         found = map(self._snapshot.parent, codec.several(ids))
         return {parent.id: parent for parent in found if parent is not None}
 
-    @property
-    def has_parents(self) -> bool:
-        """Whether any parent is here."""
-        return next(self._snapshot.parent_ids(), None) is not None
+    def has_parents(self, require: Filter | None = None) -> bool:
+        """Whether any parent is here that access rights permit."""
+        passes, found = compile_filter(require), map(self._snapshot.parent, self._snapshot.parent_ids())
+        return any(passes(parent.metadata) for parent in found if parent is not None)
 
     @property
     def sources(self) -> Mapping[str, Source]:

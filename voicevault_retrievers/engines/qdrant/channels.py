@@ -105,7 +105,7 @@ class QdrantDense(EngineDense):
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
         if self.way.prefix in (None, self._made.prefix):
             return ()
-        said = f"the collection has no vectors of {self.way.prefix} dimensions: it was searched by all"
+        said = f"the collection has no vectors of {self.way.prefix} dimensions: all were compared"
         return (Failure(self.name, "funnel", said, degrades=False),)
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from voicevault_retrievers.errors import (
     NotIndexedError,
     RerankerNotAvailableError,
 )
+from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.types import Chunk
 
@@ -249,6 +250,7 @@ def test_what_has_to_be_opened_raises_at_first_use(of: Framework, case: str) -> 
 def test_a_missing_extra_raises_at_first_use(of: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("onnxruntime", "openvino", "sentence_transformers"):
         monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(scorers, "_SHARED", {})
     made = of.documents(rerank="ms-marco-MiniLM-L-12-v2")
     with pytest.raises((MissingExtraError, RerankerNotAvailableError), match="pip install"):
         of.use(made)

@@ -155,9 +155,14 @@ def cells(book: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def texts(cell: Mapping[str, Any]) -> list[str]:
-    """What a cell shows: what it printed, and its value, as a page where it has one; pictures show times."""
+    """What a cell shows: what it printed, and its value, as a page where it has one; pictures show times.
+
+    What is logged of a search that is degraded is not kept: its result, which the cell shows, says it too.
+    """
     found = []
     for output in cell["outputs"]:
+        if output.get("name") == "stderr" and "".join(output["text"]).startswith("a search goes on without "):
+            continue
         data = output.get("data", {})
         text = output.get("text") or data.get("text/html") or data.get("text/plain", "")
         found.append("a picture" if "image/png" in data else "".join(text))

@@ -396,7 +396,9 @@ def test_each_event_loop_has_a_client_of_its_own(port: int) -> None:
         finally:
             await held.aclose()
 
-    assert [asyncio.run(counted(chunks[:20])), asyncio.run(counted(chunks[20:]))] == [20, 40]
+    for part, total in ((chunks[:20], 20), (chunks[20:], 40)):
+        # As above: a server may refuse a client that comes soon after another's pings.
+        assert in_time(lambda part=part: asyncio.run(counted(part))) == total  # type: ignore[misc]
     held.close()
 
 

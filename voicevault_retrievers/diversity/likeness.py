@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.checks import whole
-from voicevault_retrievers.dense.embedders import BaseEmbedder
+from voicevault_retrievers.dense.base import BaseEmbedder
 from voicevault_retrievers.dense.exact import VectorChannel, embedded
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.protocols import Embedder

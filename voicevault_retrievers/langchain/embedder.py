@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
 from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
+from voicevault_retrievers.dense.base import BaseEmbedder
+from voicevault_retrievers.dense.embedders import load_embedder
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.event_loop import call_or_await, overrides, waits

@@ -12,7 +12,8 @@ from llama_index.core.schema import BaseNode
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
-from voicevault_retrievers.dense.embedders import BaseEmbedder, load_embedder
+from voicevault_retrievers.dense.base import BaseEmbedder
+from voicevault_retrievers.dense.embedders import load_embedder
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.event_loop import call_or_await, waits
 from voicevault_retrievers.protocols import Embedder

@@ -29,16 +29,14 @@ def describe(embedder: Embedder) -> EmbedderEntry:
 
     One that is in doubt is asked for its probe.
     """
-    from voicevault_retrievers.dense.embedders import (
-        BaseEmbedder,
-        OnnxEmbedder,
-        OpenVinoEmbedder,
-        SentenceTransformerEmbedder,
-    )
+    from voicevault_retrievers.dense.base import BaseEmbedder
+    from voicevault_retrievers.dense.embedders import OnnxEmbedder, OpenVinoEmbedder, SentenceTransformerEmbedder
+    from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
 
     kinds = {
         "onnx": OnnxEmbedder,
         "openvino": OpenVinoEmbedder,
+        "numpy": UniversalSentenceEncoder,
         "sentence-transformers": SentenceTransformerEmbedder,
     }
     for backend, kind in kinds.items():
@@ -88,7 +86,7 @@ def check(entry: EmbedderEntry | None, embedder: Embedder, kb: str) -> None:
 
 def made_by(entry: EmbedderEntry, embedder: Embedder) -> bool:
     """Whether an embedder is the model of an entry; it is asked for a probe only where one of the two is in doubt."""
-    from voicevault_retrievers.dense.embedders import BaseEmbedder
+    from voicevault_retrievers.dense.base import BaseEmbedder
 
     if isinstance(embedder, BaseEmbedder):
         return embedder.made(entry.fingerprint, entry.dimension, entry.probe)

@@ -1,0 +1,113 @@
+"""What all embedders share: texts to rows of length 1."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from voicevault_retrievers.dense import probes
+from voicevault_retrievers.errors import ConfigError, EmbeddingError
+from voicevault_retrievers.recent import Recent
+from voicevault_retrievers.types import Vector
+
+Matrix: TypeAlias = NDArray[np.float32]
+
+QUERIES_KEPT = 256
+
+
+class BaseEmbedder(ABC):
+    """What the embedders share: checks, rows of length 1, and a memory of the last 256 queries."""
+
+    def __init__(self) -> None:
+        self._queries: Recent[str, Vector] = Recent(QUERIES_KEPT, for_queries=True)
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """The model and all that changes its vectors."""
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """The length of a row."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the name does not say which model it is, so that an index keeps the probe."""
+        return False
+
+    def probe(self) -> str:
+        """The model's vectors of `probes.TEXTS`, encoded; it is asked for them."""
+        return probes.encoded(self._documents(probes.TEXTS))
+
+    def made(self, fingerprint: str, dimension: int, probe: str | None) -> bool:
+        """Whether it made an index of that fingerprint, dimension and, where the model was in doubt, that probe."""
+        if self.fingerprint == fingerprint:
+            return self.dimension == dimension
+        return probe is not None and self.dimension == dimension and probes.are_one_model(self.probe(), probe)
+
+    @abstractmethod
+    def _documents(self, texts: Sequence[str]) -> ArrayLike: ...
+
+    def _asked(self, texts: Sequence[str]) -> ArrayLike:
+        return self._documents(texts)
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """Rows of shape (len(texts), dimension), float32, C-contiguous.
+
+        Raises EmbeddingError, naming the text, where the model gives a row that is zero or not finite.
+        """
+        texts = _checked(texts)
+        return self._unit(self._documents(texts), len(texts)) if texts else self._none()
+
+    def embed_queries(self, texts: Sequence[str]) -> Matrix:
+        """Rows as of `embed_documents`, for texts that ask."""
+        texts = _checked(texts)
+        rows = {text: self._queries.get(text) for text in texts}
+        missing = [text for text, row in rows.items() if row is None]
+        return self._remembered(texts, rows, missing, self._asked(missing) if missing else ())
+
+    @property
+    def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[Matrix]] | None:
+        """An async `embed_queries`, for a model that is asked over a network; None for one that computes here."""
+        return None
+
+    async def _aembed_queries(self, texts: Sequence[str]) -> Matrix:
+        texts = _checked(texts)
+        rows = {text: self._queries.get(text) for text in texts}
+        missing = [text for text, row in rows.items() if row is None]
+        return self._remembered(texts, rows, missing, await self._aasked(missing) if missing else ())
+
+    async def _aasked(self, texts: Sequence[str]) -> ArrayLike:
+        raise NotImplementedError
+
+    def _remembered(
+        self, texts: Sequence[str], rows: dict[str, Vector | None], missing: Sequence[str], asked: ArrayLike
+    ) -> Matrix:
+        """The rows of texts, of which some were missing and have been asked for."""
+        for text, row in zip(missing, self._unit(asked, len(missing)) if missing else (), strict=True):
+            rows[text] = row.copy()
+            self._queries.put(text, row.copy())
+        return np.stack([cast(Vector, rows[text]) for text in texts]) if texts else self._none()
+
+    def _none(self) -> Matrix:
+        return np.zeros((0, self.dimension), dtype=np.float32)
+
+    def _unit(self, rows: ArrayLike, count: int) -> Matrix:
+        matrix = np.asarray(rows, dtype=np.float64)
+        lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+        wrong = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+        if wrong.size:
+            at = int(wrong[0])
+            raise EmbeddingError(f"{self!r} gave a row that is zero or not finite for text {at} of {count}", at)
+        return np.ascontiguousarray(matrix / lengths, dtype=np.float32)
+
+
+def _checked(texts: Sequence[str]) -> list[str]:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError("texts is a list of strings; a single text goes in a list of one")
+    return list(texts)

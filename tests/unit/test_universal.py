@@ -12,6 +12,9 @@ from voicevault_retrievers import Chunk, VectorChannel
 from voicevault_retrievers.dense import UniversalSentenceEncoder, load_embedder, weights
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, ModelNotAvailableError
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.indexing import update
+from voicevault_retrievers.store.spoken import unspoken
+from voicevault_retrievers.text.spoken import languages_of
 
 MODEL = "use-multilingual-v3"
 TEXTS = {
@@ -87,3 +90,32 @@ def test_changed_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (tmp_path / name).write_bytes(b"other")
     with pytest.raises(ModelNotAvailableError, match="damaged or another version"):
         load_embedder(MODEL).embed_queries(["a"])
+
+
+@here
+@pytest.mark.weights
+def test_indexing_says_what_an_embedder_does_not_speak(tmp_path: Path, embedder: UniversalSentenceEncoder) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    for language, text in TEXTS.items():
+        (documents / f"{language}.txt").write_text(f"{text}\n" * 3, encoding="utf-8")
+    (documents / "en.txt").write_text("The invoice is due thirty days after the delivery.", encoding="utf-8")
+    with KnowledgeBase.create(tmp_path / "english", embedder=load_embedder()) as base:
+        done = update(base, documents)
+        assert set(unspoken(base)) == set(TEXTS)
+        assert unspoken(base)["de"] == pytest.approx(1 / 7)
+        assert len(done.notes) == 1
+        assert "all-MiniLM-L6-v2 does not speak" in done.notes[0]
+        assert "use-multilingual-v3 (pip install 'voicevault-retrievers[multilingual]')" in done.notes[0]
+        assert update(base, documents).notes == ()
+    with KnowledgeBase.create(tmp_path / "all", embedder=embedder) as base:
+        assert update(base, documents).notes == ()
+    with KnowledgeBase.create(tmp_path / "words") as base:
+        assert update(base, documents).notes == ()
+
+
+def test_languages_of_texts() -> None:
+    said = {**TEXTS, "ja": "サーバーを再起動してください", "ko": "서버를 다시 시작하십시오", "he": "השרת"}
+    assert {key: dict(languages_of([text])) for key, text in said.items()} == {key: {key: 1} for key in said}
+    assert not languages_of(["", "123 4"])
+    assert languages_of(["The tower 塔 is high."]) == {"en": 1}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.dense import probes
-from voicevault_retrievers.dense.embedders import BaseEmbedder
+from voicevault_retrievers.dense.base import BaseEmbedder
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.hosts import mask_credentials
 

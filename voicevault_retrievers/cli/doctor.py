@@ -20,6 +20,7 @@ from voicevault_retrievers.extras import DISTRIBUTION
 from voicevault_retrievers.presets import DEFAULT_MODEL
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL as SCORER
 from voicevault_retrievers.store import KnowledgeBase, default_root
+from voicevault_retrievers.store.spoken import advice
 
 JSON_VERSION = 1
 DIMENSION = 384
@@ -118,11 +119,12 @@ def _bases(root: Path) -> list[dict[str, Any]]:
 
 def _base(folder: Path) -> dict[str, Any]:
     try:
-        found = KnowledgeBase.open(folder).stats()
+        base = KnowledgeBase.open(folder)
+        found, advised = base.stats(), advice(base)
     except (RetrievalError, OSError) as error:
         return {"name": folder.name, "error": options.said(error)}
     kept = ("name", "chunks", "size", "embedder", "dimension", "vectors")
-    return {key: getattr(found, key) for key in kept}
+    return {key: getattr(found, key) for key in kept} | {"advice": advised}
 
 
 def broken(told: Mapping[str, Any]) -> Iterator[str]:
@@ -154,6 +156,8 @@ def recommended(told: Mapping[str, Any]) -> Iterator[str]:
     for base in told["kbs"]:
         if base.get("vectors") == "exact" and base["chunks"] * base["dimension"] >= PAYS_FROM:
             yield f"{base['name']} is that large: index it anew with `--vectors int8`"
+        if base.get("advice"):
+            yield base["advice"]
 
 
 def _show(told: Mapping[str, Any]) -> None:

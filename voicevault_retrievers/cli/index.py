@@ -130,6 +130,8 @@ def _say(console: Console, base: KnowledgeBase, done: Update, pruned: bool, quie
         console.print(
             f"[yellow]gone[/] {_safe(name)}: still in the knowledge base; --prune removes it", highlight=False
         )
+    for note in done.notes:
+        console.print(f"[yellow]note[/] {_safe(note)}", highlight=False)
     if quiet:
         return
     changes = done.changes

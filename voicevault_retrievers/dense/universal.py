@@ -17,21 +17,17 @@ from voicevault_retrievers.dense.weights import locate
 from voicevault_retrievers.extras import require
 from voicevault_retrievers.mutex import Mutex
 
-LANGUAGES = ("ar", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "zh")
-"""What it was trained on, as ISO 639-1 codes."""
 MODEL, DIMENSION = "use-multilingual-v3", 512
 
 
 class UniversalSentenceEncoder(BaseEmbedder):
-    """Rows of 512 numbers for texts of 16 languages, in numpy; 32 MB of weights, from the extra `multilingual`.
+    """Rows of 512 numbers for texts of 16 languages (`weights.SPEAKS`; Chinese in two scripts), in numpy.
 
-    Weaker on English than all-MiniLM-L6-v2, which speaks no other language. A text is read whole, however long; its
-    vector is a mean over its tokens, so long passages blur. Each query is embedded alone. Raises MissingExtraError,
-    with the pip line, where the package is not installed, and ModelNotAvailableError where its files are not those that
-    are known.
+    32 MB of weights, from the extra `multilingual`. Weaker on English than all-MiniLM-L6-v2, which speaks no other
+    language. A text is read whole, however long; its vector is a mean over its tokens, so long passages blur. Each
+    query is embedded alone. Raises MissingExtraError, with the pip line, where the package is not installed, and
+    ModelNotAvailableError where its files are not those that are known.
     """
-
-    languages = LANGUAGES
 
     def __init__(self, model: str = MODEL) -> None:
         super().__init__()

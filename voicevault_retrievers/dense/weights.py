@@ -180,6 +180,13 @@ HUB: Mapping[str, str] = {
 }
 """What the hub calls the models known here."""
 
+SPEAKS: Mapping[str, frozenset[str]] = {
+    "all-MiniLM-L6-v2": frozenset({"en"}),
+    "bge-small-en-v1.5": frozenset({"en"}),
+    "use-multilingual-v3": frozenset("ar de en es fr it ja ko nl pl pt ru th tr zh".split()),
+}
+"""The languages that embedders were trained on, as ISO 639-1 codes."""
+
 PROFILES: Mapping[str, str] = {
     "fast": "cross-encoder/ms-marco-TinyBERT-L-2-v2",
     "balanced": "cross-encoder/ms-marco-MiniLM-L-6-v2",

@@ -15,6 +15,7 @@ from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.scanning import Paths, scan, several
 from voicevault_retrievers.store.sources import Source, drift
+from voicevault_retrievers.store.spoken import advice
 from voicevault_retrievers.store.watching import Observer, Watched
 
 Prune: TypeAlias = Literal["gone", "others"]
@@ -28,7 +29,8 @@ class Update:
     """What was done: how many files were read, how many are as they were, and what came of it, in chunks.
 
     `skipped` could not be read: what is here of them stays. `gone` are the names of files that were here and are not
-    among those that there are.
+    among those that there are. `notes` says in words what to change: an embedder that does not speak the documents'
+    languages (see `store.spoken`).
     """
 
     read: int = 0
@@ -36,6 +38,7 @@ class Update:
     changes: Changes = field(default_factory=Changes)
     skipped: tuple[Skipped, ...] = ()
     gone: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def update(
@@ -74,7 +77,9 @@ def update(
     gone = _gone(given, known, found, prune)
     removed = sum(kb.delete(source=name) for name in gone) if prune else 0
     changes = replace(run.changes, removed=run.changes.removed + removed)
-    return Update(run.read, run.unchanged, changes, (*skipped, *run.skipped), gone)
+    advised = advice(kb) if run.read else None
+    notes = (advised,) if advised else ()
+    return Update(run.read, run.unchanged, changes, (*skipped, *run.skipped), gone, notes)
 
 
 def outdated(

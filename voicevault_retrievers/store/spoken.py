@@ -1,0 +1,45 @@
+"""Whether a knowledge base's embedder speaks the languages of its documents."""
+
+from __future__ import annotations
+
+from voicevault_retrievers.dense.weights import SPEAKS, canonical
+from voicevault_retrievers.extras import DISTRIBUTION
+from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.text.spoken import languages_of
+
+SAMPLE = 256
+"""Chunks that are looked at."""
+LEAST = 0.05
+"""A smaller share of them may be quotations, or names."""
+MULTILINGUAL = "use-multilingual-v3"
+
+
+def unspoken(base: KnowledgeBase) -> dict[str, float]:
+    """The languages that the embedder was not trained on, with the share of the chunks in each, the largest first.
+
+    Shares are of a sample; those below .05 are left out. Empty where there are no vectors, or where nothing is known of
+    the model.
+    """
+    entry = base.manifest.embedder
+    spoken = SPEAKS.get(canonical(entry.model)) if entry and entry.model else None
+    if spoken is None:
+        return {}
+    ids = base.bm25().index.drawn(SAMPLE)
+    found = languages_of([chunk.text for chunk in base.get(ids).values()])
+    shares = {language: count / len(ids) for language, count in found.most_common() if language not in spoken}
+    return {language: share for language, share in shares.items() if share >= LEAST}
+
+
+def advice(base: KnowledgeBase) -> str | None:
+    """What `unspoken` comes to and what to do, in a sentence; None where all is spoken."""
+    entry, shares = base.manifest.embedder, unspoken(base)
+    if entry is None or not shares:
+        return None
+    said = ", ".join(f"{language} {share:.0%}" for language, share in shares.items())
+    able = set(shares) <= SPEAKS[MULTILINGUAL]
+    remedy = (
+        f"index anew with the model {MULTILINGUAL} (pip install '{DISTRIBUTION}[multilingual]')"
+        if able
+        else "index anew with a model that was trained on them"
+    )
+    return f"{base.name}: documents are in languages that {entry.model} does not speak ({said}): {remedy}"

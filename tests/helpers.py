@@ -18,7 +18,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from voicevault_retrievers.leaf import Leaf, Match
-from voicevault_retrievers.types import ChannelKind, Chunk, Hit, Query, Ranking, Spread, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, Hit, Query, Ranking, Variant
 
 
 def examples(share: float) -> settings:
@@ -176,21 +176,21 @@ class Careless(Leaf):
 
 
 class KnowingChannel(ListChannel):
-    """A list that knows the scores of others too, or, where these are None, of nothing; and how far all deviate."""
+    """A list that knows the scores of others too, or, where these are None, of nothing; and its query's coverage."""
 
     def __init__(
-        self, found: Sequence[tuple[str, float | None]], others: Mapping[str, float] | None, *, sd: float | None = None,
-        name: str = "list", kind: ChannelKind = "semantic",
+        self, found: Sequence[tuple[str, float | None]], others: Mapping[str, float] | None, *,
+        coverage: float | None = None, name: str = "list", kind: ChannelKind = "semantic",
     ) -> None:  # fmt: skip
         super().__init__(found, name=name, kind=kind)
         own = {chunk_id: score for chunk_id, score in found if score is not None}
-        self.known, self.sd = None if others is None else {**others, **own}, sd
+        self.known, self.covered = None if others is None else {**others, **own}, coverage
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         return None if self.known is None else {key: self.known[key] for key in ids if key in self.known}
 
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        return None if self.sd is None else Spread(0.0, self.sd, 100)
+    def coverage(self, query: Query) -> float | None:
+        return self.covered
 
 
 class HeldChannel(ListChannel):

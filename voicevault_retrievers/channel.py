@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers.access_control import permitted
-from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, Span
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.drive import adrive, drive
@@ -24,7 +23,6 @@ from voicevault_retrievers.types import (
     Failure,
     Query,
     Ranking,
-    Spread,
     as_query,
 )
 
@@ -73,20 +71,8 @@ class Channel(ABC):
         """The exact score of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
         return None
 
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        """How this channel's scores are distributed over these chunks, or its collection; None where it cannot tell."""
-        return None
-
-    def sample(self, query: Query) -> Sequence[str] | None:
-        """The ids of some of all chunks that match, whatever they score; None where it cannot tell."""
-        return None
-
-    def peers(self, query: Query) -> Sequence[str] | None:
-        """The ids of some chunks in the languages of those that match; None where it cannot tell."""
-        return None
-
-    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
-        """How alike it finds these chunks, or some that may be searched; None where it cannot tell."""
+    def coverage(self, query: Query) -> float | None:
+        """The share of the query's terms that some chunk has, in [0, 1]; None where it cannot tell."""
         return None
 
     def leaves(self) -> Iterator[Channel]:
@@ -147,17 +133,8 @@ class Through(Channel):
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         return self.below.scores(self.asked(query), ids)
 
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        return self.below.spread(self.asked(query), among)
-
-    def sample(self, query: Query) -> Sequence[str] | None:
-        return self.below.sample(self.asked(query))
-
-    def peers(self, query: Query) -> Sequence[str] | None:
-        return self.below.peers(self.asked(query))
-
-    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
-        return self.below.alike(self.asked(query), among)
+    def coverage(self, query: Query) -> float | None:
+        return self.below.coverage(self.asked(query))
 
 
 class Stage(Part):

@@ -46,14 +46,6 @@ class Shuffled:
                 return Drawn(hashes[places], ordinals[places])
             look *= 4
 
-    def among(self, size: int, ordinals: NDArray[np.integer]) -> Drawn:
-        """The first of these rows."""
-        places = self._places[ordinals]
-        if len(places) > size:
-            places = np.partition(places, size - 1)[:size]
-        places = np.sort(places)
-        return Drawn(self._order.hashes[places], self._order.ordinals[places])
-
     @cached_property
     def _order(self) -> Drawn:
         ids = self._ids
@@ -61,13 +53,6 @@ class Shuffled:
         hashes = np.concatenate([np.empty(0, np.uint64), *blocks])
         order = np.argsort(hashes, kind="stable")
         return Drawn(hashes[order], order.astype(np.uint32))
-
-    @cached_property
-    def _places(self) -> Ordinals:
-        """Where each row stands."""
-        places = np.empty(len(self._ids), dtype=np.uint32)
-        places[self._order.ordinals] = np.arange(len(places), dtype=np.uint32)
-        return places
 
 
 def smallest(drawn: Sequence[Hashes], size: int) -> NDArray[np.intp]:

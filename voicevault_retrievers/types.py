@@ -26,7 +26,6 @@ __all__ = [
     "Ranking",
     "Result",
     "Route",
-    "Spread",
     "Variant",
     "Vector",
     "Vote",
@@ -262,15 +261,6 @@ def _check_order(hits: tuple[Hit, ...]) -> None:
     keys = [(-score, hit.chunk.id) for score, hit in zip(scores[:bare], hits, strict=False) if score is not None]
     if any(after < before for before, after in pairwise(keys)):
         raise ConfigError("scores fall, and equal scores go by ascending id")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How a channel's scores are distributed over a collection: mean, standard deviation, how many were counted."""
-
-    mean: float
-    sd: float
-    n: int
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ ASKED = 100
 TIMES = 100
 MOST = 150_000
 EMBEDDED = 500
+TWINS = {"xquad-en": "xquad-r-en", "xquad-r-en": "xquad-en"}
+"""Collections of the same texts, in paragraphs and in sentences, with the same questions."""
 
 
 def measure(data: Path, names: Sequence[str], embedder: Embedder) -> Iterator[Row]:
@@ -36,7 +38,7 @@ def drawn(questions: Sequence[Judged]) -> list[Judged]:
 
 
 def _together(data: Path, names: Sequence[str], embedder: Embedder) -> Iterator[Row]:
-    """One base of all collections; a question's relevant documents are those of its own."""
+    """One base of all collections; relevant are the documents of a question's own, and of `TWINS`."""
     every: list[Chunk] = []
     rows: list[NDArray[np.float32]] = []
     asked: dict[str, list[Judged]] = {}
@@ -47,14 +49,26 @@ def _together(data: Path, names: Sequence[str], embedder: Embedder) -> Iterator[
         own = sorted(chunks, key=lambda chunk: chunk.id)
         every += [Chunk(f"{name}/{chunk.id}", chunk.text) for chunk in own]
         rows.append(vectors(chunks, embedder).parts[0].matrix)
+        twins = _grades(data, TWINS.get(name))
         asked[name] = [
-            Judged(f"{name}/{one.id}", one.text, {f"{name}/{chunk_id}": g for chunk_id, g in one.grades.items()})
+            Judged(f"{name}/{one.id}", one.text, {**_within(name, one), **twins.get(one.text, {})})
             for one in drawn(questions)
         ]
     index = _index(every, np.concatenate(rows), embedder.dimension)
     channels = systems(every, index, ahead)
     for name, questions in asked.items():
         yield from rows_of(f"{name}, inside all", gains(channels, questions))
+
+
+def _within(name: str, question: Judged) -> dict[str, int]:
+    """The grades of a question's documents, in the base of all."""
+    return {f"{name}/{chunk_id}": grade for chunk_id, grade in question.grades.items()}
+
+
+def _grades(data: Path, name: str | None) -> dict[str, dict[str, int]]:
+    """By each question's text the grades of a collection, in the base of all."""
+    there = name is not None and (data / name).is_dir()
+    return {one.text: _within(name, one) for one in load(data / name)[1]} if name and there else {}
 
 
 def _among_strangers(name: str, folder: Path, embedder: Embedder) -> Iterator[Row]:

@@ -73,7 +73,8 @@ COLUMNS = {
 """Cases and metrics of the tables that do not show all that was measured."""
 
 ACROSS = (
-    "store", "quality", "quality_inside", "quality_strangers", "quality_expansion", "quality_tuning", "rerank_quality",
+    "store", "quality", "quality_inside", "quality_strangers", "quality_multilingual", "quality_expansion",
+    "quality_tuning", "rerank_quality",
     "rerank_abstention", "embedding", "pdf_chat_costs", "legal", "legal_routes",
 )  # fmt: skip
 """Tables that have the systems across, for they show more of each than there are systems."""
@@ -82,6 +83,12 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "quality": ("quality", lambda row: "," not in row.case and row.metric == "nDCG@10"),
     "quality_inside": ("quality", lambda row: row.case.endswith("inside all") and row.metric == "nDCG@10"),
     "quality_strangers": ("quality", lambda row: row.metric == "change in nDCG@10"),
+    "quality_parts": ("quality", lambda row: "," not in row.case and row.metric.startswith("difference")),
+    "quality_parts_inside": (
+        "quality",
+        lambda row: row.case.endswith("inside all") and row.metric.startswith("difference"),
+    ),
+    "quality_multilingual": ("quality_multilingual", lambda row: row.metric == "nDCG@10"),
     "quality_expansion": ("quality_expansion", lambda row: row.system.startswith("hybrid +") and row.metric == "gain"),
     "quality_tuning": (
         "quality_tuning",

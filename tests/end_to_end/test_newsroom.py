@@ -358,8 +358,7 @@ def test_a_tenant_neither_finds_nor_counts_what_is_anothers(
         assert theirs.isdisjoint(hit.chunk.text for hit in hits)
         assert {hit.chunk.kb for hit in hits} <= {"courier"}
         for ours, same in ((beside.bm25(), alone.bm25()), (beside.dense(), alone.dense())):
-            assert ours.spread(Query(question)) == same.spread(Query(question))
-            assert ours.sample(Query(question)) == same.sample(Query(question))
+            assert ours.coverage(Query(question)) == same.coverage(Query(question))
     assert beside.search("pgvector HNSW").hits == ()
     other = _tenant("techwire", tmp_path, embedder, TECHWIRE)
     expected = newsroom().over(other).search(PGVECTOR).hits

@@ -55,10 +55,8 @@ async def test_an_address_is_searched_as_the_base_it_was_copied_from(
     assert _told(await lang.asearch(ASKED)) == _told(found) == _told(llama.search(ASKED))
     assert [node.node.node_id for node in await llama.aretrieve(ASKED)] == list(found.ranking.ids)
     assert not found.degraded
-    if fusion == "rrf":
-        assert _told(found) == _told(base.search(ASKED))
-    else:
-        assert [error.kind for error in found.errors] == ["Standardised"]  # no engine tells how its scores are spread
+    assert found.errors == ()
+    assert _told(found) == _told(base.search(ASKED))
     _close(lang, llama)
 
 

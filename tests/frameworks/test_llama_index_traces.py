@@ -212,7 +212,7 @@ async def test_what_a_search_is_told_to_observe_is_told_too(events: Events, is_a
         searched().search(QUESTION, observe=observe)
     steps = Counter((step.name, step.kind) for step in events(SearchStepEvent))
     assert Counter(call for call in seen if call[1] != "other") == steps
-    assert {name for name, kind in seen if kind == "other"} == {"bm25 sample", "bm25 scores", "dense scores"}
+    assert {name for name, kind in seen if kind == "other"} == {"bm25 scores", "dense scores"}
 
 
 # Reranking

@@ -326,7 +326,7 @@ async def test_retrievers_search_bases_that_differ(make: Make, framework: str) -
     retriever = import_module(f"voicevault_retrievers.{framework}").HybridRetriever(kb_names=bases)
     found = retriever.search("pump")
     assert {hit.chunk.kb for hit in found.hits} == {"a", "b"}
-    assert (found.degraded, [note.kind for note in found.errors]) == (False, ["Standardised", "keywords only"])
+    assert (found.degraded, [note.kind for note in found.errors]) == (False, ["keywords only"])
     assert (await retriever.asearch("pump")).hits == found.hits
 
 

@@ -117,9 +117,8 @@ def test_each_chunk_counts_once_with_its_best_question(kb: KnowledgeBase) -> Non
         ranking = channel.search("pump key")
         assert {hit.id: hit.score for hit in ranking} == best
         assert channel.scores(Query("pump key"), ["pump", "valve", "seal"]) == best
-        spread = channel.spread(Query("pump key"))
-        assert spread is not None
-        assert spread.n == (4 if by == "bm25" else 5)
+        assert channel.coverage(Query("pump key")) == (1.0 if by == "bm25" else None)
+        assert channel.coverage(Query("pump xyzzy")) == (0.5 if by == "bm25" else None)
         assert channel.search("pump key", 1).ids == ranking.ids[:1]
     assert index.channel(by="both").scores(Query("pump"), ["pump"]) is None
 
@@ -133,7 +132,6 @@ def test_a_prefix_stands_before_the_ids_of_chunks(kb: KnowledgeBase) -> None:
     assert prefixed.scores(Query("gaskets"), ["kb:pump", "kb:seal", "pump", "other:seal"]) == {
         f"kb:{one}": score for one, score in scores.items()
     }
-    assert prefixed.spread(Query("gaskets"), ["kb:pump"]) == bare.spread(Query("gaskets"), ["pump"])
 
 
 def test_more_questions_are_looked_at_while_chunks_are_too_few(kb: KnowledgeBase) -> None:

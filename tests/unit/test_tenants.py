@@ -216,7 +216,7 @@ def test_its_channels_search_what_is_here_as_those_of_the_base_do(tmp_path: Path
         assert found.hits == ()
         assert [(note.stage, note.kind, note.degrades) for note in found.errors] == [(channel.name, "missing", False)]
         asked = Query("minister")
-        assert (channel.scores(asked, ["a"]), channel.spread(asked), channel.sample(asked)) == ({}, None, None)
+        assert (channel.scores(asked, ["a"]), channel.coverage(asked)) == ({}, None)
     index.rebuild()
     base = index.base
     assert base is not None
@@ -234,7 +234,7 @@ def test_its_channels_search_what_is_here_as_those_of_the_base_do(tmp_path: Path
         ):
             assert live.search(query) == plain.search(query)
             assert live.scores(query, ["a", "b"]) == plain.scores(query, ["a", "b"])
-            assert live.spread(query) == plain.spread(query)
+            assert live.coverage(query) == plain.coverage(query)
     index.clear()
     assert (bm25.search("minister").hits, dense.search("minister").hits) == ((), ())
 

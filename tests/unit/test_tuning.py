@@ -33,7 +33,7 @@ from voicevault_retrievers.evaluation.tuning import (
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.presets import Preset, load_preset, preset_data, save_preset
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
-from voicevault_retrievers.types import ChannelKind, Chunk, Query, Spread, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, Query, Variant
 
 DATA: Mapping[str, Any] = {"version": 1, "fusion": {"method": "rrf"}, "k": 10}
 Scores = Mapping[str, Mapping[str, float]]
@@ -56,10 +56,6 @@ class Table(Leaf):
 
     def scores(self, query: Query, ids: Any) -> Mapping[str, float]:
         return {chunk_id: self.table[query.text][chunk_id] for chunk_id in ids}
-
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread:
-        values = list(self.table[query.text].values())
-        return Spread(float(np.mean(values)), float(np.std(values)), len(values))
 
 
 @dataclass
@@ -162,7 +158,7 @@ def test_real_channels_and_what_goes_by_their_type_are_measured_as_they_rank() -
         "version": 1,
         "route": "rules",
         "expansion": [{"method": "rm3"}, {"method": "spelling"}, {"method": "rules"}],
-        "fusion": {"method": "standardised"},
+        "fusion": {"method": "adaptive"},
         "stages": ["near_duplicates", "mmr"],
     }
     questions = [Judged(f"q{at}", text[:30], {f"c{at}": 1}) for at, text in enumerate(texts[:12])]

@@ -11,12 +11,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.alike import SIZE as ALIKE
-from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
-from voicevault_retrievers.dense.sampling import SIZE, Sample, Sampled
+from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.filters import Filter, both, canonical
@@ -27,7 +25,7 @@ from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.shuffled import Shuffled
-from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Spread, Variant, Vector
+from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
 
 X = TypeVar("X", bound="ExactVectors")
 
@@ -196,7 +194,6 @@ class VectorChannel(Leaf):
         self.index = index
         self.embedder = embedder
         self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
-        self._alike: Recent[Hashable, Alike] = Recent(KEPT_SAMPLES)
         self.afind = self._awaited if callable(getattr(embedder, "aembed_queries", None)) else None
 
     @classmethod
@@ -246,42 +243,6 @@ class VectorChannel(Leaf):
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
         """A blank text says something where the query's vector is of this embedder, and not where it is of another."""
         return tuple(w for w in super()._wordings(query) if w.text.strip() or self._own(query) is not None)
-
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        """That of the cosines of the query's first wording with these chunks, or a sample of all.
-
-        They are as they are: below 0 too, and however the chunks pass `where`. None where there are none.
-        """
-        wordings = self._wordings(query)[:1]
-        if not wordings:
-            return None
-        (vector,) = self._vectors(query, wordings)
-        if among is not None:
-            known = self.index.similarities(vector, among, require=query.require)
-            cosines = None if known is None else np.array(list(known.values()))
-        else:
-            sample = self.index.sample(require=query.require) if isinstance(self.index, Sampled) else None
-            cosines = None if sample is None else rescoring.cosines(sample.vectors, _all(sample.vectors), vector)
-        if cosines is None or not len(cosines):
-            return None
-        cosines.sort()  # summed in one order, wherever the chunks are kept
-        return Spread(float(cosines.mean()), float(cosines.std()), len(cosines))
-
-    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
-        """The cosines of the vectors of these chunks with each other, or of those in a sample."""
-        if not isinstance(self.index, Sampled):
-            return None
-        sample = None if among is not None else self.index.sample(ALIKE, require=query.require)
-        ids = tuple(among) if among is not None else sample.ids if sample else ()
-        key = self.index, getattr(self.index, "parts", ()), ids
-        known = self._alike.get(key)
-        if known is None and ids:
-            stored = dict(zip(ids, sample.vectors, strict=True)) if sample else self.vectors(ids)
-            held = [chunk_id for chunk_id in ids if chunk_id in stored]
-            rows = np.array([stored[chunk_id] for chunk_id in held], np.float64).reshape(len(held), -1)
-            known = Alike(tuple(held), rows @ rows.T, np.ones(2 * (len(rows),), dtype=np.bool_))
-            self._alike.put(key, known)
-        return known
 
     def _vectors(self, query: Query, wordings: Sequence[Variant]) -> list[Vector]:
         own = self._own(query)

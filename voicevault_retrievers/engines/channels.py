@@ -60,6 +60,8 @@ class Searched(Protocol):
 
     def keyword_parts(self, asked: Asked, chunk_id: str, require: Filter | None) -> Steps[list[TermScore]]: ...
 
+    def keyword_coverage(self, asked: Asked, require: Filter | None) -> Steps[float | None]: ...
+
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]: ...
 
 
@@ -125,6 +127,12 @@ class EngineBM25(EngineLeaf[Searched]):
                 own = weighted(score, wording.weight)
                 found[one] = max(found.get(one, own), own)
         return found
+
+    def coverage(self, query: Query) -> float | None:
+        """As `BM25.coverage`; None where the engine does not tell."""
+        for wording in self._wordings(query)[:1]:
+            return self.engine.run(self.engine.keyword_coverage(AskedWording(self, query, wording), query.require))
+        return None
 
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it; as `BM25.explain`.

@@ -12,7 +12,7 @@ import numpy as np
 
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.engines.channels import Asked, EngineBM25, EngineDense
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, explained
+from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, coverage, explained
 from voicevault_retrievers.engines.questions import QUESTIONS, question_channel
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Capabilities as Capabilities
@@ -202,6 +202,21 @@ class Engine(Writing, HybridSearch):
         if chunk is None or not compile_filter(wanted.passing)(chunk.metadata):
             return []
         return (yield from self._parts(wanted, chunk))
+
+    def keyword_coverage(self, asked: Asked, require: Filter | None) -> Steps[float | None]:
+        """The share of the terms that some chunk has; None for no terms, and where the engine does not tell."""
+        if not (yield from self._ready()):
+            return None
+        tags = yield from self._tags(require)
+        return (yield from self._coverage(asked(self._present(), tags)))
+
+    def _coverage(self, asked: Keywords) -> Steps[float | None]:
+        """As `keyword_coverage`."""
+        try:
+            population = yield from self._population(asked)
+        except ConfigError:  # `_parts` says why
+            return None
+        return coverage(asked, population)
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         """The parts of the score of a chunk that passes, counted in its text, for what else counts is `_population`."""

@@ -98,6 +98,13 @@ def explained(asked: Keywords, population: Population, frequencies: Mapping[str,
     return [part for part in parts if matches and (part.frequency or part.contribution)]
 
 
+def coverage(asked: Keywords, population: Population) -> float | None:
+    """The share of the terms that some chunk has, each counted as often as the query has it; None for no terms."""
+    total = sum(asked.terms.values())
+    had = [n for forms, n in asked.terms.items() if any(population.frequencies.get(form) for form in forms)]
+    return sum(had) / total if total else None
+
+
 def _counted(asked: Keywords, population: Population) -> list[tuple[Forms, float, int, float]]:
     """Of each term that some chunk has its forms, how often the query has it, how many chunks do, and its idf."""
     known = [

@@ -6,14 +6,13 @@ import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Rewriter
 from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS
 from voicevault_retrievers.rerank.scorers import shared_scorer
-from voicevault_retrievers.types import Failure, Query, Ranking, Spread
+from voicevault_retrievers.types import Failure, Query, Ranking
 
 R = TypeVar("R", bound="Remembering")
 T = TypeVar("T")
@@ -59,19 +58,8 @@ class Remembering(Channel):
         wanted = tuple(ids)
         return self._once(("scores", query, wanted), lambda: self.below.scores(query, wanted))
 
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        given = None if among is None else tuple(among)
-        return self._once(("spread", query, given), lambda: self.below.spread(query, given))
-
-    def sample(self, query: Query) -> Sequence[str] | None:
-        return self._once(("sample", query), lambda: self.below.sample(query))
-
-    def peers(self, query: Query) -> Sequence[str] | None:
-        return self._once(("peers", query), lambda: self.below.peers(query))
-
-    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
-        given = None if among is None else tuple(among)
-        return self._once(("alike", query, given), lambda: self.below.alike(query, given))
+    def coverage(self, query: Query) -> float | None:
+        return self._once(("coverage", query), lambda: self.below.coverage(query))
 
     def named(self: R, name: str) -> R:
         twin = super().named(name)

@@ -1,5 +1,6 @@
 """Fusion: several channels as one, and the methods that say how. One method, one file."""
 
+from voicevault_retrievers.fusion.adaptive import Adaptive
 from voicevault_retrievers.fusion.borda import Borda
 from voicevault_retrievers.fusion.combmnz import CombMNZ
 from voicevault_retrievers.fusion.convex import Convex
@@ -9,13 +10,13 @@ from voicevault_retrievers.fusion.isr import ISR
 from voicevault_retrievers.fusion.method import Contributions, Evidence, Method
 from voicevault_retrievers.fusion.methods import METHODS, method_named, method_of, options_of
 from voicevault_retrievers.fusion.rrf import RRF
-from voicevault_retrievers.fusion.standardised import Standardised
 from voicevault_retrievers.fusion.sum import WeightedSum
 
 __all__ = [
     "ISR",
     "METHODS",
     "RRF",
+    "Adaptive",
     "Borda",
     "CombMNZ",
     "Contributions",
@@ -24,7 +25,6 @@ __all__ = [
     "Evidence",
     "Fused",
     "Method",
-    "Standardised",
     "WeightedSum",
     "fuse",
     "method_named",

@@ -6,23 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.adaptive import Adaptive
 from voicevault_retrievers.fusion.identity import Identified, identified
 from voicevault_retrievers.fusion.method import Evidence, Method
 from voicevault_retrievers.fusion.methods import method_of
-from voicevault_retrievers.fusion.standardised import Standardised
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Spread, Vote, ranked
+from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Vote, ranked
 
 OnError: TypeAlias = Literal["skip", "raise"]
 DEPTH = 100
-LEAST_SAMPLE = 32
-"""Fewer chunks do not say how scores are distributed."""
 
 
 class Fused(Channel):
@@ -57,16 +54,14 @@ class Fused(Channel):
         weights = self._weights(query)
         asked = {name: channel for name, channel in self.channels.items() if weights[name] > 0}
         plans = tuple(channel.plan(query, max(k, self.depths[name])) for name, channel in asked.items())
-        samplers = self._samplers(query, asked)
-        answers = yield (*plans, *samplers.values())
-        outcomes = dict(zip(asked, answers, strict=False))
+        answers = yield plans
+        outcomes = dict(zip(asked, answers, strict=True))
         rankings = {name: outcome.by_score() for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
         failures = [Failure.of(name, error, "the other channels are searched") for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
-        drawn = _samples(samplers, answers[len(plans) :])
         documents = identified(rankings)
-        found, unscored = yield from self._judged(query, documents, drawn)
+        found, unscored = yield from self._judged(query, documents)
         failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))
         (hits,) = yield (
@@ -75,37 +70,21 @@ class Fused(Channel):
         notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
         return Ranking(value_of(hits), (*failures, *notes, *_apart(self.name, documents)))
 
-    def _samplers(self, query: Query, asked: Mapping[str, Channel]) -> dict[str, Call]:
-        """The calls for samples of what matches in each channel and of its like, where the method goes by them."""
-        able = {name: channel for name, channel in sorted(asked.items()) if type(channel).sample is not Channel.sample}
-        if not self.method.exact:
-            return {}
-        return {
-            name: _call(name, "sample", channel, partial(_sampled, channel, query)) for name, channel in able.items()
-        }
-
-    def _judged(
-        self, query: Query, documents: Identified, drawn: Mapping[str, _Sampled]
-    ) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
-        """What the channels say; where the method goes by it, with exact scores of all hits and their distribution."""
-        found = {
-            name: Evidence(ranking, self.channels[name].kind, sample=drawn[name].matching if name in drawn else None)
-            for name, ranking in documents.rankings.items()
-        }
-        sample = next((one.matching for one in drawn.values() if len(one.matching) >= LEAST_SAMPLE), None)
-        peers = next((one.peers for one in drawn.values() if one.peers), None)
+    def _judged(self, query: Query, documents: Identified) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
+        """What the channels say; where the method goes by it, with the exact scores of all hits."""
+        found = {name: Evidence(one, self.channels[name].kind) for name, one in documents.rankings.items()}
         rankings = documents.rankings.values()
         ids = tuple(dict.fromkeys(chunk_id for ranking in rankings for chunk_id in ranking.ids))
         able = [name for name in found if _able(self.channels[name])] if self.method.exact and ids else []
         if not able:
             return found, []
 
-        def told(name: str) -> tuple[Mapping[str, float] | None, Spread | None, Alike | None]:
+        def told(name: str) -> tuple[Mapping[str, float] | None, float | None]:
             channel, own = self.channels[name], documents.own.get(name, {})
             scores = channel.scores(query, [own.get(each, each) for each in ids])
             if scores is not None and own:
                 scores = {each: scores[own.get(each, each)] for each in ids if own.get(each, each) in scores}
-            return scores, channel.spread(query, sample), channel.alike(query, peers)
+            return scores, channel.coverage(query)
 
         outcomes = yield tuple(_call(name, "scores", self.channels[name], partial(told, name)) for name in able)
         failures: list[Failure] = []
@@ -113,7 +92,7 @@ class Fused(Channel):
             if isinstance(outcome, Exception):
                 failures.append(Failure.of(name, outcome, "the scores of its list count"))
             else:
-                found[name] = replace(found[name], scores=outcome[0], spread=outcome[1], alike=outcome[2])
+                found[name] = replace(found[name], scores=outcome[0], coverage=outcome[1])
         return found, failures
 
     def _notes(self, found: Mapping[str, Evidence]) -> Sequence[str]:
@@ -178,7 +157,7 @@ def fuse(
 ) -> Fused:
     """Channels as one: `fuse({"bm25": a, "dense": b}, method=RRF(k=60))`, or `fuse(bm25=a, dense=b)`.
 
-    The method is `Standardised()` unless given, or the name of one. `weights`, by channel, multiply what it adds; 1
+    The method is `Adaptive()` unless given, or the name of one. `weights`, by channel, multiply what it adds; 1
     where none is given, and with 0 a channel is not asked. Each channel is asked for `depth` hits (one number, or one
     by name), or as many as are wanted where that is more. A chunk is the same in all channels where its id is; channels
     without a common id find the same one where text and metadata agree (see `fusion.identity`). A channel that fails is
@@ -198,7 +177,7 @@ def fuse(
             raise ConfigError(f"{name!r} is a {type(channel).__name__}, not a channel")
     if on_error not in ("skip", "raise"):
         raise unknown("on_error", on_error, ("skip", "raise"))
-    chosen = method_of(method) or Standardised()
+    chosen = method_of(method) or Adaptive()
     return Fused(both, method=chosen, weights=weights or {}, depth=depth, on_error=on_error)
 
 
@@ -206,25 +185,9 @@ def _call(name: str, what: str, channel: Channel, function: Callable[[], Any]) -
     return Call(f"{name} {what}", function, timeout=getattr(channel, "timeout", None))
 
 
-class _Sampled(NamedTuple):
-    """Ids: of some chunks that match in a channel, and of some in their languages."""
-
-    matching: tuple[str, ...]
-    peers: tuple[str, ...]
-
-
-def _sampled(channel: Channel, query: Query) -> _Sampled:
-    return _Sampled(tuple(channel.sample(query) or ()), tuple(channel.peers(query) or ()))
-
-
-def _samples(names: Iterable[str], outcomes: Sequence[Any]) -> dict[str, _Sampled]:
-    """The samples of the channels; what failed fails again, and is noted, where scores are asked."""
-    return {name: one for name, one in zip(names, outcomes, strict=True) if isinstance(one, _Sampled)}
-
-
 def _able(channel: Channel) -> bool:
-    """Whether it may have exact scores, or a spread: the default is to have neither."""
-    return type(channel).scores is not Channel.scores or type(channel).spread is not Channel.spread
+    """Whether it may have exact scores: the default is to have none."""
+    return type(channel).scores is not Channel.scores
 
 
 def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, float]:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from voicevault_retrievers.alike import Alike
-from voicevault_retrievers.types import ChannelKind, Ranking, Spread
+from voicevault_retrievers.types import ChannelKind, Ranking
 
 Contributions: TypeAlias = Mapping[str, Mapping[str, float]]
 """For each channel, chunk ids and what it adds to the fused score of each."""
@@ -20,16 +19,14 @@ class Evidence:
     """What one channel says for one query.
 
     `ranking` is what it found. The others are there where the method is `exact` and the channel can tell: the exact
-    score of every hit of any channel (one that it lacks has none), how its scores are distributed over what matches,
-    how alike it finds a sample of the chunks in their languages, and the ids of some of all chunks that match.
+    score of every hit of any channel (one that it lacks has none), and the share of the query's terms that some chunk
+    has, in [0, 1].
     """
 
     ranking: Ranking
     kind: ChannelKind = "hybrid"
     scores: Mapping[str, float] | None = None
-    spread: Spread | None = None
-    alike: Alike | None = None
-    sample: tuple[str, ...] | None = None
+    coverage: float | None = None
 
     @property
     def listed(self) -> dict[str, float]:
@@ -40,8 +37,7 @@ class Evidence:
 class Method(ABC):
     """How rankings become one: what each channel adds to the fused score of each chunk.
 
-    A method that is `exact` goes by the exact scores of all hits in all channels and by how these are distributed: the
-    channels are asked for both.
+    A method that is `exact` goes by the exact scores of all hits in all channels: the channels are asked for them.
     """
 
     exact = False

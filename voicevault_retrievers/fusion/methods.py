@@ -7,6 +7,7 @@ from inspect import signature
 from typing import Any
 
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.fusion.adaptive import Adaptive
 from voicevault_retrievers.fusion.borda import Borda
 from voicevault_retrievers.fusion.combmnz import CombMNZ
 from voicevault_retrievers.fusion.convex import Convex
@@ -14,17 +15,16 @@ from voicevault_retrievers.fusion.distribution import DistributionBased
 from voicevault_retrievers.fusion.isr import ISR
 from voicevault_retrievers.fusion.method import Method
 from voicevault_retrievers.fusion.rrf import RRF
-from voicevault_retrievers.fusion.standardised import Standardised
 from voicevault_retrievers.fusion.sum import WeightedSum
 
 METHODS: Mapping[str, Callable[..., Method]] = {
+    "adaptive": Adaptive,
     "borda": Borda,
     "combmnz": CombMNZ,
     "convex": Convex,
     "distribution": DistributionBased,
     "isr": ISR,
     "rrf": RRF,
-    "standardised": Standardised,
     "weighted_sum": WeightedSum,
 }
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from voicevault_retrievers.alike import SIZE, Alike
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.lexical.analysis import (
     AnyAnalyzer,
@@ -23,30 +21,15 @@ from voicevault_retrievers.lexical.analysis import (
 from voicevault_retrievers.lexical.asked import Forms
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
-from voicevault_retrievers.lexical.matching import Matching, likeness
 from voicevault_retrievers.lexical.operators import Demands, Operators
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
-from voicevault_retrievers.types import Chunk, Query, Spread, Variant, as_query
+from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
 GROWTH = 4
 """How many times more chunks are looked at where too few of them meet the demands of a query's operators."""
-
-
-COMPARED = 600
-"""Characters of a chunk that are compared with those of others."""
-
-
-class Memory:
-    """What was computed last of a channel's index."""
-
-    def __init__(self) -> None:
-        self.matching: Recent[Hashable, Matching] = Recent(16)
-        self.drawn: Recent[Hashable, tuple[str, ...]] = Recent(16)
-        self.alike: Recent[Hashable, Alike] = Recent(16)
 
 
 @dataclass
@@ -85,7 +68,6 @@ class BM25(Leaf):
         if statistics not in ("collection", "filtered"):
             raise unknown("statistics", statistics, ("collection", "filtered"))
         self._held = Held(index)
-        self._memory = Memory()
         self._writing = Mutex()
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = formula_of(formula)
@@ -191,54 +173,13 @@ class BM25(Leaf):
                 best[chunk_id] = max(best.get(chunk_id, -math.inf), weighted(score, wording.weight))
         return best
 
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        """That of the scores of all chunks that match the query's first wording, however they pass `where`."""
-        found = self._matching(query)
-        return found and found.spread
-
-    def sample(self, query: Query) -> Sequence[str] | None:
-        found = self._matching(query)
-        return found and found.sample
-
-    def peers(self, query: Query) -> Sequence[str]:
-        found = self._matching(query)
-        return self._drawn(query, found.languages if found else 0)
-
-    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
-        """How alike the first words of these chunks are, or of those in a sample."""
+    def coverage(self, query: Query) -> float | None:
+        """The share of the terms of the query's first wording, each counted as often as it has it; None for none."""
         index = self.index
-        ids = self._drawn(query, 0) if among is None else tuple(among)
-        known = self._memory.alike.get((index, ids))
-        if known is None:
-            compared = tuple((chunk.id, chunk.text[:COMPARED]) for chunk in index.chunks(ids))
-            known = self._memory.alike.get(compared)  # most changes of a large index leave the sample as it was
-            known = known or likeness([one for one, _ in compared], self._analyse([text for _, text in compared]))
-            self._memory.alike.put(compared, known)
-            self._memory.alike.put((index, ids), known)
-        return known
-
-    def _drawn(self, query: Query, languages: int) -> tuple[str, ...]:
-        """A sample of the chunks that may be searched, in all of some languages."""
-        index = self.index
-        key = index, languages, canonical(query.require)
-        known = self._memory.drawn.get(key)
-        if known is None:
-            known = tuple(index.drawn(SIZE, languages=languages, require=query.require))
-            self._memory.drawn.put(key, known)
-        return known
-
-    def _matching(self, query: Query) -> Matching | None:
-        """What matches the first wording of a query; None where it has none."""
-        index, wordings = self.index, self._wordings(query)[:1]
-        if not wordings:
-            return None
-        _, terms, _ = self._read(index, query, wordings[0])
-        key = index, frozenset(terms.items()), canonical(query.require), canonical(query.where)
-        known = self._memory.matching.get(key)
-        if known is None:
-            known = index.matching(terms, self.formula, **self._scope(query))
-            self._memory.matching.put(key, known)
-        return known
+        for wording in self._wordings(query)[:1]:
+            _, terms, _ = self._read(index, query, wording)
+            return index.coverage(terms, **self._scope(query))
+        return None
 
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it."""

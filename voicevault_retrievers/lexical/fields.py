@@ -27,15 +27,13 @@ from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, weighed_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
 from voicevault_retrievers.lexical.index import counting_of
-from voicevault_retrievers.lexical.matching import SAMPLE, spread_of
 from voicevault_retrievers.lexical.postings import Postings, Unsigned
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Ordinals, Selection
-from voicevault_retrievers.shuffled import Shuffled
 from voicevault_retrievers.text import Analyzer, QueryTerm, untagged
 from voicevault_retrievers.text.analyzed import tags_of
-from voicevault_retrievers.types import Chunk, Query, Spread, Variant, as_query
+from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
 TEXT = "text"
 FIELDS = {"title": 3.0, TEXT: 1.0}
@@ -128,7 +126,6 @@ class BM25F(Leaf):
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = Lucene(k1)
         self.statistics = statistics
-        self._order = Shuffled(rows.ids)
         self._segments = [Segment(rows, field.postings) for field in self.fields]
 
     @classmethod
@@ -172,21 +169,12 @@ class BM25F(Leaf):
             if found
         }
 
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        """That of the scores of all chunks that match the query's first wording, however they pass `where`."""
-        return spread_of(self._matching(query)[1])
-
-    def sample(self, query: Query) -> Sequence[str] | None:
-        found, _ = self._matching(query)
-        return tuple(self.rows.ids[at] for at in self._order.among(SAMPLE, found).ordinals.tolist())
-
-    def _matching(self, query: Query) -> tuple[Ordinals, Floats]:
-        """The chunks that match the first wording of a query and count, and their scores."""
-        terms = [term for wording in self._wordings(query)[:1] for term in self._look(query, wording)]
-        chosen = self.rows.selection(counting_of(query.where, query.require, self.statistics == "filtered"))
-        having = Selection.union(len(self.rows), [term.ordinals for term in terms])
-        found = having.ordinals if chosen is None else (having & chosen).ordinals
-        return found, self._scores(terms)[found]
+    def coverage(self, query: Query) -> float | None:
+        """The share of the distinct terms of the query's first wording that some chunk has; None for none."""
+        for wording in self._wordings(query)[:1]:
+            terms = self._terms(query, wording)
+            return sum(term.frequency > 0 for term in terms) / len(terms) if terms else None
+        return None
 
     def explain(self, query: str | Query, chunk_id: str) -> list[FieldScore]:
         """The parts of a chunk's score for the query's own text, by term and field, which add up to it.
@@ -220,14 +208,17 @@ class BM25F(Leaf):
 
     def _look(self, query: Query, wording: Variant) -> list[_Term]:
         """The distinct terms of a wording that some chunk has that counts, in their order."""
+        return [term for term in self._terms(query, wording) if term.frequency]
+
+    def _terms(self, query: Query, wording: Variant) -> list[_Term]:
+        """All distinct terms of a wording, in their order."""
         counting = counting_of(query.where, query.require, self.statistics == "filtered")
         chosen = self.rows.selection(counting)
         means = [_mean(field.postings, chosen) for field in self.fields]
         languages = reduce(or_, (segment.languages(chosen) for segment in self._segments), 0)
         asked, counts = weighed_terms(self.analyzer, wording, tags_of(languages))
         distinct = {term.forms: term for term in reversed(asked)}
-        terms = (self._term(distinct[forms], count, chosen, means) for forms, count in counts.items())
-        return [term for term in terms if term.frequency]
+        return [self._term(distinct[forms], count, chosen, means) for forms, count in counts.items()]
 
     def _term(self, asked: QueryTerm, count: float, chosen: Selection | None, means: Sequence[float]) -> _Term:
         parts = [

@@ -19,10 +19,9 @@ from voicevault_retrievers.compiled import installed
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require as require_extra
 from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.lexical import batch, building, matching, tiers
+from voicevault_retrievers.lexical import batch, building, tiers
 from voicevault_retrievers.lexical.asked import Asked, Forms, Histogram, Population, Term, Terms, ask
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
-from voicevault_retrievers.lexical.matching import Matching
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import Searcher
@@ -237,24 +236,17 @@ class LexicalIndex:
         asked = self._ask(terms, Lucene(), counting_of(where, require, filtered))
         return {forms: n / asked.total for forms, n in zip(asked.terms, asked.frequencies, strict=True)}
 
-    def matching(
-        self,
-        terms: Terms,
-        formula: Formula,
-        *,
-        where: Filter | None = None,
-        require: Filter | None = None,
-        filtered: bool = False,
-    ) -> Matching:
-        """How the scores of all chunks that match and count are distributed, and a sample of them."""
-        counting = counting_of(where, require, filtered)
-        asked = self._ask(terms, formula, counting)
-        chosen = self._population(counting).chosen if counting else self._everything.chosen
-        return matching.matching(self.segments, asked, chosen)
+    def coverage(self, terms: Mapping[Forms, float], **scope: Any) -> float | None:
+        """The share of the terms that some chunk has that counts, each as often as asked; None for no terms.
 
-    def drawn(self, size: int, *, languages: int = 0, require: Filter | None = None) -> list[str]:
-        """The ids with the smallest hashes, of those chunks that pass and are in all of some languages."""
-        drawn = [segment.order.first(size, segment.spoken(languages, require)) for segment in self.segments]
+        `scope` is as of `shares`.
+        """
+        had, total = self.shares(terms, **scope), sum(terms.values())
+        return sum(terms[forms] for forms in had) / total if total else None
+
+    def drawn(self, size: int) -> list[str]:
+        """The ids with the smallest hashes: a sample that depends on the live chunks' ids alone."""
+        drawn = [segment.order.first(size, segment.rows.selection(None)) for segment in self.segments]
         ids = [s.rows.ids[at] for s, one in zip(self.segments, drawn, strict=True) for at in one.ordinals.tolist()]
         return [ids[at] for at in smallest([one.hashes for one in drawn], size).tolist()]
 

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.lexical.postings import Mask, Numbers, Postings, Source, Unsigned
 from voicevault_retrievers.lexical.removed import Removed
 from voicevault_retrievers.rows import Rows
@@ -54,14 +53,6 @@ class Segment:
         if len(chosen) * FEW < chosen.size:
             return _union(self.postings.languages[chosen.ordinals], None, self._every_language)
         return _union(self.postings.languages, chosen.mask, self._every_language)
-
-    def spoken(self, languages: int, where: Filter | None) -> Selection | None:
-        """The live chunks that pass and are in all of these languages; None for all rows."""
-        passing = self.rows.selection(where)
-        if not languages:
-            return passing
-        own = Selection(len(self.rows), (self.postings.languages & languages) == languages)
-        return own if passing is None else own & passing
 
     @cached_property
     def _every_language(self) -> int:

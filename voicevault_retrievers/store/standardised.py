@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Spread, Vote, ranked
+from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Vote, ranked
 
 
 class Standardised(Channel):
@@ -47,6 +47,11 @@ class Standardised(Channel):
                 failures += [failure.within(label) for failure in outcome.errors]
         best = enumerate(ranked(hits)[:k], 1)
         return Ranking(tuple(self._voted(rank, hit) for rank, hit in best), tuple(failures))
+
+    def coverage(self, query: Query) -> float | None:
+        """That of the group which has most of the query's terms; None where no group can tell."""
+        told = (channel.coverage(query) for channel in self.groups.values())
+        return max((one for one in told if one is not None), default=None)
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         """The standardised score of given chunks; at most that of its list's last hit for one that the list lacks.
@@ -98,6 +103,13 @@ def _score(hit: Hit) -> float:
     return cast(float, hit.score)  # keyword and vector channels score all that they find
 
 
+class Spread(NamedTuple):
+    """How the scores of a list are distributed: their mean and standard deviation."""
+
+    mean: float
+    sd: float
+
+
 def _standing(score: float, spread: Spread) -> float:
     return (score - spread.mean) / spread.sd
 
@@ -106,7 +118,7 @@ def _spread(hits: Sequence[Hit]) -> Spread:
     """That of the best `DEPTH` scores; where they are all equal the deviation is 1, so that none leaves the mean."""
     scores = [_score(hit) for hit in hits[:DEPTH]]
     if not scores or scores[0] == scores[-1]:
-        return Spread(scores[0] if scores else 0.0, 1.0, len(scores))
+        return Spread(scores[0] if scores else 0.0, 1.0)
     mean = math.fsum(scores) / len(scores)
     deviation = math.hypot(*(score - mean for score in scores)) / math.sqrt(len(scores))
-    return Spread(mean, deviation or 1.0, len(scores))
+    return Spread(mean, deviation or 1.0)

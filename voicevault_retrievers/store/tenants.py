@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.alike import Alike
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.leaf import Leaf, Match
@@ -25,7 +24,7 @@ from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.scanning import Paths
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.standardised import Standardised
-from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking, Spread, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking, Variant
 
 TenantSource: TypeAlias = Paths | Callable[[], Iterable[Chunk]]
 """What an index is made of: files and folders, or a function that gives the chunks."""
@@ -194,17 +193,8 @@ class TenantChannel(Leaf):
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         return self._now().scores(query, ids)
 
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        return self._now().spread(query, among)
-
-    def sample(self, query: Query) -> Sequence[str] | None:
-        return self._now().sample(query)
-
-    def peers(self, query: Query) -> Sequence[str] | None:
-        return self._now().peers(query)
-
-    def alike(self, query: Query, among: Sequence[str] | None = None) -> Alike | None:
-        return self._now().alike(query, among)
+    def coverage(self, query: Query) -> float | None:
+        return self._now().coverage(query)
 
     def _now(self) -> Channel:
         found = self._present.get()

@@ -176,6 +176,13 @@ class ChromaEngine(ChromaCollection):
         )
         return found
 
+    def _coverage(self, asked: Keywords) -> Steps[float | None]:
+        index = yield from self._index_as_asked()
+        if index is None:
+            return None
+        share: float | None = yield Work(partial(index.coverage, asked.terms, **_filters(asked)))
+        return share
+
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         index = yield from self._index_as_asked()
         if index is None:

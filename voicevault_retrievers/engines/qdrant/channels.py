@@ -158,6 +158,7 @@ class _Searching:
         self.similarities, self.vectors = engine.similarities, engine.vectors
         self.keywords, self.keyword_scores = engine.keywords, engine.keyword_scores
         self.keyword_parts = engine.keyword_parts
+        self.keyword_coverage = engine.keyword_coverage
 
     @property
     def embedder(self) -> Embedder | None:

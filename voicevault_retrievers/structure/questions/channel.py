@@ -21,7 +21,7 @@ from voicevault_retrievers.structure.questions.kept import (
     source_of,
     speaks_of_questions,
 )
-from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking, Spread, Vote, ranked
+from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking, Vote, ranked
 
 QUESTIONS = 200
 """How many questions are looked at at first: four for each of fifty chunks."""
@@ -136,9 +136,8 @@ class QuestionChannel(Channel):
             best[chunk_id] = max(best.get(chunk_id, score), score)
         return best
 
-    def spread(self, query: Query, among: Sequence[str] | None = None) -> Spread | None:
-        """That of the scores of the questions of these chunks, or of a sample of all."""
-        return self.below.spread(self._alone(query), None if among is None else self._questions_of(among))
+    def coverage(self, query: Query) -> float | None:
+        return self.below.coverage(self._alone(query))
 
     def _questions_of(self, ids: Iterable[str]) -> list[str]:
         """The ids of the questions of these chunks."""

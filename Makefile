@@ -85,7 +85,7 @@ wheel: install  ## build the wheel and use it in fresh environments
 bench: bench-lexical bench-quality bench-fusion bench-sample bench-imports  ## run every benchmark; each writes tests/benchmarks/results/NAME.json
 
 bench-quality: install  ## retrieval quality: channels, fusions, expansion, tuning, page caps
-	for part in quality quality_multilingual quality_expansion quality_tuning quality_pages; do \
+	for part in quality quality_multilingual fusion_ablation quality_expansion quality_tuning quality_pages; do \
 		$(BIN)/python -m tests.benchmarks.$$part $(DATA) || exit 1; \
 	done
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.diversity

@@ -38,7 +38,17 @@ def drawn(questions: Sequence[Judged]) -> list[Judged]:
 
 
 def _together(data: Path, names: Sequence[str], embedder: Embedder) -> Iterator[Row]:
-    """One base of all collections; relevant are the documents of a question's own, and of `TWINS`."""
+    """Each collection inside the base of all."""
+    every, index, ahead, asked = base_of_all(data, names, embedder)
+    channels = systems(every, index, ahead)
+    for name, questions in asked.items():
+        yield from rows_of(f"{name}, inside all", gains(channels, questions))
+
+
+def base_of_all(
+    data: Path, names: Sequence[str], embedder: Embedder
+) -> tuple[list[Chunk], ExactVectors, Ahead, dict[str, list[Judged]]]:
+    """All collections as one, and the questions of each; relevant are the documents of its own, and of `TWINS`."""
     every: list[Chunk] = []
     rows: list[NDArray[np.float32]] = []
     asked: dict[str, list[Judged]] = {}
@@ -54,10 +64,7 @@ def _together(data: Path, names: Sequence[str], embedder: Embedder) -> Iterator[
             Judged(f"{name}/{one.id}", one.text, {**_within(name, one), **twins.get(one.text, {})})
             for one in drawn(questions)
         ]
-    index = _index(every, np.concatenate(rows), embedder.dimension)
-    channels = systems(every, index, ahead)
-    for name, questions in asked.items():
-        yield from rows_of(f"{name}, inside all", gains(channels, questions))
+    return every, _index(every, np.concatenate(rows), embedder.dimension), ahead, asked
 
 
 def _within(name: str, question: Judged) -> dict[str, int]:

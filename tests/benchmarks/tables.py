@@ -83,6 +83,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "quality": ("quality", lambda row: "," not in row.case and row.metric == "nDCG@10"),
     "quality_inside": ("quality", lambda row: row.case.endswith("inside all") and row.metric == "nDCG@10"),
     "quality_strangers": ("quality", lambda row: row.metric == "change in nDCG@10"),
+    "fusion_ablation": ("fusion_ablation", lambda row: row.metric != "collections won"),
     "quality_parts": ("quality", lambda row: "," not in row.case and row.metric.startswith("difference")),
     "quality_parts_inside": (
         "quality",

@@ -55,8 +55,10 @@ async def test_an_address_is_searched_as_the_base_it_was_copied_from(
     assert _told(await lang.asearch(ASKED)) == _told(found) == _told(llama.search(ASKED))
     assert [node.node.node_id for node in await llama.aretrieve(ASKED)] == list(found.ranking.ids)
     assert not found.degraded
-    assert found.errors == ()
-    assert _told(found) == _told(base.search(ASKED))
+    for asked in (ASKED, f"{ASKED} xyzzy qwert zork"):  # words that no chunk has say that another language is asked in
+        found = lang.search(asked)
+        assert found.errors == ()
+        assert _told(found) == _told(base.search(asked))
     _close(lang, llama)
 
 

@@ -60,8 +60,8 @@ def test_a_hit_adds_its_exact_score_scaled_for_the_query_whether_it_was_listed_o
     hits = {hit.id: hit for hit in fuse(words=words, sense=sense).search("q")}
     # z, the only hit by meaning, has a quarter of the highest keyword score; cosines lie between .1 and 1
     of_sense = 2 * part((0.9 - 0.1) / 0.9) * part(0.25)
-    assert hits["x"].score == pytest.approx(1.0 + of_sense * 0.5 / 0.9)
-    assert hits["z"].score == pytest.approx(0.25 + of_sense * 0.9 / 0.9)
+    assert hits["x"].score == pytest.approx(1.0 + of_sense * (0.05 + 0.4 / 0.9))
+    assert hits["z"].score == pytest.approx(0.25 + of_sense * (0.05 + 0.8 / 0.9))
     assert hits["x"].found_by == "keyword"  # the other channel did not find it, and says what it thinks of it
     vote = hits["x"].vote("sense")
     assert vote is not None

@@ -34,9 +34,9 @@ class Adaptive(ScoreMethod):
     of the query's terms some chunk has, of which four fifths are all. So it counts little where many chunks share the
     query's words, and where the query is in another language than the chunks.
 
-    A cosine is divided by what lies between the lowest of all hits and 1, so that embedders whose cosines are all high
-    count as those that use the whole range. Its share is `semantic` times how far the highest stands above the lowest,
-    so divided, times how far keywords confirm its ten best hits: the mean share of the highest keyword score that
+    Of a cosine its place counts between the lowest of all hits, which becomes .05, and 1, which becomes 1.05: embedders
+    whose cosines are all high count as those that use the whole range. Its share is `semantic` times how far the highest stands above the lowest on the
+    way to 1, times how far keywords confirm its ten best hits: the mean share of the highest keyword score that
     those three have that have the most of it. What an embedder finds that does not speak the documents' language shares
     no words with the query. Keywords that do not know the query confirm and refute nothing.
 
@@ -134,8 +134,8 @@ def _scaled(one: Evidence, found: Mapping[str, Evidence]) -> dict[str, float]:
     if one.kind == "semantic":
         if one.scores is None:
             scores = {**dict.fromkeys(all_ids(found), min(listed.values())), **listed}
-        _, room = _room(one)
-        return {chunk_id: score / room for chunk_id, score in scores.items()}
+        lowest, room = _room(one)
+        return {chunk_id: LEAST + (score - lowest) / room for chunk_id, score in scores.items()}
     highest = max(listed.values())
     if highest <= 0:  # some formulas score what matches at 0 or below
         room = highest - min(scores.values()) or 1.0

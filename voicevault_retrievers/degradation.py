@@ -8,7 +8,7 @@ from logging import INFO, WARNING, Logger
 from voicevault_retrievers.types import Failure
 
 EXPECTED = frozenset(
-    {"NoDates", "NoPositions", "Overtime", "Skipped", "Adaptive", "fallback", "keywords only", "over budget"}
+    {"NoDates", "NoPositions", "Overtime", "Skipped", "AdaptiveSum", "fallback", "keywords only", "over budget"}
 )
 """Kinds of notes that are nobody's mistake: what an option asks for, or what the part itself logs."""
 

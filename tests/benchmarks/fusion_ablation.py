@@ -17,17 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks import filings
+from tests.benchmarks import filings, quality_bayesian
 from tests.benchmarks.quality import Ahead, drawn, load, ndcgs, run, vectors
 from tests.benchmarks.quality_mixed import base_of_all
 from tests.benchmarks.quality_multilingual import ACROSS
 from tests.benchmarks.results import Row, write
-from voicevault_retrievers import BM25, RRF, Adaptive, Channel, Chunk, VectorChannel, WeightedSum, fuse
+from voicevault_retrievers import BM25, RRF, AdaptiveSum, Channel, Chunk, VectorChannel, WeightedSum, fuse
 from voicevault_retrievers.dense import ExactVectors, SentenceTransformerEmbedder, UniversalSentenceEncoder
 from voicevault_retrievers.evaluation import Judged
 from voicevault_retrievers.evaluation.remembered import remembered
 from voicevault_retrievers.evaluation.significance import paired
-from voicevault_retrievers.fusion import Evidence, Method, adaptive
+from voicevault_retrievers.fusion import Evidence, Method
+from voicevault_retrievers.fusion import adaptive_sum as parts
 from voicevault_retrievers.protocols import Embedder
 
 ASKED = 300
@@ -37,34 +38,37 @@ ALONE, INSIDE, OTHER = "alone", "inside all", "in another language"
 
 
 @dataclass(frozen=True)
-class Changed(Adaptive):
+class Changed(AdaptiveSum):
     """The default with some of its factors left out: 1 in their place."""
 
     left_out: tuple[str, ...] = ()
 
     def shares(self, found: Mapping[str, Evidence]) -> dict[str, float]:
         def factor(name: str, value: float) -> float:
-            return 1.0 if name in self.left_out else adaptive._at_least(value)
+            return 1.0 if name in self.left_out else parts._at_least(value)
 
         known = 1.0 if "coverage" in self.left_out else None
         seen = {name: Evidence(one.ranking, one.kind, one.scores, known or one.coverage) for name, one in found.items()}
-        return {
-            name: self.semantic * factor("height", adaptive._height(one)) * factor("b", adaptive._confirmed(one, seen))
-            if one.kind == "semantic"
-            else factor("a", adaptive._standing_out(one)) * factor("coverage", adaptive._understood(one) ** 2)
-            for name, one in seen.items()
-        }
+        shares: dict[str, float] = {}
+        for name, one in seen.items():
+            if one.kind == "semantic":
+                height, confirmed = parts._height(one), parts._confirmed(one, seen)
+                shares[name] = self.semantic * factor("height", height) * factor("confirmed", confirmed)
+            else:
+                out, understood = parts._standing_out(one), parts._understood(one) ** 2
+                shares[name] = factor("standing out", out) * factor("coverage", understood)
+        return shares
 
 
 DEFAULT = "the default"
 TRIED: Mapping[str, Method] = {
-    DEFAULT: Adaptive(),
-    "without: the best keyword hit above the tenth": Changed(semantic=1.0, left_out=("a",)),
-    "without: keywords confirm vectors": Changed(semantic=1.0, left_out=("b",)),
-    "without: the nearest above the lowest": Changed(semantic=1.0, left_out=("height",)),
+    DEFAULT: AdaptiveSum(),
+    "without: the best keyword hit above the tenth": Changed(left_out=("standing out",)),
+    "without: keywords confirm vectors": Changed(semantic=1.5, left_out=("confirmed",)),
+    "without: the nearest above the lowest": Changed(semantic=1.5, left_out=("height",)),
     "without: coverage of the query": Changed(left_out=("coverage",)),
-    "semantic=1.5": Adaptive(semantic=1.5),
-    "semantic=2.5": Adaptive(semantic=2.5),
+    "semantic=2": AdaptiveSum(semantic=2),
+    "semantic=4": AdaptiveSum(semantic=4),
     "z-sum of the lists": WeightedSum("zscore"),
     "min-max sum of the lists": WeightedSum("min_max"),
     RANKS: RRF(),
@@ -75,17 +79,21 @@ def measure(
     chunks: Sequence[Chunk], index: ExactVectors, ahead: Ahead, asked: Sequence[Judged]
 ) -> dict[str, list[float]]:
     """The nDCG@10 of each question by each, and by the parts alone."""
-    parts: dict[str, Channel] = {
+    channels: dict[str, Channel] = {
         "bm25": remembered(BM25.from_chunks(chunks)),
         "dense": remembered(VectorChannel(index, ahead)),
     }
-    found = {name: ndcgs(channel, asked) for name, channel in parts.items()}
-    return found | {name: ndcgs(fuse(parts, method=method), asked) for name, method in TRIED.items()}
+    found = {name: ndcgs(channel, asked) for name, channel in channels.items()}
+    return found | {name: ndcgs(fuse(channels, method=method), asked) for name, method in TRIED.items()}
 
 
 def told(setting: str, found: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[Row]:
     """What each change does over all collections in a setting."""
-    for name in TRIED:
+    if not found:
+        return
+    for name in (*TRIED, quality_bayesian.BALANCED, quality_bayesian.CONJUNCTION):
+        if not all(name in own for own in found.values()):
+            continue  # it looks at every chunk for every question, which is too slow over all collections at once
         means = [float(np.mean(own[name])) for own in found.values()]
         yield Row(name, setting, "nDCG@10", float(np.mean(means)))
         least = min(
@@ -98,8 +106,9 @@ def told(setting: str, found: Mapping[str, Mapping[str, Sequence[float]]]) -> It
 
 
 def _alone(chunks: Sequence[Chunk], questions: Sequence[Judged], embedder: Embedder) -> dict[str, list[float]]:
-    asked = drawn(questions, ASKED)
-    return measure(chunks, vectors(chunks, embedder), Ahead(embedder, [one.text for one in questions]), asked)
+    asked, index = drawn(questions, ASKED), vectors(chunks, embedder)
+    ahead = Ahead(embedder, [one.text for one in questions])
+    return measure(chunks, index, ahead, asked) | quality_bayesian.ndcgs(chunks, index, ahead, asked)
 
 
 def main(data: Path, names: Sequence[str]) -> None:
@@ -121,7 +130,7 @@ def main(data: Path, names: Sequence[str]) -> None:
     }
     rows = [row for case, found in ((ALONE, alone), (INSIDE, inside), (OTHER, other)) for row in told(case, found)]
     sys.stdout.write("".join(f"{row}\n" for row in rows))
-    write("fusion_ablation", rows, ["voicevault-retrievers", "numpy", "sentence-transformers"])
+    write("fusion_ablation", rows, ["voicevault-retrievers", "numpy", "sentence-transformers", "bayesian-bm25"])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from voicevault_retrievers.evaluation.tuning import LEVEL, Tuned, tune
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.protocols import Embedder
 
-DEFAULT: Mapping[str, Any] = {"version": 1, "fusion": {"method": "adaptive"}}
+DEFAULT: Mapping[str, Any] = {"version": 1, "fusion": {"method": "adaptive_sum"}}
 LABELLED = 40
 MEASURED = 300
 DRAWS = 3

@@ -327,7 +327,7 @@ async def test_a_knowledge_base_is_searched_as_its_documents_are(tmp_path: Path)
     found = await retriever.ainvoke("pump seal")
     assert found == retriever.invoke("pump seal")
     told = [(document.id, document.page_content, document.metadata["relevance_score"]) for document in found]
-    in_memory = hybrid(fusion="adaptive").invoke("pump seal")  # the default
+    in_memory = hybrid(fusion="adaptive_sum").invoke("pump seal")  # the default
     assert told == [(d.id, d.page_content, d.metadata["relevance_score"]) for d in in_memory]
     assert {document.metadata["voicevault"]["kb"] for document in found} == {"manual"}
 

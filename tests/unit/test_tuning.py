@@ -158,7 +158,7 @@ def test_real_channels_and_what_goes_by_their_type_are_measured_as_they_rank() -
         "version": 1,
         "route": "rules",
         "expansion": [{"method": "rm3"}, {"method": "spelling"}, {"method": "rules"}],
-        "fusion": {"method": "adaptive"},
+        "fusion": {"method": "adaptive_sum"},
         "stages": ["near_duplicates", "mmr"],
     }
     questions = [Judged(f"q{at}", text[:30], {f"c{at}": 1}) for at, text in enumerate(texts[:12])]

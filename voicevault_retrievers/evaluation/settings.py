@@ -17,7 +17,7 @@ from voicevault_retrievers.rerank import CrossEncoderRerank
 Data: TypeAlias = Mapping[str, Any]
 """A preset as its YAML has it."""
 
-TRIED = ("adaptive", "convex", "rrf")
+TRIED = ("adaptive_sum", "convex", "rrf")
 """Fusion methods, by the names that presets know them by."""
 STEPS = 10
 """A channel's share of all weights is tried in so many steps from 0 to 1."""

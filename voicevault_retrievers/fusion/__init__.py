@@ -1,6 +1,6 @@
 """Fusion: several channels as one, and the methods that say how. One method, one file."""
 
-from voicevault_retrievers.fusion.adaptive import Adaptive
+from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
 from voicevault_retrievers.fusion.borda import Borda
 from voicevault_retrievers.fusion.combmnz import CombMNZ
 from voicevault_retrievers.fusion.convex import Convex
@@ -16,7 +16,7 @@ __all__ = [
     "ISR",
     "METHODS",
     "RRF",
-    "Adaptive",
+    "AdaptiveSum",
     "Borda",
     "CombMNZ",
     "Contributions",

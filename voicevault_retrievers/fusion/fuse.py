@@ -12,7 +12,7 @@ from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.fusion.adaptive import Adaptive
+from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
 from voicevault_retrievers.fusion.identity import Identified, identified
 from voicevault_retrievers.fusion.method import Evidence, Method
 from voicevault_retrievers.fusion.methods import method_of
@@ -157,7 +157,7 @@ def fuse(
 ) -> Fused:
     """Channels as one: `fuse({"bm25": a, "dense": b}, method=RRF(k=60))`, or `fuse(bm25=a, dense=b)`.
 
-    The method is `Adaptive()` unless given, or the name of one. `weights`, by channel, multiply what it adds; 1
+    The method is `AdaptiveSum()` unless given, or the name of one. `weights`, by channel, multiply what it adds; 1
     where none is given, and with 0 a channel is not asked. Each channel is asked for `depth` hits (one number, or one
     by name), or as many as are wanted where that is more. A chunk is the same in all channels where its id is; channels
     without a common id find the same one where text and metadata agree (see `fusion.identity`). A channel that fails is
@@ -177,7 +177,7 @@ def fuse(
             raise ConfigError(f"{name!r} is a {type(channel).__name__}, not a channel")
     if on_error not in ("skip", "raise"):
         raise unknown("on_error", on_error, ("skip", "raise"))
-    chosen = method_of(method) or Adaptive()
+    chosen = method_of(method) or AdaptiveSum()
     return Fused(both, method=chosen, weights=weights or {}, depth=depth, on_error=on_error)
 
 

@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.fusion.adaptive import Adaptive
+from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
 from voicevault_retrievers.fusion.borda import Borda
 from voicevault_retrievers.fusion.combmnz import CombMNZ
 from voicevault_retrievers.fusion.convex import Convex
@@ -18,7 +18,7 @@ from voicevault_retrievers.fusion.rrf import RRF
 from voicevault_retrievers.fusion.sum import WeightedSum
 
 METHODS: Mapping[str, Callable[..., Method]] = {
-    "adaptive": Adaptive,
+    "adaptive_sum": AdaptiveSum,
     "borda": Borda,
     "combmnz": CombMNZ,
     "convex": Convex,

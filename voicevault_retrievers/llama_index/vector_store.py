@@ -61,7 +61,7 @@ class HybridVectorStore(BasePydanticVectorStore):
     weight of vectors there, 0.5 unless given: 0 is keywords alone, 1 vectors alone. Only what matched is returned, at
     most `similarity_top_k`; instead of that, `hybrid_top_k` counts in `hybrid`, and `sparse_top_k` in `sparse` and
     `text_search`. In `hybrid` each side gives 100 candidates, or `similarity_top_k` where that is more; keywords
-    `sparse_top_k`, where it is given. `fusion` is Adaptive() unless given.
+    `sparse_top_k`, where it is given. `fusion` is AdaptiveSum() unless given.
     """
 
     stores_text: bool = True

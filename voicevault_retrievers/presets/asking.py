@@ -102,7 +102,7 @@ def _synonyms(file: str | None = None, synonyms: Any = (), size: int = 3) -> Rew
 
 def fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
     """The section, and the method that it describes: beside the keys of all methods it has its own options."""
-    name = data.get("method", "adaptive") if isinstance(data, Mapping) else "adaptive"
+    name = data.get("method", "adaptive_sum") if isinstance(data, Mapping) else "adaptive_sum"
     shared = ("method", "depth", "weights")
     known = (*shared, *options_of(name))
     for key in data if isinstance(data, Mapping) else ():

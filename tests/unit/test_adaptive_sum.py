@@ -11,8 +11,8 @@ import pytest
 
 from tests.helpers import Counting, HashEmbedder, KnowingChannel, ListChannel
 from voicevault_retrievers.dense import VectorChannel
-from voicevault_retrievers.fusion import Adaptive, Evidence, fuse
-from voicevault_retrievers.fusion.adaptive import LEAST
+from voicevault_retrievers.fusion import AdaptiveSum, Evidence, fuse
+from voicevault_retrievers.fusion.adaptive_sum import LEAST
 from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.pipeline import Pipeline
@@ -47,7 +47,7 @@ def falling(count: int, first: float = 10.0, last: float = 1.0) -> dict[str, flo
 
 def share(name: str, **channels: KnowingChannel) -> float:
     evidence = {key: Evidence(one.search("q", 100), one.kind, one.known, one.covered) for key, one in channels.items()}
-    return Adaptive().shares(evidence)[name]
+    return AdaptiveSum().shares(evidence)[name]
 
 
 def part(factor: float) -> float:
@@ -59,7 +59,7 @@ def test_a_hit_adds_its_exact_score_scaled_for_the_query_whether_it_was_listed_o
     sense = Told({"z": 0.9, "x": 0.5, "y": 0.1}, 1)
     hits = {hit.id: hit for hit in fuse(words=words, sense=sense).search("q")}
     # z, the only hit by meaning, has a quarter of the highest keyword score; cosines lie between .1 and 1
-    of_sense = 2 * part((0.9 - 0.1) / 0.9) * part(0.25)
+    of_sense = 3 * part((0.9 - 0.1) / 0.9) * part(0.25**2)
     assert hits["x"].score == pytest.approx(1.0 + of_sense * (0.05 + 0.4 / 0.9))
     assert hits["z"].score == pytest.approx(0.25 + of_sense * (0.05 + 0.8 / 0.9))
     assert hits["x"].found_by == "keyword"  # the other channel did not find it, and says what it thinks of it
@@ -75,14 +75,14 @@ def test_weights_multiply_and_the_share_of_meaning_is_an_option() -> None:
         {hit.id: hit for hit in fuse(words=words, sense=sense, weights={"words": weight}).search("q")}
         for weight in (1.0, 3.0)
     )
-    one = {hit.id: hit for hit in fuse(words=words, sense=sense, method=Adaptive(semantic=1)).search("q")}
+    one = {hit.id: hit for hit in fuse(words=words, sense=sense, method=AdaptiveSum(semantic=1)).search("q")}
     for key in ("x", "y"):
         parts = {name: once[key].vote(name) for name in ("words", "sense")}
         assert parts["words"] is not None
         assert parts["sense"] is not None
         of_words, of_sense = parts["words"].contribution or 0.0, parts["sense"].contribution or 0.0
         assert thrice[key].score == pytest.approx(3 * of_words + of_sense)
-        assert one[key].score == pytest.approx(of_words + of_sense / 2)
+        assert one[key].score == pytest.approx(of_words + of_sense / 3)
 
 
 def test_keywords_count_as_far_as_the_best_stands_above_the_tenth() -> None:
@@ -97,7 +97,7 @@ def test_keywords_count_as_far_as_the_collection_knows_the_query(coverage: float
     strays = Told({"z": 0.9, "y": 0.1, "x": 0.0}, 1)
     assert share("words", words=words) == pytest.approx(part(known))
     # what keywords do not know they cannot refute
-    assert share("sense", words=words, sense=strays) == pytest.approx(2 * part(0.9) * part(1 - known))
+    assert share("sense", words=words, sense=strays) == pytest.approx(3 * part(0.9) * part(1 - known))
 
 
 def test_meaning_counts_as_far_as_keywords_confirm_its_ten_best() -> None:
@@ -105,12 +105,12 @@ def test_meaning_counts_as_far_as_keywords_confirm_its_ten_best() -> None:
     near = {f"w{at:02}": 0.9 - at / 100 for at in range(20)}
     agrees = Told({**near, "far": 0.0}, 20)
     strays = Told({**{key: 0.5 - score / 10 for key, score in near.items()}, "far": 0.9, "w19": 0.0}, 1)
-    assert share("sense", words=words, sense=agrees) == pytest.approx(2 * part(0.9) * part((1 + 0.9 + 0.8) / 3))
-    assert share("sense", words=words, sense=strays) == pytest.approx(2 * part(0.9) * LEAST)
+    assert share("sense", words=words, sense=agrees) == pytest.approx(3 * part(0.9) * part(0.9**2))
+    assert share("sense", words=words, sense=strays) == pytest.approx(3 * part(0.9) * LEAST)
     assert fuse(words=words, sense=strays).search("q").ids[0] == "w00"
-    assert share("sense", sense=strays) == pytest.approx(2 * part(0.9))  # nobody is there to refute it
+    assert share("sense", sense=strays) == pytest.approx(3 * part(0.9))  # nobody is there to refute it
     one_of_two = share("sense", words=words, others=Told({"far": 3.0}, 1, "keyword"), sense=strays)
-    assert one_of_two == pytest.approx(2 * part(0.9))
+    assert one_of_two == pytest.approx(3 * part(0.9))
 
 
 def test_cosines_that_are_all_high_count_as_those_that_use_the_whole_range() -> None:
@@ -138,7 +138,7 @@ def test_similarities_above_1_are_scaled_too() -> None:
     """Inner products of vectors that are not of length 1, as other stores give them."""
     ranking = fuse(words=Told({"x": 2.0}, 1, "keyword"), sense=Told({"y": 70.0, "x": 20.0}, 2)).search("q")
     votes = [vote.contribution or 0.0 for hit in ranking for vote in hit.votes]
-    assert all(0 <= contribution <= 3 for contribution in votes)
+    assert all(0 <= contribution <= 4 for contribution in votes)
 
 
 def test_a_channel_that_cannot_score_others_hits_counts_its_last_and_says_so() -> None:
@@ -177,7 +177,7 @@ def test_documents_that_share_no_word_with_the_query_hardly_change_the_shares() 
     for given in (own, [*own, *others]):
         words, query = BM25.from_chunks(given), Query("pump valve")
         found = words.search(query, 100)
-        shares.append(Adaptive().shares({"words": Evidence(found, "keyword", None, words.coverage(query))})["words"])
+        shares.append(AdaptiveSum().shares({"words": Evidence(found, "keyword", None, words.coverage(query))})["words"])
     assert shares[1] == pytest.approx(shares[0], abs=0.05)  # terms are rarer now, and lengths count otherwise
 
 

@@ -26,7 +26,7 @@ LEAST = 0.05
 
 
 @dataclass(frozen=True)
-class Adaptive(ScoreMethod):
+class AdaptiveSum(ScoreMethod):
     """Each channel adds `weight * share * score`, scores exact for all hits of all channels and scaled for this query.
 
     A keyword score is divided by the list's highest. Its share is how far that stands above the tenth (1 less their
@@ -35,17 +35,18 @@ class Adaptive(ScoreMethod):
     query's words, and where the query is in another language than the chunks.
 
     Of a cosine its place counts between the lowest of all hits, which becomes .05, and 1, which becomes 1.05: embedders
-    whose cosines are all high count as those that use the whole range. Its share is `semantic` times how far the highest stands above the lowest on the
-    way to 1, times how far keywords confirm its ten best hits: the mean share of the highest keyword score that
-    those three have that have the most of it. What an embedder finds that does not speak the documents' language shares
-    no words with the query. Keywords that do not know the query confirm and refute nothing.
+    whose cosines are all high count as those that use the whole range. Its share is `semantic` times how far the
+    highest stands above the lowest on the way to 1, times how far keywords confirm its ten best hits: of the highest
+    keyword score the three of them that have most have a mean share, and its square counts. What an embedder finds that
+    does not speak the documents' language shares no words with the query. Keywords that do not know the query confirm
+    and refute nothing.
 
-    Other kinds are scaled as keywords are, and confirm nothing. No factor is below .05. `semantic` did best at 2 over
+    Other kinds are scaled as keywords are, and confirm nothing. No factor is below .05. `semantic` did best at 3 over
     the development collections (docs/fusion.md). A chunk that a channel cannot score counts as its last hit, where the
     kind is semantic, and else as no match; a note says so.
     """
 
-    semantic: float = 2.0
+    semantic: float = 3.0
     exact = True
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ def _confirmed(one: Evidence, found: Mapping[str, Evidence]) -> float:
     """How far keywords confirm the best hits of a channel, in [0, 1]; 1 where none can say."""
     ids = one.ranking.ids[:BEST]
     witnesses = [other for other in found.values() if other.kind == "keyword" and len(other.ranking) and ids]
-    return max((1 - _understood(other) ** 2 * (1 - _known_by(other, ids)) for other in witnesses), default=1.0)
+    return max((1 - _understood(other) ** 2 * (1 - _known_by(other, ids) ** 2) for other in witnesses), default=1.0)
 
 
 def _known_by(other: Evidence, ids: Sequence[str]) -> float:

@@ -82,18 +82,16 @@ def measured(name: str) -> dict[tuple[str, str, str], float]:
     return {(row["system"], row["case"], row["metric"]): row["value"] for row in rows}
 
 
-def test_fusion_is_not_worse_than_its_best_channel_where_it_was_measured() -> None:
-    values = {(of, case): value for (of, case, metric), value in measured("quality").items() if metric == "nDCG@10"}
-    ours = {case: value for (of, case), value in values.items() if of == "ours, by default" and "," not in case}
-    lost = {
-        case: max(values["BM25", case], values["all-MiniLM-L6-v2", case]) - value
-        for case, value in ours.items()
-        if " inside " not in case
-    }
-    assert lost.pop("mean") < 0
-    assert len(lost) == 14
-    # On questions for code, words mislead and nothing in their scores tells so: the weights can be learned.
-    assert {case for case, by in lost.items() if by > 0.01} == {"cosqa"}
+def test_fusion_is_not_worse_than_its_best_part_where_it_was_measured() -> None:
+    found, ours = measured("quality"), "ours, by default"
+    cases = {case for _, case, metric in found if metric == "difference from the best part" and "," not in case}
+    assert len(cases) == 15
+    means = {of: value for (of, case, metric), value in found.items() if (case, metric) == ("mean", "nDCG@10")}
+    assert max(("BM25", "all-MiniLM-L6-v2", "RRF(60)"), key=means.__getitem__) == "BM25"
+    assert means[ours] - means["BM25"] > 0.02
+    assert min(found[ours, case, "difference from the best part"] for case in cases) > -0.02
+    below = {case for case in cases if found[ours, case, "difference, upper end"] < -0.005}
+    assert below == {"xquad-ar"}  # the embedder does not speak Arabic, and words alone are as good as words can be
 
 
 def test_both_ways_to_scale_the_fused_score_of_pdf_chat_are_measured() -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from voicevault_retrievers.types import ChannelKind, Ranking
@@ -28,8 +29,8 @@ class Evidence:
     scores: Mapping[str, float] | None = None
     coverage: float | None = None
 
-    @property
-    def listed(self) -> dict[str, float]:
+    @cached_property
+    def listed(self) -> Mapping[str, float]:
         """The scores of its hits, best first; those that have none are left out."""
         return {hit.chunk.id: hit.score for hit in self.ranking if hit.score is not None}
 

@@ -158,6 +158,7 @@ __all__ = [
 
 _HOMES = {
     "AcronymExpansion": "query",
+    "AdaptiveSum": "fusion",
     "Analyzer": "text",
     "BM25": "lexical",
     "BM25F": "lexical",
@@ -211,7 +212,6 @@ _HOMES = {
     "Source": "store",
     "SpellingExpansion": "query",
     "Stage": "channel",
-    "AdaptiveSum": "fusion",
     "SynonymExpansion": "query",
     "TenantIndex": "store",
     "Together": "query",

@@ -333,7 +333,3 @@ def unit_rows(
             f"vector {wrong[0]}{whose} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
         )
     return rows
-
-
-def _all(rows: NDArray[np.float32]) -> NDArray[np.intp]:
-    return np.arange(len(rows))

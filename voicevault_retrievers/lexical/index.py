@@ -250,13 +250,6 @@ class LexicalIndex:
         ids = [s.rows.ids[at] for s, one in zip(self.segments, drawn, strict=True) for at in one.ordinals.tolist()]
         return [ids[at] for at in smallest([one.hashes for one in drawn], size).tolist()]
 
-    def chunks(self, ids: Sequence[str]) -> list[Chunk]:
-        """Those of the given chunks that are here, in the order given."""
-        found: dict[str, Chunk] = {}
-        for segment in self.segments:
-            found |= {chunk_id: segment.rows.chunks[at] for chunk_id, at in segment.rows.places(ids).items()}
-        return [found[chunk_id] for chunk_id in ids if chunk_id in found]
-
     def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> Asked:
         population = self._population(counting) if counting else self._everything
         return ask(terms, formula, self.segments, population, lambda: self._histogram(population))

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.dense.exact import ExactVectors
-from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.errors import MissingExtraError, StorageError, told
 from voicevault_retrievers.extras import require as installed
 from voicevault_retrievers.filters import Filter, both
@@ -285,10 +284,6 @@ class ChromaVectors:
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
         """As `ExactVectors.vectors`."""
         return self._everything.vectors(ids)
-
-    def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
-        """As `ExactVectors.sample`: the vectors are in the segments too."""
-        return self._everything.sample(size, require=require)
 
     @cached_property
     def _everything(self) -> ExactVectors:

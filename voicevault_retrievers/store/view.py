@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
-from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.errors import NotIndexedError
 from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.lazy import Lazy
@@ -159,9 +158,6 @@ class _Several:
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
         wanted = list(ids)
         return {chunk_id: row for index in self.indices for chunk_id, row in index.vectors(wanted).items()}
-
-    def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
-        return Sample.union([index.sample(size, require=require) for index in self.indices], size)
 
 
 def _prefixed(rows: Rows, prefix: str) -> Rows:

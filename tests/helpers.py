@@ -18,7 +18,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from voicevault_retrievers.leaf import Leaf, Match
-from voicevault_retrievers.types import ChannelKind, Chunk, Hit, Query, Ranking, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, Hit, KnownScores, Query, Ranking, Variant
 
 
 def examples(share: float) -> settings:
@@ -186,11 +186,11 @@ class KnowingChannel(ListChannel):
         own = {chunk_id: score for chunk_id, score in found if score is not None}
         self.known, self.covered = None if others is None else {**others, **own}, coverage
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        return None if self.known is None else {key: self.known[key] for key in ids if key in self.known}
+    def scan(self, query: Query, found: object = ()) -> KnownScores:
+        return KnownScores(self._scores, self.covered)
 
-    def coverage(self, query: Query) -> float | None:
-        return self.covered
+    def _scores(self, ids: Iterable[str]) -> Mapping[str, float] | None:
+        return None if self.known is None else {key: self.known[key] for key in ids if key in self.known}
 
 
 class HeldChannel(ListChannel):

@@ -14,15 +14,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers.access_control import permitted
-from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, Span
+from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, Span, in_thread
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.listing import Listing
 from voicevault_retrievers.part import Part
 from voicevault_retrievers.types import (
     ChannelKind,
     Failure,
     Query,
     Ranking,
+    Scan,
     as_query,
 )
 
@@ -53,7 +55,7 @@ class Channel(ABC):
         observe: Observer | None = None,
     ) -> Ranking:
         """At most k hits, best first. `timeout` is in seconds for the whole search; the others see `drive`."""
-        return drive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans, observe=observe)
+        return drive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans, observe=observe).read()
 
     async def asearch(
         self,
@@ -65,15 +67,25 @@ class Channel(ABC):
         observe: AsyncObserver | None = None,
     ) -> Ranking:
         """`search` on the running event loop; the same ranking."""
-        return await adrive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans, observe=observe)
+        plan = self.plan(as_query(query), check_k(k))
+        ranking = await adrive(plan, timeout=timeout, spans=spans, observe=observe)
+        if not isinstance(ranking.hits, Listing):
+            return ranking
+        return await adrive(in_thread(self.name, ranking.read))
+
+    def scan(self, query: Query) -> Scan | None:
+        """What it can say of a query beside its best hits; None where it cannot tell. A search's ranking has it too."""
+        return None
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         """The exact score of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
-        return None
+        scan = self.scan(query)
+        return None if scan is None else scan.scores(list(ids))
 
     def coverage(self, query: Query) -> float | None:
         """The share of the query's terms that some chunk has, in [0, 1]; None where it cannot tell."""
-        return None
+        scan = self.scan(query)
+        return None if scan is None else scan.coverage
 
     def leaves(self) -> Iterator[Channel]:
         """The channels at the bottom of this one."""
@@ -130,11 +142,8 @@ class Through(Channel):
         """The query as the channel below gets it."""
         return query
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        return self.below.scores(self.asked(query), ids)
-
-    def coverage(self, query: Query) -> float | None:
-        return self.below.coverage(self.asked(query))
+    def scan(self, query: Query) -> Scan | None:
+        return self.below.scan(self.asked(query))
 
 
 class Stage(Part):
@@ -236,7 +245,7 @@ class Then(Over):
                 return refined.failing(*deeper.errors).top(k)
             below = deeper
             refined = yield from self.stage.plan(query, below)
-        return refined.top(k) if self.stage.bounded else refined
+        return replace(refined.top(k) if self.stage.bounded else refined, scan=None)
 
     def warm_up(self) -> None:
         self.below.warm_up()

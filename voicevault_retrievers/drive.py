@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableSequence, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -48,13 +48,18 @@ def drive(
     inbox: SimpleQueue[tuple[_Ticket, Any]] = SimpleQueue()
     try:
         while True:
-            for ticket in run.start():
+            local, others = _parted(run.start())
+            for ticket in others:
                 ticket.in_thread(_paired(ticket, inbox.put))
+            for ticket in local:
+                run.finish(ticket, _outcome(ticket.call.run))
             if observe is not None:
                 for span, outcome in run.news():
                     observe(span, outcome)
             if run.done:
                 break
+            if local:
+                continue  # what they gave may have asked for more
             try:
                 run.finish(*inbox.get(timeout=run.patience()))
             except Empty:
@@ -88,7 +93,9 @@ async def adrive(
 
     try:
         while True:
-            for ticket in run.start():
+            local, others = _parted(run.start())
+            _together(local, from_thread, bridge)
+            for ticket in others:
                 if ticket.call.coroutine is not None:
                     ticket.on_loop(loop, inbox)
                 else:
@@ -134,6 +141,11 @@ class _Ticket:
     """At its deadline: what runs on counts against its lane."""
     drop: Callable[[], None] = lambda: None
     """When nobody wants the outcome any more: what runs may end."""
+
+    @property
+    def local(self) -> bool:
+        """Whether it waits for nothing, and nothing for it by a time."""
+        return self.call.local and self.call.coroutine is None and math.isinf(self.deadline)
 
     def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
         lane = self.call.lane or Lane()
@@ -318,6 +330,33 @@ class _Run:
 
     def _finish(self, outcome: Any) -> None:
         self.outcome, self.done = outcome, True
+
+
+def _parted(tickets: Iterable[_Ticket]) -> tuple[list[_Ticket], list[_Ticket]]:
+    """Those that are local, and the others."""
+    ready = list(tickets)
+    return [ticket for ticket in ready if ticket.local], [ticket for ticket in ready if not ticket.local]
+
+
+def _together(tickets: Sequence[_Ticket], deliver: Callable[[tuple[_Ticket, Any]], None], bridge: LoopBridge) -> None:
+    """Run calls in one worker thread, one after the other; those not yet begun when nobody waits any more never are."""
+    if not tickets:
+        return
+    wanted = True
+
+    def run() -> None:
+        for ticket in tickets:
+            if wanted:
+                deliver((ticket, _outcome(partial(bridge.run, ticket.call.run))))
+
+    def drop() -> None:
+        nonlocal wanted
+        wanted = False
+        WORKERS.drop(task)
+
+    task = WORKERS.submit(run, _ignore, "local")
+    for ticket in tickets:
+        ticket.abandon = ticket.drop = drop
 
 
 def _ignore(value: object) -> None:

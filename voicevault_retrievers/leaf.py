@@ -9,12 +9,27 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from voicevault_retrievers.access_control import withheld
 from voicevault_retrievers.calls import Call, Lane, Plan
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.filters import compile_filter
-from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Hit, Query, Ranking, Variant, Vote, check_scores
+from voicevault_retrievers.listing import Listing
+from voicevault_retrievers.types import (
+    ChannelKind,
+    Chunk,
+    Failure,
+    Hit,
+    Query,
+    Ranking,
+    Scan,
+    Variant,
+    Vote,
+    check_scores,
+)
 
 
 class Match(NamedTuple):
@@ -48,6 +63,8 @@ class Leaf(Channel):
     """
 
     each_alone = False
+    local = False
+    """Whether it waits for nothing remote."""
 
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
         self.name = name
@@ -84,7 +101,12 @@ class Leaf(Channel):
         return Ranking(
             self._merge(found, k),
             (*(Failure.of(self.name, error, "its other wordings are searched") for error in failures), *notes),
+            scan=self.scan(query, found),
         )
+
+    def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> Scan | None:
+        """As `Channel.scan`; a search gives what it `found` for each wording, which is not to be read again."""
+        return None
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
         """What is to be said beside the matches of each wording, as `find` gave them."""
@@ -103,6 +125,7 @@ class Leaf(Channel):
             timeout=self.timeout,
             lane=self._lane,
             key=(self._lane, query, wordings, k),
+            local=self.local,
             kind="channel",
             texts=tuple(wording.text for wording in wordings),
             k=k,
@@ -115,26 +138,52 @@ class Leaf(Channel):
         afind: Any = self.afind
         return _permitted(query, await afind(query, wordings, k))
 
-    def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> tuple[Hit, ...]:
-        best: dict[str, tuple[float, int, Match, float | None, str]] = {}
+    def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> Listing[Hit]:
+        """The best k of all wordings, each chunk once; the first number of a place is the wording's."""
+        ((wording, matches), *others) = found
+        if not others and isinstance(matches, Listing) and wording.weight == 1.0:
+            own = matches[:k]
+            return self._listing(found, own.ids, own.scores, [(0, at) for at in range(len(own))])
+        best: dict[str, tuple[float, int, tuple[int, int]]] = {}
         support: defaultdict[str, float] = defaultdict(float)
-        bare = any(match.score is None for _, matches in found for match in matches)
-        for wording, matches in found:
-            check_scores((match.chunk.id, match.score) for match in matches)
-            for rank, match in enumerate(matches[:k], 1):
-                score = None if bare or match.score is None else weighted(float(match.score), wording.weight)
-                support[match.chunk.id] -= wording.weight / rank
-                held = best.get(match.chunk.id)
-                if held is None or (-(score or 0.0), rank) < held[:2]:
-                    best[match.chunk.id] = -(score or 0.0), rank, match, score, wording.text
-        order = sorted(best, key=lambda key: (*best[key][1:2], support[key], key) if bare else (best[key][0], key))
-        return tuple(
-            Hit(match.chunk, score, (self._vote(match, rank, score, text),))
-            for rank, (_, _, match, score, text) in enumerate((best[key] for key in order[:k]), 1)
-        )
+        columns = [_columns(matches[:k]) for _, matches in found]
+        bare = any(scores is None for _, scores in columns)
+        for number, ((wording, _), (ids, scores)) in enumerate(zip(found, columns, strict=True)):
+            given = [0.0] * len(ids) if bare or scores is None else [weighted(one, wording.weight) for one in scores]
+            for rank, (chunk_id, score) in enumerate(zip(ids, given, strict=True), 1):
+                support[chunk_id] -= wording.weight / rank
+                held = best.get(chunk_id)
+                if held is None or (-score, rank) < held[:2]:
+                    best[chunk_id] = -score, rank, (number, rank - 1)
+        order = sorted(best, key=lambda key: (best[key][1], support[key], key) if bare else (best[key][0], key))[:k]
+        kept = [best[key] for key in order]
+        totals = None if bare else -np.array([lost for lost, _, _ in kept])
+        return self._listing(found, order, totals, [place for _, _, place in kept])
 
-    def _vote(self, match: Match, rank: int, score: float | None, text: str) -> Vote:
-        return Vote(self.name, rank, score, query=text, terms=match.terms, kind=self.kind, via=match.via)
+    def _listing(
+        self,
+        found: Sequence[tuple[Variant, Sequence[Match]]],
+        ids: Sequence[str],
+        scores: NDArray[np.float64] | None,
+        places: Sequence[tuple[int, int]],
+    ) -> Listing[Hit]:
+        def hit(at: int) -> Hit:
+            number, place = places[at]
+            wording, matches = found[number]
+            match, score = matches[place], None if scores is None else float(scores[at])
+            vote = Vote(self.name, at + 1, score, query=wording.text, terms=match.terms, kind=self.kind, via=match.via)
+            return Hit(match.chunk, score, (vote,))
+
+        return Listing(ids, scores, hit)
+
+
+def _columns(matches: Sequence[Match]) -> tuple[Sequence[str], list[float] | None]:
+    """Ids and scores; no scores where a match has none. Raises InvalidScoreError for one that is not finite."""
+    if isinstance(matches, Listing):
+        return matches.ids, None if matches.scores is None else matches.scores.tolist()
+    check_scores((match.chunk.id, match.score) for match in matches)
+    scores = [float(match.score) for match in matches if match.score is not None]
+    return [match.chunk.id for match in matches], scores if len(scores) == len(matches) else None
 
 
 class _Permitted(list[Sequence[Match]]):

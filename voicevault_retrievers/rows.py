@@ -84,11 +84,23 @@ class Rows:
             return None
         return at if self.live is None or self.live[at] else None
 
+    def _here(self, ids: Iterable[str]) -> dict[str, int]:
+        """The ordinals of those of the given chunks that are live."""
+        own = self.ids
+        if self.live is not None or not isinstance(own, list):
+            return {chunk_id: at for chunk_id in ids if (at := self.ordinal(chunk_id)) is not None}
+        last = len(own) - 1
+        found = [(chunk_id, min(bisect_left(own, chunk_id), last)) for chunk_id in ids] if own else []
+        return {chunk_id: at for chunk_id, at in found if own[at] == chunk_id}
+
     def places(self, ids: Iterable[str], where: Filter | None = None) -> dict[str, int]:
         """The ordinals of those of the given chunks that are live and pass a filter."""
         passing = self.selection(where)
-        found = {chunk_id: at for chunk_id in ids if (at := self.ordinal(chunk_id)) is not None}
-        return {chunk_id: at for chunk_id, at in found.items() if passing is None or at in passing}
+        found = self._here(ids)
+        if passing is None or not found:
+            return found
+        has = passing.has(np.fromiter(found.values(), np.uint32, len(found))).tolist()
+        return {chunk_id: at for (chunk_id, at), passes in zip(found.items(), has, strict=True) if passes}
 
     def selection(self, where: Filter | None) -> Selection | None:
         """The live rows that pass a filter; None when every row is live and passes. ConfigError when malformed."""

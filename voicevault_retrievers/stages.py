@@ -7,7 +7,7 @@ behind it, so that ties go as they came.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from logging import Logger
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.degradation import log_failures
 from voicevault_retrievers.errors import ConfigError, StageError
-from voicevault_retrievers.types import Failure, Query, Ranking
+from voicevault_retrievers.types import Failure, KnownScores, Query, Ranking, Scan
 
 _PLACE_DIGITS = 9
 
@@ -180,7 +180,14 @@ class ByPlace(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         return self.below.plan(query, k)
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        own = {place: id_at(place) for place in ids}
-        found = self.below.scores(query, set(own.values()) - {""})
-        return None if found is None else {place: found[own[place]] for place in own if own[place] in found}
+    def scan(self, query: Query) -> Scan | None:
+        below = self.below.scan(query)
+        if below is None:
+            return None
+
+        def scores(places: Sequence[str]) -> Mapping[str, float] | None:
+            own = {place: id_at(place) for place in places}
+            found = below.scores(list(set(own.values()) - {""}))
+            return None if found is None else {place: found[own[place]] for place in own if own[place] in found}
+
+        return KnownScores(scores, below.coverage, below.local)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
 from voicevault_retrievers.failures import Failure as Failure
 from voicevault_retrievers.frozen import FrozenDict
+from voicevault_retrievers.listing import Listing
 from voicevault_retrievers.queries import ANY_EMBEDDER, Query, Route, Variant, Vector, as_query
 
 __all__ = [
@@ -22,10 +23,12 @@ __all__ = [
     "Context",
     "Failure",
     "Hit",
+    "KnownScores",
     "Query",
     "Ranking",
     "Result",
     "Route",
+    "Scan",
     "Variant",
     "Vector",
     "Vote",
@@ -169,21 +172,52 @@ class Hit:
         return replace(self, votes=(*(v for v in self.votes if v.stage != vote.stage), vote))
 
 
+class Scan(Protocol):
+    """What a channel can say of a query beside its best hits."""
+
+    @property
+    def local(self) -> bool:
+        """Whether that waits for nothing remote."""
+        ...
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the query's terms that some chunk has, in [0, 1]; None where it cannot tell."""
+        ...
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
+        """The exact score of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
+        ...
+
+
+@dataclass(frozen=True)
+class KnownScores:
+    """A `Scan` made of a function: for a channel of your own."""
+
+    scores: Callable[[Sequence[str]], Mapping[str, float] | None]
+    coverage: float | None = None
+    local: bool = False
+
+
 @dataclass(frozen=True)
 class Ranking:
     """Hits in their authoritative order, and the failures of everything below.
 
     Ids are unique. Scores are finite and fall; equal ones go by ascending id; hits without a score come last. Only
-    where it is `arranged`, by a stage whose order is not that of the scores, need they not fall.
+    where it is `arranged`, by a stage whose order is not that of the scores, need they not fall. Hits given as a
+    `Listing` are made when they are read. `scan` is what the channel that found them can say of other chunks.
     """
 
-    hits: tuple[Hit, ...] = ()
+    hits: Sequence[Hit] = ()
     errors: tuple[Failure, ...] = ()
     arranged: bool = False
+    scan: Scan | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hits", tuple(self.hits))
         object.__setattr__(self, "errors", tuple(dict.fromkeys(self.errors)))
+        if isinstance(self.hits, Listing):
+            return
+        object.__setattr__(self, "hits", tuple(self.hits))
         if len({hit.chunk.id for hit in self.hits}) != len(self.hits):
             raise ConfigError("a ranking holds each chunk once")
         check_scores((hit.chunk.id, hit.score) for hit in self.hits)
@@ -196,14 +230,25 @@ class Ranking:
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
 
-    @property
+    @cached_property
     def ids(self) -> tuple[str, ...]:
-        return tuple(hit.chunk.id for hit in self.hits)
+        return tuple(self.hits.ids if isinstance(self.hits, Listing) else (hit.chunk.id for hit in self.hits))
+
+    @cached_property
+    def scores(self) -> tuple[float | None, ...]:
+        """The hits' scores, in their order."""
+        if isinstance(self.hits, Listing):
+            return (None,) * len(self.hits) if self.hits.scores is None else tuple(self.hits.scores.tolist())
+        return tuple(hit.score for hit in self.hits)
 
     @property
     def skipped(self) -> tuple[str, ...]:
         """The failures that may have cost hits or their order, as text."""
         return tuple(str(failure) for failure in self.errors if failure.degrades)
+
+    def read(self) -> Ranking:
+        """The same hits, all made now: nothing of what was searched is needed any more."""
+        return Ranking(tuple(self.hits), self.errors, self.arranged) if isinstance(self.hits, Listing) else self
 
     def top(self, k: int) -> Ranking:
         """The first k hits, with the same errors."""
@@ -253,7 +298,7 @@ def check_scores(scores: Iterable[tuple[str, float | None]]) -> None:
             raise InvalidScoreError(f"the score of chunk {chunk_id!r} is {score}; scores are finite numbers")
 
 
-def _check_order(hits: tuple[Hit, ...]) -> None:
+def _check_order(hits: Sequence[Hit]) -> None:
     scores = [hit.score for hit in hits]
     bare = next((at for at, score in enumerate(scores) if score is None), len(scores))
     if any(score is not None for score in scores[bare:]):
@@ -327,7 +372,7 @@ class Result:
 
     @property
     def hits(self) -> tuple[Hit, ...]:
-        return self.ranking.hits
+        return tuple(self.ranking.hits)
 
     @property
     def errors(self) -> tuple[Failure, ...]:

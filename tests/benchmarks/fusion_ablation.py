@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks import filings, quality_bayesian
+from tests.benchmarks import filings, quality_bayesian, quality_lancedb
 from tests.benchmarks.quality import Ahead, drawn, load, ndcgs, run, vectors
 from tests.benchmarks.quality_mixed import base_of_all
 from tests.benchmarks.quality_multilingual import ACROSS
@@ -78,20 +78,21 @@ TRIED: Mapping[str, Method] = {
 def measure(
     chunks: Sequence[Chunk], index: ExactVectors, ahead: Ahead, asked: Sequence[Judged]
 ) -> dict[str, list[float]]:
-    """The nDCG@10 of each question by each, and by the parts alone."""
+    """The nDCG@10 of each question by each, by LanceDB's rerankers, and by the parts alone."""
     channels: dict[str, Channel] = {
         "bm25": remembered(BM25.from_chunks(chunks)),
         "dense": remembered(VectorChannel(index, ahead)),
     }
     found = {name: ndcgs(channel, asked) for name, channel in channels.items()}
-    return found | {name: ndcgs(fuse(channels, method=method), asked) for name, method in TRIED.items()}
+    found |= {name: ndcgs(fuse(channels, method=method), asked) for name, method in TRIED.items()}
+    return found | quality_lancedb.ndcgs(channels["bm25"], channels["dense"], asked)
 
 
 def told(setting: str, found: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[Row]:
     """What each change does over all collections in a setting."""
     if not found:
         return
-    for name in (*TRIED, quality_bayesian.BALANCED, quality_bayesian.CONJUNCTION):
+    for name in (*TRIED, *quality_lancedb.RERANKERS, quality_bayesian.BALANCED, quality_bayesian.CONJUNCTION):
         if not all(name in own for own in found.values()):
             continue  # it looks at every chunk for every question, which is too slow over all collections at once
         means = [float(np.mean(own[name])) for own in found.values()]
@@ -130,7 +131,8 @@ def main(data: Path, names: Sequence[str]) -> None:
     }
     rows = [row for case, found in ((ALONE, alone), (INSIDE, inside), (OTHER, other)) for row in told(case, found)]
     sys.stdout.write("".join(f"{row}\n" for row in rows))
-    write("fusion_ablation", rows, ["voicevault-retrievers", "numpy", "sentence-transformers", "bayesian-bm25"])
+    packages = ["voicevault-retrievers", "numpy", "sentence-transformers", "bayesian-bm25", "lancedb"]
+    write("fusion_ablation", rows, packages)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,15 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from tests.benchmarks.choices import choices
 from tests.benchmarks.results import FOLDER, Row
 
 ROOT = Path(__file__).parents[2]
+DEFAULT = "ours, by default"
+LOST = 0.005
+"""Below the best part by less is taken as no loss."""
 PAGES = (
     ROOT / "README.md",
     *(
@@ -75,7 +79,7 @@ COLUMNS = {
 ACROSS = (
     "store", "quality", "quality_inside", "quality_strangers", "quality_multilingual", "quality_expansion",
     "quality_tuning", "rerank_quality",
-    "rerank_abstention", "embedding", "pdf_chat_costs", "legal", "legal_routes",
+    "rerank_abstention", "embedding", "pdf_chat_costs", "legal", "legal_routes", "frame_clients",
 )  # fmt: skip
 """Tables that have the systems across, for they show more of each than there are systems."""
 
@@ -145,6 +149,11 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "sizing_formulas": ("sizing", lambda row: row.case == "formula"),
     "loading": ("loading", lambda row: not row.metric.startswith("20 more, MiB")),
     "fusion": ("fusion", lambda row: row.metric == "p50 us"),
+    "frame": ("frame", lambda row: row.metric in ("CPU ms p50", "CPU p50, times by hand")),
+    "frame_clients": ("frame", lambda row: "threads: " in row.case or "coroutines: " in row.case),
+    "frame_faces": ("frame", lambda row: row.metric.startswith("CPU ms above")),
+    "frame_peers": ("frame", lambda row: " / " in row.system),
+    "frame_first": ("frame", lambda row: row.metric == "seconds"),
 }
 """The files of tables, and which of their rows they show."""
 
@@ -153,6 +162,8 @@ def table(name: str) -> str | None:
     """Systems down, cases and metrics across, a dash for what was not measured; None where there are no results."""
     if name == "choices":
         return choices()
+    if name == "quality_summary":
+        return quality_summary()
     file, shown = SHOWN.get(name, (name, lambda row: True))
     path = FOLDER / f"{file}.json"
     if not path.is_file():
@@ -168,6 +179,27 @@ def table(name: str) -> str | None:
     lines.insert(0, ("system", *(f"{case}, {metric}" for case, metric in columns)))
     head, *body = zip(*lines, strict=True) if name in ACROSS else lines
     return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+
+
+def quality_summary() -> str:
+    """For each embedder the means of the collections alone, and those where the default is surely below a part."""
+    shown = ("BM25", "RRF(60)", "best fixed convex, in hindsight", DEFAULT)
+    lines = [("embedder", "its vectors", *shown, f"surely more than {LOST} below the best part")]
+    for file, embedder in (("quality", "all-MiniLM-L6-v2"), ("quality_multilingual", "use-multilingual-v3")):
+        data = json.loads((FOLDER / f"{file}.json").read_text(encoding="utf-8"))
+        rows = {(row["system"], row["case"], row["metric"]): row["value"] for row in data["rows"]}
+        cases = [case for system, case, metric in rows if system == embedder and _is_alone(case, metric)]
+        means = [fmean(rows[system, case, "nDCG@10"] for case in cases) for system in (embedder, *shown)]
+        ends = {case: [rows[DEFAULT, case, f"difference, {end} end"] for end in ("lower", "upper")] for case in cases}
+        lost = [f"{case} ({low:.3f} to {high:.3f})" for case, (low, high) in ends.items() if high < -LOST]
+        lines.append((embedder, *map(_cell, means), ", ".join(lost) or "none"))
+    head, *body = lines
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+
+
+def _is_alone(case: str, metric: str) -> bool:
+    """Whether it is one collection's figure, searched for its own questions alone."""
+    return metric == "nDCG@10" and "," not in case and " " not in case and case not in ("mean", "filings")
 
 
 def gains_in_words(rows: Sequence[Row]) -> str:
@@ -209,7 +241,35 @@ def steps_in_words(rows: Sequence[Row]) -> str:
     return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, [*lines, all_of_it])])
 
 
+def times_in_words(rows: Sequence[Row]) -> str:
+    """A line for each case, with the milliseconds of each system and how many times those of the first they are."""
+    values = {row[:3]: row.value for row in rows}
+    own, times = dict.fromkeys(row.metric for row in rows)
+    systems = dict.fromkeys(row.system for row in rows)
+    lines = [("case", *(f"{system}, {own}" for system in systems))]
+    for case in dict.fromkeys(row.case for row in rows):
+        found = [(_cell(values.get((system, case, own))), values.get((system, case, times))) for system in systems]
+        lines.append((case, *(cell if more is None else f"{cell} ({more:.1f} times)" for cell, more in found)))
+    head, *body = lines
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+
+
+def intervals_in_words(rows: Sequence[Row]) -> str:
+    """A line for each case, with a difference and its interval."""
+    lines = [("collection", "difference", "95 % interval")]
+    values = {row[1:3]: row.value for row in rows}
+    difference, low, high = dict.fromkeys(row.metric for row in rows)
+    for case in dict.fromkeys(row.case for row in rows):
+        own, lower, upper = (_cell(values.get((case, metric))) for metric in (difference, low, high))
+        lines.append((case, own, f"{lower} to {upper}"))
+    head, *body = lines
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+
+
 IN_WORDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
+    "frame": times_in_words,
+    "quality_parts": intervals_in_words,
+    "quality_parts_inside": intervals_in_words,
     "legal_counts": counts_in_words,
     "legal_gains": gains_in_words,
     "legal_questions": gains_in_words,
@@ -221,13 +281,13 @@ IN_WORDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
 
 def with_tables(text: str) -> str:
     """The text with every marked table made anew."""
-    pattern = re.compile(r"(<!-- (?P<name>\w+):begin -->\n).*?(\n<!-- (?P=name):end -->)", re.DOTALL)
+    pattern = re.compile(r"(<!-- (?P<name>\w+):begin -->\n).*?(<!-- (?P=name):end -->)", re.DOTALL)
     return pattern.sub(_made_anew, text)
 
 
 def _made_anew(place: re.Match[str]) -> str:
     made = table(place["name"])
-    return place[0] if made is None else place[1] + made + place[3]
+    return place[0] if made is None else f"{place[1]}{made}\n{place[3]}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -55,7 +55,9 @@ def test_the_tables_are_those_of_the_results() -> None:
 
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        assert ":begin -->\n|" in text or ":begin -->\n-" in text, page
+        marked = re.findall(r"<!-- \w+:begin -->\n(.)", text)
+        assert marked, page
+        assert set(marked) <= {"|", "-"}, f"a table of {page} is empty"
         assert with_tables(text) == text
 
 

@@ -26,7 +26,7 @@ from voicevault_retrievers.fusion import (
     fuse,
     method_named,
 )
-from voicevault_retrievers.types import ChannelKind, Query, Ranking
+from voicevault_retrievers.types import ChannelKind, KnownScores, Query, Ranking
 
 Entries = list[tuple[str, float]]
 KINDS: tuple[ChannelKind, ...] = ("keyword", "semantic", "question", "hybrid")
@@ -47,7 +47,10 @@ ks = st.integers(0, 40)
 class Knowing(ListChannel):
     """A list that has a score for every chunk: what it did not find is below what it found."""
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
+    def scan(self, query: Query, found: object = ()) -> KnownScores:
+        return KnownScores(self._scores)
+
+    def _scores(self, ids: Iterable[str]) -> Mapping[str, float]:
         own = {chunk_id: score for chunk_id, score in self.found if score is not None}
         below = min(own.values(), default=0.0)
         return {chunk_id: own.get(chunk_id, below - int(chunk_id[1:]) / 64) for chunk_id in ids}

@@ -143,7 +143,7 @@ def test_similarities_above_1_are_scaled_too() -> None:
 
 def test_a_channel_that_cannot_score_others_hits_counts_its_last_and_says_so() -> None:
     class Blind(Told):
-        def scores(self, query: Query, ids: Iterable[str]) -> None:  # type: ignore[override]
+        def _scores(self, ids: Iterable[str]) -> None:
             return None
 
     words, sense = Told({"x": 8.0, "y": 6.0}, 2, "keyword"), Blind({"y": 0.9, "w": 0.3}, 2)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli_parts import Run, ran
+from voicevault_retrievers import compiled as numba
 from voicevault_retrievers.cli import doctor, installed, measuring
 from voicevault_retrievers.dense import weights
 from voicevault_retrievers.errors import MissingExtraError
@@ -60,6 +61,21 @@ def test_what_is_here_is_told(run: Run, root: Path) -> None:
     assert "\n  plant: 1 chunks, 0.0 MB\n" in shown
     assert "\nSpeed\n  not measured\n" in shown
     assert shown.endswith("\nBroken\n  none\n")
+
+
+@pytest.mark.skipif(not numba.installed(), reason="numba is not installed")
+def test_machine_code_is_made_beforehand(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.loads(run("--no-measure", "--warm", "--json").stdout)
+    assert told["warmed"] == {"plant": "ready"}
+    assert "\nMachine code\n  plant: ready\n" in run("--no-measure", "--warm").stdout
+    assert "warmed" not in json.loads(run("--no-measure", "--json").stdout)
+
+    def missing(*_: object, **__: object) -> None:
+        raise MissingExtraError("pip install 'voicevault-retrievers[fast]'")
+
+    monkeypatch.setattr("voicevault_retrievers.lexical.index.require_extra", missing)
+    told = json.loads(run("--no-measure", "--warm", "--json").stdout)
+    assert told["warmed"] == {"plant": "pip install 'voicevault-retrievers[fast]'"}
 
 
 def test_a_damaged_base_is_named_and_makes_it_fail(run: Run, root: Path) -> None:

@@ -142,7 +142,8 @@ def test_the_order_given_counts_beside_the_logits() -> None:
     sd = math.sqrt((4.0**2 + 4.0**2) / 3)
     place = 1 / math.sqrt((20**2 - 1) / 12)  # so many deviations of twenty places is one above the next
     order = (place + 1 / math.sqrt(2 / 3)) / 2  # of the first, by its place and by its score
-    expected = {"0": 0.6 * order - 0.4 * 4 / sd, "1": 0.4 * 4 / sd, "2": -0.6 * order}
+    trust = 0.4 * (1 - 3 / 20)  # logits that contradict the order count as far as three passages are not twenty
+    expected = {"0": 0.6 * order - trust * 4 / sd, "1": trust * 4 / sd, "2": -0.6 * order}
     assert {hit.id: hit.score for hit in found} == pytest.approx(expected)
     assert {hit.id: vote.score for hit in found if (vote := hit.vote("rerank"))} == {"0": 1.0, "1": 9.0, "2": 5.0}
     assert [(hit.id, vote.rank) for hit in found if (vote := hit.vote("rerank"))] == [("1", 1), ("0", 2), ("2", 3)]
@@ -163,11 +164,24 @@ def test_logits_count_less_where_they_are_spread_less_and_scores_where_there_are
     place = 1 / math.sqrt((20**2 - 1) / 12)
     for spread in (0.5, 1.0, 2.0, 4.0):
         first, second = blended([-spread, spread], 0.5, [None, None])
-        assert second == pytest.approx(0.5 * min(1, spread / 2) ** 2 - 0.5 * place / 2)
+        assert second == pytest.approx(0.5 * min(1, spread / 2) ** 2 * (1 - 2 / 20) - 0.5 * place / 2)
         assert first == -second
     assert blended([0.0, 0.0], 0.5, [7.0, 7.0]) == blended([0.0, 0.0], 0.5, [None, None])
     assert blended([0.0, 0.0], 0.5, [7.0, 6.0])[0] == pytest.approx(0.5 * (place / 2 + 1) / 2)
     assert blended([1e300, -1e300], 0.5, [1e300, -1e300])[0] == pytest.approx(0.5 * (place / 2 + 1) / 2 + 0.5)
+
+
+def test_logits_count_as_far_as_the_best_is_probable_and_they_rise_with_the_order() -> None:
+    rising = [float(20 - at) for at in range(20)]  # as the places do
+    known = Calibration(1.0, 0.0)
+    far = blended(rising, 0.5, [None] * 20)
+    order = [(9.5 - at) / math.sqrt(399 / 12) for at in range(20)]
+    assert far == pytest.approx(order)
+    for best, sure in ((-3.0, 1 / (1 + math.exp(3)) / 0.8), (0.0, 0.5 / 0.8), (9.0, 1.0)):
+        logits = [best + one - 20 for one in rising]
+        assert blended(logits, 0.5, [None] * 20, known) == pytest.approx([(1 + sure) / 2 * one for one in order])
+    falling = blended(rising[::-1], 0.5, [None] * 20)
+    assert falling == pytest.approx([one / 2 for one in order])  # twenty passages that contradict it change nothing
 
 
 def test_scores_are_kept_between_asks_and_equal_passages_scored_once() -> None:
@@ -321,7 +335,7 @@ async def test_where_the_first_is_far_ahead_nothing_is_read() -> None:
     assert scorer.asked == []
     assert "sure=4.0" in repr(stage)
     near = ranking_of("a", "bb", "ccc", "dddd", "eeeee")
-    assert stage.refine(Query("q"), near).ids != near.ids
+    assert all(hit.vote("rerank") for hit in stage.refine(Query("q"), near))
     assert len(scorer.asked) == 5
     for unsure in ([], [3.0], [3.0, 1.0, 0.0], [9.0, 1.0, 0.9, None], [1.0, 1.0, 1.0, 1.0]):
         assert lead(unsure) == 0.0

@@ -395,3 +395,87 @@ def test_an_idle_worker_keeps_nothing_of_its_last_call() -> None:
     workers.submit(partial(id, big), lambda value: None)
     del big
     until(lambda: left() is None)
+
+
+def _threads(driver: Driver, count: int = 2, **options: Any) -> list[str]:
+    """The threads that local calls run in, and one that is not."""
+
+    def where() -> str:
+        return threading.current_thread().name
+
+    calls = [Call(f"local {at}", where, local=True, **options) for at in range(count)]
+    names: list[str] = driver(_each(*calls, Call("remote", where)))
+    return names
+
+
+def test_without_a_deadline_local_calls_run_in_the_callers_thread() -> None:
+    *local, remote = _threads(_sync)
+    assert set(local) == {threading.current_thread().name}
+    assert remote.startswith("voicevault-worker")
+
+
+def test_on_an_event_loop_local_calls_take_one_hop_together() -> None:
+    """They run one after the other in one worker thread, whatever else is asked at the same time."""
+    order: list[tuple[str, str]] = []
+
+    def plan() -> Plan[None]:
+        for _ in range(2):
+            names = [f"local {at}" for at in range(3)]
+            yield tuple(Call(n, partial(lambda n: order.append((n, threading.current_thread().name)), n), local=True)
+                        for n in names)  # fmt: skip
+
+    asyncio.run(adrive(plan()))
+    assert [name for name, _ in order] == ["local 0", "local 1", "local 2"] * 2
+    for turn in (order[:3], order[3:]):
+        assert len({thread for _, thread in turn}) == 1
+    assert all(thread.startswith("voicevault-worker") for _, thread in order)
+
+
+@BOTH
+def test_a_local_call_that_may_be_late_runs_where_it_can_be_left(driver: Driver, hang: Callable[[], None]) -> None:
+    *local, _ = _threads(driver, timeout=30)
+    assert all(name.startswith("voicevault-worker") for name in local)
+    (late,) = driver(_each(Call("slow", hang, local=True, timeout=0.02)))
+    assert isinstance(late, SearchTimeoutError)
+    (late,) = driver(_each(Call("slow", hang, local=True)), timeout=0.02)
+    assert isinstance(late, SearchTimeoutError)
+
+
+@BOTH
+def test_a_local_call_that_fails_fails_alone_and_what_waits_runs_beside(driver: Driver) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def remote() -> str:
+        began.set()
+        return "answered" if go_on.wait(30) else "alone"
+
+    def fail() -> None:
+        assert began.wait(30)  # the remote call has begun before the local ones
+        raise KeyError("gone")
+
+    error, value, answer = driver(
+        _each(Call("a", fail, local=True), Call("b", lambda: go_on.set() or 7, local=True), Call("c", remote))
+    )
+    assert (type(error), value, answer) == (KeyError, 7, "answered")
+
+
+def test_local_calls_that_nobody_waits_for_any_more_never_begin() -> None:
+    ran: list[str] = []
+    inside, over = threading.Event(), threading.Event()
+
+    def first() -> None:
+        inside.set()
+        over.wait(30)
+
+    async def cancelled() -> None:
+        calls = Call("first", first, local=True), Call("second", lambda: ran.append("second"), local=True)
+        search = asyncio.ensure_future(adrive(_each(*calls)))
+        await asyncio.to_thread(inside.wait, 30)
+        search.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await search
+        over.set()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(cancelled())
+    assert ran == []

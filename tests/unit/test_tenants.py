@@ -216,7 +216,7 @@ def test_its_channels_search_what_is_here_as_those_of_the_base_do(tmp_path: Path
         assert found.hits == ()
         assert [(note.stage, note.kind, note.degrades) for note in found.errors] == [(channel.name, "missing", False)]
         asked = Query("minister")
-        assert (channel.scores(asked, ["a"]), channel.coverage(asked)) == ({}, None)
+        assert (channel.scores(asked, ["a"]), channel.coverage(asked)) == (None, None)
     index.rebuild()
     base = index.base
     assert base is not None

@@ -33,7 +33,7 @@ from voicevault_retrievers.evaluation.tuning import (
 from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.presets import Preset, load_preset, preset_data, save_preset
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
-from voicevault_retrievers.types import ChannelKind, Chunk, Query, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, KnownScores, Query, Variant
 
 DATA: Mapping[str, Any] = {"version": 1, "fusion": {"method": "rrf"}, "k": 10}
 Scores = Mapping[str, Mapping[str, float]]
@@ -54,8 +54,8 @@ class Table(Leaf):
         best = sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))[:k]
         return [[Match(Chunk(one, one, metadata=self.metadata.get(one, {})), scores[one]) for one in best]]
 
-    def scores(self, query: Query, ids: Any) -> Mapping[str, float]:
-        return {chunk_id: self.table[query.text][chunk_id] for chunk_id in ids}
+    def scan(self, query: Query, found: object = ()) -> KnownScores:
+        return KnownScores(lambda ids: {chunk_id: self.table[query.text][chunk_id] for chunk_id in ids})
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -78,7 +77,7 @@ def test_a_channel_that_cannot_tell_is_noted_and_one_that_fails_degrades() -> No
     assert found.hits == (hybrid() >> WeightedRerank()).search("q").hits
 
     class Down(FailingChannel):
-        def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+        def scan(self, query: Query, found: object = ()) -> None:
             raise self.error
 
     found = (hybrid() >> WeightedRerank(dense=Down(RuntimeError("down")))).search("q")

@@ -39,14 +39,18 @@ _MEASURED = {
 
 @click.command(epilog=options.examples("voicevault doctor", "voicevault doctor --no-measure --json"))
 @click.option("--no-measure", is_flag=True, help="Do not measure how fast this machine is.")
+@click.option("--warm", is_flag=True, help="Make the machine code of searches of the knowledge bases now.")
 @click.option("--json", "as_json", is_flag=True, help=f"Machine-readable output (version {JSON_VERSION}).")
 @options.root
 @options.reporting
-def doctor(no_measure: bool, as_json: bool, root: Path | None) -> None:
+def doctor(no_measure: bool, warm: bool, as_json: bool, root: Path | None) -> None:
     """What is installed, how fast this machine is, what is broken, and what to do.
 
     Exits with 1 where something is broken: a package of a version that is not supported, a damaged knowledge base, a
     model that is here and does not run. What is merely not installed is not.
+
+    With numba (the extra fast) searches run on machine code, which is made beside the first of them and kept. --warm
+    makes it beforehand, for a server that is to be at full speed from its first search on.
     """
     folder, models = root or default_root(), installed.models()
     told: dict[str, Any] = {
@@ -62,6 +66,8 @@ def doctor(no_measure: bool, as_json: bool, root: Path | None) -> None:
         "root": str(folder),
         "kbs": _bases(folder),
     }
+    if warm:
+        told["warmed"] = _warmed(folder)
     told |= {"broken": list(broken(told)), "recommended": list(recommended(told))}
     if as_json:
         click.echo(options.as_json(told))
@@ -127,6 +133,26 @@ def _base(folder: Path) -> dict[str, Any]:
     return {key: getattr(found, key) for key in kept} | {"advice": advised}
 
 
+def _warmed(root: Path) -> dict[str, str]:
+    """For each knowledge base whether the machine code of its searches is there now, or why not."""
+    found: dict[str, str] = {}
+    for folder in options.bases_in(root):
+        with Console(stderr=True).status(f"making machine code for {folder.name}"):
+            try:
+                _warm(KnowledgeBase.open(folder))
+                found[folder.name] = "ready"
+            except (RetrievalError, OSError) as error:
+                found[folder.name] = options.said(error)
+    return found
+
+
+def _warm(base: KnowledgeBase) -> None:
+    base.bm25().index.warm()
+    for part in base.view().parts:
+        if part.dense is not None and part.dense.codes is not None:
+            part.dense.codes.warm()
+
+
 def broken(told: Mapping[str, Any]) -> Iterator[str]:
     """What does not work as it is, a line each."""
     for name, extra in told["extras"].items():
@@ -174,10 +200,14 @@ def _show(told: Mapping[str, Any]) -> None:
         ],
         "Speed": [_speed_line(name, found) for name, found in told["speed"].items()],
         f"Knowledge bases in {told['root']}": [_base_line(base) for base in told["kbs"]],
+        **({"Machine code": [f"{name}: {said}" for name, said in told["warmed"].items()]} if "warmed" in told else {}),
         "Recommended": told["recommended"],
         "Broken": told["broken"],
     }
-    for title, lines in sections.items():
+    warmed: dict[str, Sequence[str]] = {
+        "Machine code": [f"{name}: {said}" for name, said in told.get("warmed", {}).items()]
+    }
+    for title, lines in (sections | (warmed if "warmed" in told else {})).items():
         console.print(f"\n{title}", style="bold")
         for line in lines or ["none" if title != "Speed" else "not measured"]:
             console.print(f"  {line}")

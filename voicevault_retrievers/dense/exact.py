@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -19,6 +18,7 @@ from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.filters import Filter, both, canonical
 from voicevault_retrievers.leaf import Leaf, Match, weighted
+from voicevault_retrievers.listing import Listing, merged
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.recent import Recent
@@ -54,14 +54,15 @@ class VectorPart:
         if self.codes is not None and self.codes.codes.shape != self.matrix.shape:
             raise ConfigError(f"codes of shape {self.codes.codes.shape} and vectors of {self.matrix.shape} do not join")
 
-    def nearest(self, vector: Vector, k: int, selection: Selection | None) -> list[Found]:
+    def nearest(self, vector: Vector, k: int, selection: Selection | None) -> Listing[Found]:
         """At most k chunks of a selection (None for all), by falling cosine, ties by ascending id."""
         ordinals = None if selection is None else selection.ordinals
         upper = self.codes.bounds(vector, ordinals) if self.codes else rescoring.bounds(self.matrix, vector, ordinals)
-        candidates = rescoring.candidates(self.matrix, vector, k, upper, ordinals)
+        off = None if self.codes else rescoring.slack(vector)
+        candidates = rescoring.candidates(self.matrix, vector, k, upper, ordinals, off)
         cosines = rescoring.cosines(self.matrix, candidates, vector)
         top = best(cosines, np.arange(len(candidates)), k)
-        return [Found(self.rows.chunks[candidates[at]], float(cosines[at])) for at in top.tolist()]
+        return listed(self.rows, candidates[top], cosines[top])
 
     def sample(self, size: int, selection: Selection | None) -> Sample:
         """The vectors of a selection's chunks (None for all) whose ids have the smallest hashes."""
@@ -79,6 +80,9 @@ class ExactVectors:
     Bounds of all cosines, from float32 or int8, pick the candidates; their cosines are then summed in float64 row by
     row, so neither codes, nor the order of the corpus, nor how it is cut into parts change a bit.
     """
+
+    local = True
+    """Its scores wait for nothing remote."""
 
     def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
         self.parts = tuple(parts)
@@ -99,7 +103,7 @@ class ExactVectors:
 
     def nearest(
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
-    ) -> list[Found]:
+    ) -> Listing[Found]:
         """At most k chunks of those that pass, by falling cosine, ties by ascending id.
 
         Raises ConfigError for a vector of another dimension.
@@ -107,8 +111,7 @@ class ExactVectors:
         if len(vector) != self.dimension:
             raise ConfigError(f"a vector of dimension {len(vector)} is looked for in an index of {self.dimension}")
         passing = both(require, where)
-        found = chain.from_iterable(part.nearest(vector, k, part.rows.selection(passing)) for part in self.parts)
-        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+        return merged([part.nearest(vector, k, part.rows.selection(passing)) for part in self.parts], k)
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
@@ -195,6 +198,7 @@ class VectorChannel(Leaf):
         self.embedder = embedder
         self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
         self.afind = self._awaited if callable(getattr(embedder, "aembed_queries", None)) else None
+        self.local = self.afind is None and getattr(index, "local", False)
 
     @classmethod
     def from_chunks(
@@ -205,11 +209,7 @@ class VectorChannel(Leaf):
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [
-            [
-                Match(chunk, score)
-                for chunk, score in self.index.nearest(vector, k, where=query.where, require=query.require)
-                if score > 0
-            ]
+            matches_of(self.index.nearest(vector, k, where=query.where, require=query.require))
             for vector in self._vectors(query, wordings)
         ]
 
@@ -223,13 +223,25 @@ class VectorChannel(Leaf):
                 self._embedded.put(text, row)
         return await adrive(in_thread(self.name, partial(self.find, query, wordings, k)))
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        wordings, wanted, best = self._wordings(query), list(ids), dict[str, float]()
+    def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> VectorScan:
+        return VectorScan(self, query, found)
+
+    def similarities(
+        self, query: Query, ids: Sequence[str], found: Sequence[tuple[Variant, Sequence[Match]]] = ()
+    ) -> Mapping[str, float] | None:
+        """The best cosine of any wording with each of the given chunks; None where the index cannot tell."""
+        wordings, best = self._wordings(query), dict[str, float]()
+        known = {wording: matches.scored() for wording, matches in found if isinstance(matches, Listing)}
         for wording, vector in zip(wordings, self._vectors(query, wordings), strict=True):
-            found = self.index.similarities(vector, wanted, where=query.where, require=query.require)
-            if found is None:
+            own = known.get(wording, {})
+            left = [one for one in ids if one not in own]
+            told = self.index.similarities(vector, left, where=query.where, require=query.require)
+            if told is None:
                 return None
-            for chunk_id, score in found.items():
+            told = {**told, **{one: own[one] for one in ids if one in own}}
+            if len(wordings) == 1 and wording.weight == 1.0:
+                return told
+            for chunk_id, score in told.items():
                 best[chunk_id] = max(best.get(chunk_id, -1.0), weighted(score, wording.weight))
         return best
 
@@ -273,6 +285,34 @@ class VectorChannel(Leaf):
 
     def __repr__(self) -> str:
         return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"
+
+
+class VectorScan:
+    """The exact cosine of any chunk; that of one that the search found for a wording is not computed twice."""
+
+    coverage = None
+
+    def __init__(self, channel: VectorChannel, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]]) -> None:
+        self.local = getattr(channel.index, "local", False)
+        self._channel, self._query, self._found = channel, query, found
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
+        return self._channel.similarities(self._query, ids, self._found)
+
+
+def listed(rows: Rows, ordinals: NDArray[np.intp], cosines: NDArray[np.float64]) -> Listing[Found]:
+    """Rows by falling cosine."""
+    places = ordinals.tolist()
+    ids = [rows.ids[at] for at in places]
+    return Listing(ids, cosines, lambda at: Found(rows.chunks[places[at]], float(cosines[at])))
+
+
+def matches_of(found: Sequence[Found]) -> Sequence[Match]:
+    """Those of some chunks, by falling cosine, that are matches: their cosine is above 0."""
+    if isinstance(found, Listing) and found.scores is not None:
+        above = found[: int((found.scores > 0).sum())]
+        return Listing(above.ids, above.scores, lambda at: Match(*above[at]))
+    return [Match(chunk, score) for chunk, score in found if score > 0]
 
 
 @runtime_checkable

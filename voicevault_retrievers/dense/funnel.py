@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense import rescoring
-from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, VectorPart
+from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, VectorPart, listed, matches_of
 from voicevault_retrievers.dense.prefixes import (
     CANDIDATES,
     LEAST,
@@ -33,6 +33,7 @@ from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.leaf import Match
+from voicevault_retrievers.listing import Listing, merged
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.rows import best
 from voicevault_retrievers.selection import Selection
@@ -108,7 +109,7 @@ class MatryoshkaFunnel:
         where: Filter | None = None,
         require: Filter | None = None,
         short: Vector | None = None,
-    ) -> list[Found]:
+    ) -> Listing[Found]:
         """At most k chunks of those that pass, by falling cosine, ties by ascending id.
 
         `short` is a prefix of its own for the query; otherwise it is cut from the vector.
@@ -121,12 +122,8 @@ class MatryoshkaFunnel:
         if full or sum(chosen) <= self.candidates or not cut.any():
             return self.index.nearest(vector, k, where=where, require=require)
         near = [_Near.of(part, cut, self.candidates, selection) for part, selection in parts]
-        found = (
-            one
-            for part, ordinals in zip(self.index.parts, _first(near, self.candidates), strict=True)
-            for one in _exactly(part, ordinals, vector, k)
-        )
-        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+        first = zip(self.index.parts, _first(near, self.candidates), strict=True)
+        return merged([_exactly(part, ordinals, vector, k) for part, ordinals in first], k)
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
@@ -175,11 +172,10 @@ class FunnelChannel(VectorChannel):
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         rights: dict[str, Any] = {"where": query.where, "require": query.require}
         short = self._brought(query)
-        found: list[list[Match]] = []
+        found: list[Sequence[Match]] = []
         for wording, vector in zip(wordings, self._vectors(query, wordings), strict=True):
             own = short if wording.text == query.text else None
-            near = self.index.nearest(vector, k, short=own, **rights)
-            found.append([Match(chunk, score) for chunk, score in near if score > 0])
+            found.append(matches_of(self.index.nearest(vector, k, short=own, **rights)))
         return found
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
@@ -214,7 +210,7 @@ class _Near(NamedTuple):
     def of(cls, part: VectorPart, cut: Vector, count: int, selection: Selection | None) -> _Near:
         short, ordinals = short_rows(part, len(cut)), None if selection is None else selection.ordinals
         upper = rescoring.bounds(short, cut, ordinals)
-        rows = rescoring.candidates(short, cut, count, upper, ordinals)
+        rows = rescoring.candidates(short, cut, count, upper, ordinals, rescoring.slack(cut))
         cosines = rescoring.cosines(short, rows, cut)
         top = best(cosines, np.arange(len(rows)), count)
         return cls(part, rows[top], cosines[top])
@@ -239,9 +235,9 @@ def _first(near: Sequence[_Near], count: int) -> list[NDArray[np.intp]]:
     ]
 
 
-def _exactly(part: VectorPart, ordinals: NDArray[np.intp], vector: Vector, k: int) -> list[Found]:
+def _exactly(part: VectorPart, ordinals: NDArray[np.intp], vector: Vector, k: int) -> Listing[Found]:
     """The k best of some rows of a part, in all dimensions."""
     rows = np.sort(ordinals)
     cosines = rescoring.cosines(part.matrix, rows, vector)
     top = best(cosines, np.arange(len(rows)), k)
-    return [Found(part.rows.chunks[rows[at]], float(cosines[at])) for at in top.tolist()]
+    return listed(part.rows, rows[top], cosines[top])

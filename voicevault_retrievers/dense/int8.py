@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.compiled import installed
+from voicevault_retrievers.compiled import BESIDE, FEW, installed, kind
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.rescoring import Bounds
 from voicevault_retrievers.errors import ConfigError
@@ -70,8 +71,15 @@ class Codes:
 
     def bounds(self, vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
         """No less than the inner products of a vector with the rows, as of `rescoring.bounds`."""
-        compiled = self.codes.size >= COMPILED_FROM and installed()
-        return self._compiled(vector, ordinals) if compiled else self._vectorised(vector, ordinals)
+        large = self.codes.size >= COMPILED_FROM and installed()
+        key = "int8", kind((self.codes, self.scales, self.residuals))
+        if large and BESIDE.ready(key, [partial(self._compiled, vector, ordinals)], FEW):
+            return self._compiled(vector, ordinals)
+        return self._vectorised(vector, ordinals)
+
+    def warm(self) -> None:
+        """Make the machine code that these codes are scanned by, and keep it. MissingExtraError without numba."""
+        self._compiled(np.zeros(self.codes.shape[1], np.float32), None)
 
     def _vectorised(self, vector: Vector, ordinals: Ordinals | None) -> Bounds:
         chosen = slice(None) if ordinals is None else ordinals

@@ -24,6 +24,11 @@ def bounds(matrix: NDArray[np.float32], vector: Vector, ordinals: Ordinals | Non
     return products(matrix, vector, ordinals) + np.float32(LONGEST * rounding(vector))
 
 
+def slack(vector: Vector) -> float:
+    """No more than this lies between a cosine and its bound as of `bounds`."""
+    return 2 * LONGEST * rounding(vector)
+
+
 def products(rows: NDArray[np.float32] | NDArray[np.int8], vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
     """Inner products in float32, off by at most `rounding(vector)` times a row's length."""
     if ordinals is None and rows.dtype == np.float32:
@@ -53,15 +58,24 @@ def length(vector: Vector) -> float:
 
 
 def candidates(
-    matrix: NDArray[np.float32], vector: Vector, k: int, upper: Bounds, ordinals: Ordinals | None = None
+    matrix: NDArray[np.float32],
+    vector: Vector,
+    k: int,
+    upper: Bounds,
+    ordinals: Ordinals | None = None,
+    off: float | None = None,
 ) -> NDArray[np.intp]:
     """Rows that the k nearest are all among, ascending, where `upper` are bounds of all rows, or of some ordinals.
 
     The cosine of the worst of any k rows is no higher than that of the k-th nearest: whatever is bounded by less is
-    out. The k rows are those of the highest bounds.
+    out. The k rows are those of the highest bounds. Where no bound is `off` by more than that, the k-th highest says
+    how low that cosine can be; otherwise the cosines of the k rows are computed.
     """
     if k <= 0:
         return np.empty(0, dtype=np.intp)
+    if k < len(upper) and off is not None:
+        highest = np.partition(upper, len(upper) - k)[len(upper) - k]
+        return _at(np.flatnonzero(upper >= np.nextafter(np.float32(highest - off), np.float32(-np.inf))), ordinals)
     if k < len(upper):
         first = np.argpartition(upper, len(upper) - k)[len(upper) - k :]
         cut = cosines(matrix, _at(first, ordinals), vector).min()

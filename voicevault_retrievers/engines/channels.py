@@ -90,6 +90,33 @@ class EngineLeaf(Leaf, Generic[E]):
         return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
 
 
+class EngineScan:
+    """What an engine is asked for: the scores of chunks, and which share of a query's terms it has."""
+
+    local = False
+
+    def __init__(self, channel: EngineBM25, query: Query) -> None:
+        self._asked = [(w, AskedWording(channel, query, w)) for w in channel._wordings(query)]
+        self._engine = channel.engine
+        self._require = query.require
+
+    @property
+    def coverage(self) -> float | None:
+        """As of `KeywordScan`; None where the engine does not tell."""
+        for _, asked in self._asked[:1]:
+            return self._engine.run(self._engine.keyword_coverage(asked, self._require))
+        return None
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
+        """As of `KeywordScan`."""
+        found: dict[str, float] = {}
+        for wording, asked in self._asked:
+            for one, score in self._engine.run(self._engine.keyword_scores(asked, ids, self._require)).items():
+                own = weighted(score, wording.weight)
+                found[one] = max(found.get(one, own), own)
+        return found
+
+
 class EngineBM25(EngineLeaf[Searched]):
     """Finds chunks by their words in an engine; scores are BM25's, higher is better.
 
@@ -119,20 +146,8 @@ class EngineBM25(EngineLeaf[Searched]):
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
         self.plain = PlainWords(name) if flag("plain_words", plain_words) else None
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        wanted, found = list(ids), dict[str, float]()
-        for wording in self._wordings(query):
-            asked = AskedWording(self, query, wording)
-            for one, score in self.engine.run(self.engine.keyword_scores(asked, wanted, query.require)).items():
-                own = weighted(score, wording.weight)
-                found[one] = max(found.get(one, own), own)
-        return found
-
-    def coverage(self, query: Query) -> float | None:
-        """As `BM25.coverage`; None where the engine does not tell."""
-        for wording in self._wordings(query)[:1]:
-            return self.engine.run(self.engine.keyword_coverage(AskedWording(self, query, wording), query.require))
-        return None
+    def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> EngineScan:
+        return EngineScan(self, query)
 
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it; as `BM25.explain`.

@@ -124,7 +124,7 @@ class EmbeddedEngine(Engine):
         return asking(lambda: self.kb.bm25().index.scores(asked.terms, ids, asked.formula, **options))
 
     def _tags(self, require: Filter | None) -> Steps[str]:
-        return asking(lambda: self.kb.bm25().index.tags(require=require))
+        return asking(lambda: self.kb.bm25().index.tags(require))
 
     def sibling(self, suffix: str, **options: Any) -> EmbeddedEngine:
         given: dict[str, Any] = {"embedder": self._given[1], "analyzer": self._given[0], "limits": self._limits}

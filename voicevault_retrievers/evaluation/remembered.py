@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from voicevault_retrievers.calls import Plan
@@ -12,10 +14,9 @@ from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS
 from voicevault_retrievers.rerank.scorers import shared_scorer
-from voicevault_retrievers.types import Failure, Query, Ranking
+from voicevault_retrievers.types import Failure, Query, Ranking, Scan
 
 R = TypeVar("R", bound="Remembering")
-T = TypeVar("T")
 
 
 class RememberedBase:
@@ -50,27 +51,42 @@ class Remembering(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         key = self.name, query, k
         if key not in self._kept:
-            self._kept[key] = yield from self.below.plan(query, k)
+            found = yield from self.below.plan(query, k)
+            self._kept[key] = replace(found, scan=found.scan and self.scan(query))
         ranking: Ranking = self._kept[key]
         return ranking
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        wanted = tuple(ids)
-        return self._once(("scores", query, wanted), lambda: self.below.scores(query, wanted))
-
-    def coverage(self, query: Query) -> float | None:
-        return self._once(("coverage", query), lambda: self.below.coverage(query))
+    def scan(self, query: Query, *_: Any) -> Scan | None:
+        key = "scan", query
+        if key not in self._kept:
+            below = self.below.scan(query)
+            self._kept[key] = None if below is None else _RememberedScan(below)
+        scan: Scan | None = self._kept[key]
+        return scan
 
     def named(self: R, name: str) -> R:
         twin = super().named(name)
         twin.below = self.below.named(name)
         return twin
 
-    def _once(self, key: Hashable, ask: Callable[[], T]) -> T:
+
+class _RememberedScan:
+    """A scan that is asked for the same chunks once."""
+
+    def __init__(self, below: Scan) -> None:
+        self.local = below.local
+        self._below = below
+        self._kept: dict[tuple[str, ...], Mapping[str, float] | None] = {}
+
+    @cached_property
+    def coverage(self) -> float | None:
+        return self._below.coverage
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
+        key = tuple(ids)
         if key not in self._kept:
-            self._kept[key] = ask()
-        kept: T = self._kept[key]
-        return kept
+            self._kept[key] = self._below.scores(ids)
+        return self._kept[key]
 
 
 def remembered(channel: Channel) -> Channel:

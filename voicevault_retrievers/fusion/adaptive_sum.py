@@ -84,7 +84,7 @@ def _at_least(factor: float) -> float:
 
 def _standing_out(one: Evidence) -> float:
     """How far the best hit stands above the tenth, in [0, 1]; 1 where there is none."""
-    scores = [hit.score or 0.0 for hit in one.ranking.hits[:BEST]]
+    scores = [score or 0.0 for score in one.ranking.scores[:BEST]]
     if not scores or scores[0] <= 0:
         return 0.0
     return 1 - max(scores[-1], 0.0) / scores[0] if len(scores) == BEST else 1.0

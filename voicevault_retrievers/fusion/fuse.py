@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from operator import neg
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel
@@ -14,12 +15,19 @@ from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
 from voicevault_retrievers.fusion.identity import Identified, identified
-from voicevault_retrievers.fusion.method import Evidence, Method
+from voicevault_retrievers.fusion.method import Contributions, Evidence, Method
 from voicevault_retrievers.fusion.methods import method_of
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Vote, ranked
+from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, check_scores
 
 OnError: TypeAlias = Literal["skip", "raise"]
 DEPTH = 100
+
+
+class _Unread(NamedTuple):
+    """A channel of whose hits one could not be read."""
+
+    name: str
+    error: Exception
 
 
 class Fused(Channel):
@@ -58,37 +66,56 @@ class Fused(Channel):
         outcomes = dict(zip(asked, answers, strict=True))
         rankings = {name: outcome.by_score() for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
+        documents = identified(rankings)
+        failed |= documents.failed
+        rankings = {name: ranking for name, ranking in rankings.items() if name not in failed}
         failures = [Failure.of(name, error, "the other channels are searched") for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
-        documents = identified(rankings)
-        found, unscored = yield from self._judged(query, documents)
+        found, unscored = yield from self._judged(documents)
         failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))
-        (hits,) = yield (
-            Call(self.name, partial(self._fuse, found, weights, k), inline=True, kind="fusion", texts=(query.text,)),
-        )
+        while True:
+            best = partial(self._fuse, found, weights, k)
+            (outcome,) = yield (Call(self.name, best, inline=True, kind="fusion", texts=(query.text,)),)
+            hits = value_of(outcome)
+            if not isinstance(hits, _Unread):
+                break
+            failed[hits.name] = hits.error
+            failures.append(Failure.of(hits.name, hits.error, "the other channels are searched"))
+            del found[hits.name]
+            self._raise(failed, failures, any_answered=bool(found))
         notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
-        return Ranking(value_of(hits), (*failures, *notes, *_apart(self.name, documents)))
+        return Ranking(hits, (*failures, *notes, *_apart(self.name, documents)))
 
-    def _judged(self, query: Query, documents: Identified) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
+    def _judged(self, documents: Identified) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
         """What the channels say; where the method goes by it, with the exact scores of all hits."""
-        found = {name: Evidence(one, self.channels[name].kind) for name, one in documents.rankings.items()}
-        rankings = documents.rankings.values()
-        ids = tuple(dict.fromkeys(chunk_id for ranking in rankings for chunk_id in ranking.ids))
-        able = [name for name in found if _able(self.channels[name])] if self.method.exact and ids else []
-        if not able:
+        rankings = documents.rankings
+        found = {name: Evidence(one, self.channels[name].kind) for name, one in rankings.items()}
+        ids = tuple(dict.fromkeys(chunk_id for ranking in rankings.values() for chunk_id in ranking.ids))
+        scans = {name: one.scan for name, one in rankings.items() if one.scan is not None}
+        if not self.method.exact or not ids or not scans:
             return found, []
 
-        def told(name: str) -> tuple[Mapping[str, float] | None, float | None]:
-            channel, own = self.channels[name], documents.own.get(name, {})
-            scores = channel.scores(query, [own.get(each, each) for each in ids])
-            if scores is not None and own:
+        def told(name: str, scan: Scan) -> tuple[Mapping[str, float] | None, float | None]:
+            own = documents.own.get(name)
+            if not own:
+                return scan.scores(ids), scan.coverage
+            scores = scan.scores([own.get(each, each) for each in ids])
+            if scores is not None:
                 scores = {each: scores[own.get(each, each)] for each in ids if own.get(each, each) in scores}
-            return scores, channel.coverage(query)
+            return scores, scan.coverage
 
-        outcomes = yield tuple(_call(name, "scores", self.channels[name], partial(told, name)) for name in able)
+        outcomes = yield tuple(
+            Call(
+                f"{name} scores",
+                partial(told, name, scan),
+                timeout=getattr(self.channels[name], "timeout", None),
+                local=scan.local,
+            )
+            for name, scan in scans.items()
+        )
         failures: list[Failure] = []
-        for name, outcome in zip(able, outcomes, strict=True):
+        for name, outcome in zip(scans, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 failures.append(Failure.of(name, outcome, "the scores of its list count"))
             else:
@@ -114,21 +141,34 @@ class Fused(Channel):
         if errors and self.on_error == "raise":
             raise errors[0]
 
-    def _fuse(self, found: Mapping[str, Evidence], weights: Mapping[str, float], k: int) -> tuple[Hit, ...]:
-        """The k best; votes, which cost more than all else here, are made for them alone."""
+    def _fuse(self, found: Mapping[str, Evidence], weights: Mapping[str, float], k: int) -> tuple[Hit, ...] | _Unread:
+        """The k best with their votes; no other hit of any channel is made."""
         parts = self.method.contributions(found, weights)
-        best = ranked(_scored(hit, parts.values()) for hit in _merged(found).values())[:k]
-        votes: dict[str, list[Vote]] = {hit.chunk.id: [] for hit in best}
-        for name, evidence in found.items():
-            for rank, hit in enumerate(evidence.ranking, 1):
-                if hit.chunk.id in votes:
-                    votes[hit.chunk.id].append(_vote(name, rank, hit, weights[name], parts[name][hit.chunk.id]))
-        for name, evidence in found.items():
-            for chunk_id in votes.keys() - set(evidence.ranking.ids):
-                if contribution := parts[name].get(chunk_id):
+        ranks = {name: {chunk_id: at for at, chunk_id in enumerate(one.ranking.ids)} for name, one in found.items()}
+        totals = _totals(parts, dict.fromkeys(chunk_id for own in ranks.values() for chunk_id in own))
+        check_scores(totals.items())
+        best = [chunk_id for _, chunk_id in sorted(zip(map(neg, totals.values()), totals, strict=True))[:k]]
+        hits: dict[str, dict[str, Hit]] = {chunk_id: {} for chunk_id in best}
+        for name, own in ranks.items():
+            try:
+                for chunk_id in hits.keys() & own.keys():
+                    hits[chunk_id][name] = found[name].ranking.hits[own[chunk_id]]
+            except Exception as error:  # noqa: BLE001 - whatever a store raises where what it found cannot be read
+                return _Unread(name, error)
+        fused: list[Hit] = []
+        for chunk_id, by_channel in hits.items():
+            votes = [
+                _vote(name, ranks[name][chunk_id] + 1, by_channel[name], weights[name], parts[name][chunk_id])
+                for name in found
+                if name in by_channel
+            ]
+            for name, evidence in found.items():
+                if name not in by_channel and (contribution := parts[name].get(chunk_id)):
                     score = (evidence.scores or {}).get(chunk_id)
-                    votes[chunk_id].append(Vote(name, None, score, weights[name], contribution, kind=evidence.kind))
-        return tuple(replace(hit, votes=tuple(votes[hit.chunk.id])) for hit in best)
+                    votes.append(Vote(name, None, score, weights[name], contribution, kind=evidence.kind))
+            one = _merged(by_channel)
+            fused.append(Hit(one.chunk, totals[chunk_id], tuple(votes), one.context, one.granted_by, one.over_budget))
+        return tuple(fused)
 
     def leaves(self) -> Iterator[Channel]:
         for channel in self.channels.values():
@@ -181,15 +221,6 @@ def fuse(
     return Fused(both, method=chosen, weights=weights or {}, depth=depth, on_error=on_error)
 
 
-def _call(name: str, what: str, channel: Channel, function: Callable[[], Any]) -> Call:
-    return Call(f"{name} {what}", function, timeout=getattr(channel, "timeout", None))
-
-
-def _able(channel: Channel) -> bool:
-    """Whether it may have exact scores: the default is to have none."""
-    return type(channel).scores is not Channel.scores
-
-
 def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, float]:
     """Weights as floats; ConfigError for an unknown name, or a weight that is negative or not finite."""
     for name, weight in weights.items():
@@ -199,20 +230,22 @@ def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dic
     return {name: float(weight) for name, weight in weights.items()}
 
 
-def _merged(found: Mapping[str, Evidence]) -> dict[str, Hit]:
+def _totals(parts: Contributions, ids: Iterable[str]) -> dict[str, float]:
+    """The sum of the parts of each chunk, rounded once."""
+    given = list(parts.values())
+    if len(given) > len(("one", "another")):
+        return {one: math.fsum([part[one] for part in given if one in part]) for one in ids}
+    first, second = (*given, {}, {})[:2]
+    return {one: first.get(one, 0.0) + second.get(one, 0.0) for one in ids}
+
+
+def _merged(hits: Mapping[str, Hit]) -> Hit:
     """One hit of several channels' for a chunk: that of the first by name, so that their order does not matter."""
-    hits: dict[str, Hit] = {}
-    for name in sorted(found):
-        for hit in found[name].ranking:
-            held = hits.setdefault(hit.chunk.id, hit)
-            if held.context is None and hit.context is not None:
-                hits[hit.chunk.id] = replace(held, context=hit.context, over_budget=hit.over_budget)
-    return hits
-
-
-def _scored(hit: Hit, parts: Iterable[Mapping[str, float]]) -> Hit:
-    score = math.fsum([part[hit.chunk.id] for part in parts if hit.chunk.id in part])
-    return replace(hit, score=score, votes=())
+    held, *others = (hits[name] for name in sorted(hits))
+    for hit in others:
+        if held.context is None and hit.context is not None:
+            held = replace(held, context=hit.context, over_budget=hit.over_budget)
+    return held
 
 
 def _apart(stage: str, documents: Identified) -> list[Failure]:
@@ -239,7 +272,10 @@ def _vote(name: str, rank: int, hit: Hit, weight: float, contribution: float) ->
     """A vote of the channel's own is carried on; the votes of a composition become the parts of one."""
     own = hit.votes[0] if len(hit.votes) == 1 else None
     if own is not None and own.stage == name and (not own.parts or own.contribution is None):
-        return replace(own, rank=rank, weight=weight, contribution=contribution)
+        return Vote(
+            name, rank, own.score, weight, contribution, own.query, own.terms, own.parts, own.kind, own.via,
+            own.probability,
+        )  # fmt: skip
     leaf = next((part for vote in hit.votes for part in vote.leaves()), None)
     return Vote(
         name,

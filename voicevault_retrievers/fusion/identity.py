@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import chain
@@ -17,18 +17,21 @@ class Identified:
     """Rankings by channel in which each document has one id; see `identified`.
 
     `own` are, for each channel, by the id of a document the one that the channel knows it by, where that is another.
-    `apart` counts the documents whose text another channel found too and whose metadata contradicts.
+    `apart` counts the documents whose text another channel found too and whose metadata contradicts. `failed` are the
+    errors of channels that are left out, for a hit of theirs cannot be read.
     """
 
     rankings: Mapping[str, Ranking]
     own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     apart: int = 0
+    failed: Mapping[str, Exception] = field(default_factory=dict)
 
 
 def identified(rankings: Mapping[str, Ranking]) -> Identified:
     """Rankings in which a document that channels without a common id found has one id, and one chunk.
 
-    Channels that share an id are left as they are: their ids tell documents apart. Between others, two hits are the
+    Channels that share an id, or one of which holds what the other found, are left as they are: their ids tell
+    documents apart. Between others, two hits are the
     same document where their texts are equal and no metadata key that both have has different values. The chunk is that
     of a knowledge base, else that of the first channel by name; no metadata is mixed. Each document of a channel stays
     a document of its own. Texts that are empty say nothing.
@@ -36,6 +39,9 @@ def identified(rankings: Mapping[str, Ranking]) -> Identified:
     groups = _groups(rankings)
     if len(groups) < 2:
         return Identified(rankings)
+    if failed := _unread(rankings):
+        return replace(identified({name: one for name, one in rankings.items() if name not in failed}), failed=failed)
+    groups.sort(key=lambda names: (not any(hit.chunk.kb for name in names for hit in rankings[name]), names))
     known: dict[str, list[Hit]] = {}
     same: dict[str, Hit] = {}
     apart = 0
@@ -57,19 +63,46 @@ def identified(rankings: Mapping[str, Ranking]) -> Identified:
     return Identified({name: _renamed(ranking, same) for name, ranking in rankings.items()}, own, apart)
 
 
+def _unread(rankings: Mapping[str, Ranking]) -> dict[str, Exception]:
+    """The error of each channel of whose hits one cannot be read."""
+    found: dict[str, Exception] = {}
+    for name, ranking in rankings.items():
+        try:
+            tuple(ranking.hits)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises
+            found[name] = error
+    return found
+
+
 def _groups(rankings: Mapping[str, Ranking]) -> list[list[str]]:
-    """The names of channels that found something, those with an id in common together; in the order of their claims."""
+    """The names of channels that found something, those that share ids together."""
     groups: list[tuple[list[str], set[str]]] = []
     for name in sorted(rankings):
         names, ids = [name], set(rankings[name].ids)
         if not ids:
             continue
-        for group in [group for group in groups if not ids.isdisjoint(group[1])]:
+        for group in [group for group in groups if _share(rankings, names, ids, *group)]:
             groups.remove(group)
             names, ids = [*group[0], *names], ids | group[1]
         groups.append((names, ids))
-    found = [sorted(names) for names, _ in groups]
-    return sorted(found, key=lambda names: (not any(hit.chunk.kb for name in names for hit in rankings[name]), names))
+    return [sorted(names) for names, _ in groups]
+
+
+def _share(
+    rankings: Mapping[str, Ranking], names: Sequence[str], ids: Collection[str], others: Sequence[str], found: set[str]
+) -> bool:
+    """Whether channels know the same ids: where their lists have none in common, one may hold the other's first."""
+    if not found.isdisjoint(ids):
+        return True
+    return any(
+        _holds(rankings[one], rankings[other].ids[0]) or _holds(rankings[other], rankings[one].ids[0])
+        for one in names
+        for other in others
+    )
+
+
+def _holds(ranking: Ranking, chunk_id: str) -> bool:
+    return ranking.scan is not None and ranking.scan.local and bool(ranking.scan.scores([chunk_id]))
 
 
 def _hits(rankings: Iterable[Ranking]) -> list[Hit]:

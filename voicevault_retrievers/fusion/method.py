@@ -32,7 +32,8 @@ class Evidence:
     @cached_property
     def listed(self) -> Mapping[str, float]:
         """The scores of its hits, best first; those that have none are left out."""
-        return {hit.chunk.id: hit.score for hit in self.ranking if hit.score is not None}
+        pairs = zip(self.ranking.ids, self.ranking.scores, strict=True)
+        return {chunk_id: score for chunk_id, score in pairs if score is not None}
 
 
 class Method(ABC):

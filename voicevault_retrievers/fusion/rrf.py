@@ -23,6 +23,6 @@ class RRF(Method):
 
     def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
         return {
-            name: {hit.chunk.id: weights[name] / (self.k + rank) for rank, hit in enumerate(evidence.ranking, 1)}
+            name: {chunk_id: weights[name] / (self.k + rank) for rank, chunk_id in enumerate(evidence.ranking.ids, 1)}
             for name, evidence in found.items()
         }

@@ -31,4 +31,4 @@ class ScoreMethod(Method):
 
 def _unscored(found: Mapping[str, Evidence]) -> list[str]:
     # Hits without a score come last in a ranking, so its last one tells.
-    return sorted(name for name, one in found.items() if len(one.ranking) and one.ranking.hits[-1].score is None)
+    return sorted(name for name, one in found.items() if len(one.ranking) and one.ranking.scores[-1] is None)

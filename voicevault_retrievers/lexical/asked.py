@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     """The distinct terms that some chunk has, in the query's order, each with all its forms.
 
     `counts` says how often the query has each, `frequencies` how many chunks have it in any form, `idf` its weight;
-    `segments` has the same for each segment.
+    `segments` has the same for each segment. `length` is how many terms the query has in all.
     """
 
     formula: Formula
@@ -49,6 +49,12 @@ class Asked(NamedTuple):
     frequencies: tuple[int, ...]
     idf: tuple[float, ...]
     segments: tuple[Weighed, ...]
+    length: float
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the query's terms that some chunk has, each as often as the query has it; None for no terms."""
+        return sum(self.counts) / self.length if self.length else None
 
     @property
     def base(self) -> float:
@@ -96,6 +102,7 @@ def ask(
         tuple(frequencies),
         tuple(idf),
         tuple(_weighed(found, places, weights) for found in looked),
+        sum(counted.values()),
     )
 
 

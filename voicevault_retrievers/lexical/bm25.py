@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.lexical.analysis import (
     AnyAnalyzer,
@@ -18,11 +20,12 @@ from voicevault_retrievers.lexical.analysis import (
     query_terms,
     weighed_terms,
 )
-from voicevault_retrievers.lexical.asked import Forms
+from voicevault_retrievers.lexical.asked import Asked
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
-from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
+from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.lexical.operators import Demands, Operators
 from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.listing import Listing
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
@@ -30,6 +33,72 @@ from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
 GROWTH = 4
 """How many times more chunks are looked at where too few of them meet the demands of a query's operators."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A wording as an index reads it: its words, its terms there, and what operators demand."""
+
+    index: LexicalIndex
+    words: Sequence[QueryTerm]
+    asked: Asked
+    demands: Demands | None
+
+    def scores(self, ids: Sequence[str], passing: Filter | None) -> dict[str, float]:
+        """The scores of those of the given chunks that a search could find."""
+        left = self.demands.passing(self.index.segments, ids) if self.demands else ids
+        return self.index.scored(self.asked, left, passing)
+
+
+class Matches(Listing[Match]):
+    """What a wording found, and how it was read."""
+
+    def __init__(self, reading: Reading, found: Listing[Scored]) -> None:
+        words = {term.forms[0]: term.word for term in reversed(reading.words)}
+
+        def match(at: int) -> Match:
+            hit = found[at]
+            return Match(hit.chunk, hit.score, tuple(words[term] for term in hit.terms))
+
+        super().__init__(found.ids, found.scores, match)
+        self.reading = reading
+        self.found = found
+
+
+class KeywordScan:
+    """The exact score of any chunk, from the terms that the search has looked up: one that it found is not read twice.
+
+    `found` are the matches of each wording of the query; without them the terms are looked up now.
+    """
+
+    local = True
+
+    def __init__(self, channel: BM25, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> None:
+        self._passing = both(query.require, query.where)
+        self._readings: list[tuple[Variant, Reading, Mapping[str, float]]] = []
+        known = {wording: matches for wording, matches in found if isinstance(matches, Matches)}
+        index = next((matches.reading.index for matches in known.values()), channel.index)
+        for wording in channel._wordings(query):
+            matches = known.get(wording)
+            reading = channel.reading(index, query, wording) if matches is None else matches.reading
+            self._readings.append((wording, reading, {} if matches is None else matches.scored()))
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the terms of the query's first wording, each counted as often as it has it; None for none."""
+        return self._readings[0][1].asked.coverage if self._readings else None
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
+        """The best score of any wording, 0 where no term matches; none for a chunk that a search could not find."""
+        best: dict[str, float] = {}
+        for wording, reading, found in self._readings:
+            told = reading.scores([one for one in ids if one not in found], self._passing)
+            told |= {one: found[one] for one in ids if one in found}
+            if len(self._readings) == 1 and wording.weight == 1.0:
+                return told
+            for chunk_id, score in told.items():
+                best[chunk_id] = max(best.get(chunk_id, -math.inf), weighted(score, wording.weight))
+        return best
 
 
 @dataclass
@@ -50,6 +119,8 @@ class BM25(Leaf):
     With `operators` a query may say `"an exact phrase"`, `+must` and `-not`: see `lexical.operators`. They narrow what
     is found, and not the statistics, as `where` does. Those of the query's own text hold for its variants too.
     """
+
+    local = True
 
     def __init__(
         self,
@@ -156,7 +227,7 @@ class BM25(Leaf):
         index = self.index
         if self.operators:  # each narrows the search in its own way
             found: Iterable[Sequence[Scored]] = [
-                self._search(index, Query(text), Variant(text), k)[1] for text in queries
+                self._find(index, Query(text), Variant(text), k).found for text in queries
             ]
         else:
             tags = index.tags()
@@ -164,73 +235,50 @@ class BM25(Leaf):
             found = index.search_many(asked, k, self.formula)
         return [[(hit.chunk.id, hit.score) for hit in hits] for hits in found]
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        index, wanted, best = self.index, list(ids), dict[str, float]()
-        for wording in self._wordings(query):
-            _, terms, demands = self._read(index, query, wording)
-            left = demands.passing(index.segments, wanted) if demands else wanted
-            for chunk_id, score in index.scores(terms, left, self.formula, **self._scope(query)).items():
-                best[chunk_id] = max(best.get(chunk_id, -math.inf), weighted(score, wording.weight))
-        return best
-
-    def coverage(self, query: Query) -> float | None:
-        """The share of the terms of the query's first wording, each counted as often as it has it; None for none."""
-        index = self.index
-        for wording in self._wordings(query)[:1]:
-            _, terms, _ = self._read(index, query, wording)
-            return index.coverage(terms, **self._scope(query))
-        return None
+    def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> KeywordScan:
+        return KeywordScan(self, query, found)
 
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it."""
         query, index = as_query(query), self.index
-        _, terms, demands = self._read(index, query, query.original)
-        if demands and not demands.passing(index.segments, [chunk_id]):
+        reading = self.reading(index, query, query.original)
+        if reading.demands and not reading.demands.passing(index.segments, [chunk_id]):
             return []
-        parts = index.explain(terms, chunk_id, self.formula, **self._scope(query))
+        parts = index.explained(reading.asked, chunk_id, both(query.require, query.where))
         return [replace(part, term=untagged(part.term)) for part in parts]
 
-    def _scope(self, query: Query) -> dict[str, Any]:
-        """Which chunks are searched, and which count."""
-        return {"where": query.where, "require": query.require, "filtered": self.statistics == "filtered"}
-
-    def _find(self, index: LexicalIndex, query: Query, wording: Variant, k: int) -> list[Match]:
-        asked, found = self._search(index, query, wording, k)
-        words = {term.forms[0]: term.word for term in reversed(asked)}
-        return [Match(hit.chunk, hit.score, tuple(words[term] for term in hit.terms)) for hit in found]
-
-    def _search(
-        self, index: LexicalIndex, query: Query, wording: Variant, k: int
-    ) -> tuple[list[QueryTerm], list[Scored]]:
-        """The terms of a wording, and what they find; asked for more, while too little of it meets the demands."""
-        asked, terms, demands = self._read(index, query, wording)
-        options = {"positive": self.exclude_nonpositive, **self._scope(query)}
+    def _find(self, index: LexicalIndex, query: Query, wording: Variant, k: int) -> Matches:
+        """What a wording finds; asked for more, while too little of it meets the demands."""
+        reading = self.reading(index, query, wording)
+        passing, demands = both(query.require, query.where), reading.demands
+        search = partial(index.best, reading.asked, passing=passing, positive=self.exclude_nonpositive)
         if demands is None:
-            return asked, index.search(terms, k, self.formula, **options)
-        kept: list[Scored] = []
+            return Matches(reading, search(k))
+        kept: list[int] = []
         seen, depth = 0, k
         while True:
-            found = index.search(terms, depth, self.formula, narrow=demands.narrow, **options)
-            met = demands.met([hit.chunk for hit in found[seen:]])
-            kept += [hit for hit, is_met in zip(found[seen:], met, strict=True) if is_met]
-            if len(kept) >= k or len(found) < depth:
-                return asked, kept[:k]
+            hits = search(depth, narrow=demands.narrow)
+            met = demands.met([hit.chunk for hit in hits[seen:]])
+            kept += [at for at, is_met in enumerate(met, seen) if is_met]
+            if len(kept) >= k or len(hits) < depth:
+                return Matches(reading, hits.at(kept[:k]))
             seen, depth = depth, GROWTH * depth
 
-    def _read(
-        self, index: LexicalIndex, query: Query, wording: Variant
-    ) -> tuple[list[QueryTerm], Mapping[Forms, float], Demands | None]:
-        """The terms of a wording, how often each counts, and what its operators and the query's demand."""
+    def reading(self, index: LexicalIndex, query: Query, wording: Variant) -> Reading:
+        """A wording's terms, looked up in an index, and what its operators and the query's demand."""
         if self._plain is not None and len(index):
             self._plain.check(self.analyzer)
-        tags = index.tags(**self._scope(query))
-        if not self.operators:
-            return *weighed_terms(self.analyzer, wording, tags), None
-        own, parsed = Operators.parse(query.text), Operators.parse(wording.text)
-        demanding = parsed if wording.text == query.text else parsed.under(own)
-        bare = {Operators.parse(text).text: count for text, count in (wording.terms or {}).items()} or None
-        plain = replace(wording, text=parsed.text, terms=bare)
-        return *weighed_terms(self.analyzer, plain, tags), demanding.demands(self.analyzer, tags)
+        counting = counting_of(query.where, query.require, self.statistics == "filtered")
+        tags = index.tags(counting)
+        demands = None
+        if self.operators:
+            own, parsed = Operators.parse(query.text), Operators.parse(wording.text)
+            demanding = parsed if wording.text == query.text else parsed.under(own)
+            demands = demanding.demands(self.analyzer, tags)
+            bare = {Operators.parse(text).text: count for text, count in (wording.terms or {}).items()} or None
+            wording = replace(wording, text=parsed.text, terms=bare)
+        words, terms = weighed_terms(self.analyzer, wording, tags)
+        return Reading(index, words, index._ask(terms, self.formula, counting), demands)
 
     def _analyse(self, texts: Sequence[str]) -> Analyzed:
         return analyse(self.analyzer, texts)

@@ -157,24 +157,13 @@ class BM25F(Leaf):
         ]
         return cls(rows, made, chosen, **options)
 
+    local = True
+
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [self._find(query, wording, k) for wording in wordings]
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float]:
-        places = self.rows.places(ids, both(query.require, query.where))
-        found = [(wording.weight, self._scores(self._look(query, wording))) for wording in self._wordings(query)]
-        return {
-            chunk_id: max(weighted(float(scores[at]), weight) for weight, scores in found)
-            for chunk_id, at in places.items()
-            if found
-        }
-
-    def coverage(self, query: Query) -> float | None:
-        """The share of the distinct terms of the query's first wording that some chunk has; None for none."""
-        for wording in self._wordings(query)[:1]:
-            terms = self._terms(query, wording)
-            return sum(term.frequency > 0 for term in terms) / len(terms) if terms else None
-        return None
+    def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> FieldScan:
+        return FieldScan(self, query)
 
     def explain(self, query: str | Query, chunk_id: str) -> list[FieldScore]:
         """The parts of a chunk's score for the query's own text, by term and field, which add up to it.
@@ -262,6 +251,33 @@ class BM25F(Leaf):
         weights = {field.name: field.weight for field in self.fields}
         bs = {field.name: field.b for field in self.fields}
         return f"BM25F({weights}, k1={self.formula.k1:g}, b={bs}, analyzer={self.analyzer!r}, chunks={len(self.rows)})"
+
+
+class FieldScan:
+    """The exact score of any chunk by BM25F."""
+
+    local = True
+
+    def __init__(self, channel: BM25F, query: Query) -> None:
+        self._channel = channel
+        self._passing = both(query.require, query.where)
+        self._terms = [(w.weight, channel._terms(query, w)) for w in channel._wordings(query)]
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the distinct terms of the query's first wording that some chunk has; None for none."""
+        terms = self._terms[0][1] if self._terms else []
+        return sum(term.frequency > 0 for term in terms) / len(terms) if terms else None
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
+        """The best score of any wording, 0 where no term matches; none for a chunk that a search could not find."""
+        places = self._channel.rows.places(ids, self._passing)
+        found = [(weight, self._channel._scores(t for t in terms if t.frequency)) for weight, terms in self._terms]
+        return {
+            chunk_id: max(weighted(float(scores[at]), weight) for weight, scores in found)
+            for chunk_id, at in places.items()
+            if found
+        }
 
 
 def _part(field: Field, number: int, mean_length: float) -> _Part:

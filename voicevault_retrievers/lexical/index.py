@@ -10,22 +10,24 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from voicevault_retrievers.compiled import installed
+from voicevault_retrievers.compiled import FEW, MANY, installed
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.extras import require as require_extra
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.lexical import batch, building, tiers
-from voicevault_retrievers.lexical.asked import Asked, Forms, Histogram, Population, Term, Terms, ask
+from voicevault_retrievers.lexical.asked import Asked, Forms, Histogram, Population, Term, Terms, Weighed, ask
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.scored import Scored
-from voicevault_retrievers.lexical.searching import Searcher
+from voicevault_retrievers.lexical.searching import Searcher, spread
 from voicevault_retrievers.lexical.segment import Analyse, Segment
+from voicevault_retrievers.lexical.vectorised import Found
+from voicevault_retrievers.listing import Listing
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.shuffled import smallest
@@ -34,7 +36,7 @@ from voicevault_retrievers.types import Chunk
 
 BACKENDS = ("auto", "numpy", "numba")
 COMPILED_FROM = 200_000
-"""Postings from which "auto" takes numba, where it is installed: importing it takes half a second."""
+"""Postings from which an index is large: it is built with numba, where that is installed, and soon searched with it."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ class LexicalIndex:
             require_extra("numba", extra="fast")
         self.segments = tuple(segments)
         self.backend = backend
-        enough = backend == "auto" and self.postings >= COMPILED_FROM and installed()
-        self._searcher = Searcher(compiled=backend == "numba" or enough)
+        soon = FEW if self.postings >= COMPILED_FROM else MANY
+        self._searcher = Searcher(0 if backend == "numba" else soon if backend == "auto" and installed() else None)
 
     @classmethod
     def build(cls, rows: Rows, documents: Analyzed | Iterable[Sequence[str]], *, backend: str = "auto") -> LexicalIndex:
@@ -103,9 +105,9 @@ class LexicalIndex:
         """The bytes of the postings, lengths and terms, in memory as on disk."""
         return sum(segment.postings.nbytes for segment in self.segments)
 
-    def tags(self, *, where: Filter | None = None, require: Filter | None = None, filtered: bool = False) -> str:
-        """The control characters that terms of the chunks begin with that count: an analyzer's languages."""
-        counting, found = counting_of(where, require, filtered), 0
+    def tags(self, counting: Filter | None = None) -> str:
+        """The control characters that terms of the chunks begin with that count (None for all): their languages."""
+        found = 0
         for segment in self.segments:
             found |= segment.languages(segment.rows.selection(counting) if counting else None)
         return tags_of(found)
@@ -152,28 +154,50 @@ class LexicalIndex:
         filtered: bool = False,
         positive: bool = False,
         narrow: Callable[[Segment, Selection | None], Selection] | None = None,
-    ) -> list[Scored]:
+    ) -> Listing[Scored]:
         """The best k chunks that have a term, by falling score, ties by ascending id.
 
         `where` narrows what is found and leaves the statistics those of the whole collection, unless `filtered`;
         `require` narrows both. `positive` drops what scores 0 or less; `narrow` says which of a
         segment's rows that pass (None for all) are found.
         """
-        if k <= 0:
-            return []
         asked = self._ask(terms, formula, counting_of(where, require, filtered))
-        passing = both(require, where)
-        found: list[Scored] = []
+        return self.best(asked, k, both(require, where), positive=positive, narrow=narrow)
+
+    def best(
+        self,
+        asked: Asked,
+        k: int,
+        passing: Filter | None,
+        *,
+        positive: bool = False,
+        narrow: Callable[[Segment, Selection | None], Selection] | None = None,
+    ) -> Listing[Scored]:
+        """`search`, once the terms are looked up and weighed."""
+        columns: list[tuple[float, str, int, int]] = []
+        parts: list[tuple[Segment, Weighed, Found]] = []
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
-            if weighed.numbers:
-                threshold = found[k - 1].score if len(found) >= k else -math.inf
+            if weighed.numbers and k > 0:
                 chosen = segment.rows.selection(passing)
                 chosen = narrow(segment, chosen) if narrow else chosen
+                threshold = -columns[k - 1][0] if len(columns) >= k else -math.inf
                 part = self._searcher.search(segment, asked, weighed, chosen, k, threshold)
-                chunks = segment.rows.chunks
-                new = [Scored(chunks[at], score, fs, asked.terms) for at, score, fs in part]
-                found = sorted(found + new, key=_order)[:k] if found else new
-        return [entry for entry in found if entry.score > 0] if positive else found
+                ids, number = segment.rows.ids, len(parts)
+                pairs = enumerate(zip(part.ordinals.tolist(), part.scores.tolist(), strict=True))
+                new = [(-score, ids[at], number, place) for place, (at, score) in pairs]
+                columns = sorted(columns + new)[:k] if parts else new
+                parts.append((segment, weighed, part))
+        if positive:
+            columns = [one for one in columns if one[0] < 0]
+
+        def scored(at: int) -> Scored:
+            _, _, number, place = columns[at]
+            segment, weighed, part = parts[number]
+            frequencies = spread(part.frequencies[place].tolist(), weighed.places, len(asked.terms))
+            return Scored(segment.rows.chunks[int(part.ordinals[place])], float(scores[at]), frequencies, asked.terms)
+
+        scores = -np.array([one[0] for one in columns], dtype=np.float64)
+        return Listing([one[1] for one in columns], scores, scored)
 
     def search_many(
         self, queries: Iterable[Sequence[Term]], k: int, formula: Formula, **options: Any
@@ -183,11 +207,22 @@ class LexicalIndex:
         Chunks are looked up when an item is asked for.
         """
         asked = list(queries)
-        if k > 0 and not options and len(self.segments) == 1 and self._searcher.compiled:
-            found = batch.search(self.segments[0], self._everything, asked, k, formula)
+        if k > 0 and not options and len(self.segments) == 1:
+            together = partial(batch.search, self.segments[0], self._everything, asked, k, formula)
+            found = together() if self._searcher.batches(self.segments[0].postings, together) else None
             if found is not None:
                 return found
         return self._searcher.each(lambda terms: self.search(terms, k, formula, **options), asked)
+
+    def warm(self) -> None:
+        """Make the machine code that searches of this index run on, and keep it. MissingExtraError without numba."""
+        compiled = LexicalIndex(self.segments, backend="numba")
+        for segment in self.segments:
+            if isinstance(segment.postings, Postings) and segment.postings.count and segment.rows.count:
+                term = segment.postings.vocabulary()[0].decode("utf-8", "surrogatepass")
+                for _ in ("pruned", "all added"):
+                    compiled.search([term], 1, Lucene())
+                compiled.scores([term], [segment.rows.ids[segment.rows.living[0]]], Lucene())
 
     def scores(
         self,
@@ -201,10 +236,13 @@ class LexicalIndex:
     ) -> dict[str, float]:
         """The score of each given chunk that a search could find: 0.0 where no term matches."""
         asked = self._ask(terms, formula, counting_of(where, require, filtered))
-        wanted = list(ids)
-        found: dict[str, float] = {}
+        return self.scored(asked, ids, both(require, where))
+
+    def scored(self, asked: Asked, ids: Iterable[str], passing: Filter | None) -> dict[str, float]:
+        """`scores`, once the terms are looked up and weighed."""
+        wanted, found = list(ids), dict[str, float]()
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
-            places = segment.rows.places(wanted, both(require, where))
+            places = segment.rows.places(wanted, passing) if wanted else {}
             if places:
                 scores = self._searcher.scores(segment, asked, weighed, list(places.values()))
                 found |= zip(places, scores, strict=True)
@@ -222,8 +260,12 @@ class LexicalIndex:
     ) -> list[TermScore]:
         """The parts of a chunk's score, in the order of the query's terms; empty where a search would not find it."""
         asked = self._ask(terms, formula, counting_of(where, require, filtered))
+        return self.explained(asked, chunk_id, both(require, where))
+
+    def explained(self, asked: Asked, chunk_id: str, passing: Filter | None) -> list[TermScore]:
+        """`explain`, once the terms are looked up and weighed."""
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
-            for at in segment.rows.places([chunk_id], both(require, where)).values():
+            for at in segment.rows.places([chunk_id], passing).values():
                 parts = list(_explained(segment, asked, self._searcher.frequencies(segment, asked, weighed, at), at))
                 matches = any(part.frequency for part in parts)
                 return [part for part in parts if matches and (part.frequency or part.contribution)]
@@ -236,14 +278,6 @@ class LexicalIndex:
         asked = self._ask(terms, Lucene(), counting_of(where, require, filtered))
         return {forms: n / asked.total for forms, n in zip(asked.terms, asked.frequencies, strict=True)}
 
-    def coverage(self, terms: Mapping[Forms, float], **scope: Any) -> float | None:
-        """The share of the terms that some chunk has that counts, each as often as asked; None for no terms.
-
-        `scope` is as of `shares`.
-        """
-        had, total = self.shares(terms, **scope), sum(terms.values())
-        return sum(terms[forms] for forms in had) / total if total else None
-
     def drawn(self, size: int) -> list[str]:
         """The ids with the smallest hashes: a sample that depends on the live chunks' ids alone."""
         drawn = [segment.order.first(size, segment.rows.selection(None)) for segment in self.segments]
@@ -251,6 +285,7 @@ class LexicalIndex:
         return [ids[at] for at in smallest([one.hashes for one in drawn], size).tolist()]
 
     def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> Asked:
+        """The terms looked up and weighed by the chunks that count (None for all)."""
         population = self._population(counting) if counting else self._everything
         return ask(terms, formula, self.segments, population, lambda: self._histogram(population))
 
@@ -309,10 +344,6 @@ def _arranged(analyzed: Analyzed, order: Sequence[int]) -> Analyzed:
     ends = np.cumsum(lengths)
     places = np.repeat(starts - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
     return Analyzed(analyzed.vocabulary, analyzed.terms[places], ends)
-
-
-def _order(entry: Scored) -> tuple[float, str]:
-    return -entry.score, entry.chunk.id
 
 
 def _explained(segment: Segment, asked: Asked, frequencies: Mapping[int, int], at: int) -> Iterable[TermScore]:

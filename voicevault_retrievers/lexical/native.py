@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from voicevault_retrievers.compiled import BESIDE, kind
 from voicevault_retrievers.lexical.formulas import LEAST, Floats, Formula
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.vectorised import Found
@@ -43,12 +45,31 @@ def able(wanted: Wanted) -> bool:
     return wanted.formula.curve() is not None and min(wanted.weights.tolist(), default=0.0) > LIGHTEST
 
 
-def search(postings: Postings, wanted: Wanted, selection: Selection | None) -> Found:
-    """The best documents of a selection (None for all); every term is one that the postings have."""
+def ready(postings: Postings, wanted: Wanted, selection: Selection | None, after: int, *, each: bool = False) -> bool:
+    """Whether the loops for such a `search` are machine code; they are made beside after so many searches."""
+    few = each or _few(postings, selection)
+    masked = () if few or selection is None else kind([selection.mask])
+    key = "lexical", few, masked, postings.count > ROOM, postings.kind
+    steps: list[Callable[[], object]] = [partial(search, postings, wanted, selection, each=each)]
+    if not few:
+        weights = wanted.weights
+        steps += [lambda: parts_of(postings, wanted.formula, wanted.mean_length, weights, at_once=True), steps[0]]
+    return BESIDE.ready(key, steps, after)
+
+
+def _few(postings: Postings, selection: Selection | None) -> bool:
+    return selection is not None and selection.count * FEW < len(postings)
+
+
+def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, each: bool = False) -> Found:
+    """The best documents of a selection (None for all); every term is one that the postings have.
+
+    With `each` every selected document is looked at, as where they are few; else whole lists are read.
+    """
     k = max(0, min(wanted.k, len(postings)))
     out = (np.empty(k, np.int64), np.empty(k), np.empty((k, len(wanted.numbers)), np.int64))
     query = (*table(wanted.formula, wanted.mean_length), wanted.numbers, wanted.weights, wanted.base, wanted.threshold)
-    if selection is not None and selection.count * FEW < len(postings):
+    if selection is not None and (each or _few(postings, selection)):
         count = kernels().among(postings.arrays, *query, selection.ordinals, *out)
     else:
         live = ALL if selection is None else selection.mask

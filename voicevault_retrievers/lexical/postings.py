@@ -7,13 +7,15 @@ A run is the postings of one term in one block.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from voicevault_retrievers.compiled import kind
 
 Unsigned: TypeAlias = NDArray[np.unsignedinteger]
 Numbers: TypeAlias = NDArray[np.int64]
@@ -152,6 +154,11 @@ class Postings:
     def arrays(self) -> Arrays:
         """What the compiled loops read."""
         return Arrays(*(getattr(self, name) for name in Arrays._fields))
+
+    @cached_property
+    def kind(self) -> Hashable:
+        """What the compiled loops tell these arrays apart by."""
+        return kind(self.arrays)
 
     @cached_property
     def total_length(self) -> int:

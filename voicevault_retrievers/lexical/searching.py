@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
 
+from voicevault_retrievers.compiled import BESIDE
 from voicevault_retrievers.lexical import native, vectorised, waiting
 from voicevault_retrievers.lexical.asked import Asked, Weighed
 from voicevault_retrievers.lexical.forward import Forward
@@ -22,9 +23,9 @@ A = TypeVar("A")
 
 
 class Searcher:
-    """Runs queries on segments; `compiled` says on what."""
+    """Runs queries on segments: with compiled loops after so many searches (`compiled`; None for never)."""
 
-    def __init__(self, *, compiled: bool) -> None:
+    def __init__(self, compiled: int | None) -> None:
         self.compiled = compiled
 
     def search(
@@ -35,19 +36,24 @@ class Searcher:
         selection: Selection | None,
         k: int,
         threshold: float,
-    ) -> Iterable[tuple[int, float, Sequence[int]]]:
-        """Ordinal, score and each asked term's frequency of the best k of the selected chunks (None for all)."""
-        found = self._search(segment.postings, _wanted(asked, weighed, k, threshold), selection)
-        ordinals, scores, frequencies = (array.tolist() for array in found)
-        if len(weighed.places) < len(asked.terms) or weighed.places != list(range(len(asked.terms))):
-            frequencies = [spread(row, weighed.places, len(asked.terms)) for row in frequencies]
-        return zip(ordinals, scores, frequencies, strict=True)
+    ) -> Found:
+        """The best k of the selected chunks (None for all), with the frequencies of the segment's forms."""
+        return self._search(segment.postings, _wanted(asked, weighed, k, threshold), selection)
 
     def scores(self, segment: Segment, asked: Asked, weighed: Weighed, ordinals: Sequence[int]) -> list[float]:
         """The scores of these chunks; 0 where none of the terms is."""
-        chosen = Selection(len(segment.rows), np.unique(np.array(ordinals, dtype=np.uint32)))
-        found = self.search(segment, asked, weighed, chosen, len(ordinals), -math.inf) if weighed.numbers else ()
-        known = {at: score for at, score, _ in found}
+        if not weighed.numbers:
+            return [0.0] * len(ordinals)
+        wanted, postings = _wanted(asked, weighed, len(ordinals), -math.inf), segment.postings
+        distinct = np.unique(np.array(ordinals, dtype=np.int64))
+        chosen = Selection(len(segment.rows), distinct.astype(np.uint32))
+        if not isinstance(postings, Postings):
+            found = self._search(postings, wanted, chosen)
+        elif self._native(postings, wanted, chosen, each=True):
+            found = native.search(postings, wanted, chosen, each=True)
+        else:
+            found = vectorised.each(postings, wanted, distinct)
+        known = dict(zip(found.ordinals.tolist(), found.scores.tolist(), strict=True))
         return [known.get(at, 0.0) for at in ordinals]
 
     def frequencies(self, segment: Segment, asked: Asked, weighed: Weighed, ordinal: int) -> dict[int, int]:
@@ -59,13 +65,24 @@ class Searcher:
     def _search(self, postings: Source, wanted: Wanted, selection: Selection | None) -> Found:
         if isinstance(postings, Forward):
             return waiting.search(postings, wanted, selection)
-        if self.compiled and isinstance(postings, Postings) and native.able(wanted):
+        if isinstance(postings, Postings) and self._native(postings, wanted, selection):
             return native.search(postings, wanted, selection)
         return vectorised.search(postings, wanted, selection)
 
+    def _native(self, postings: Postings, wanted: Wanted, selection: Selection | None, *, each: bool = False) -> bool:
+        if self.compiled is None or not native.able(wanted):
+            return False
+        return self.compiled == 0 or native.ready(postings, wanted, selection, self.compiled, each=each)
+
+    def batches(self, postings: Source, search: Callable[[], object]) -> bool:
+        """Whether many queries at once are a matter of compiled loops that are there; `search` calls them."""
+        if self.compiled is None or not isinstance(postings, Postings):
+            return False
+        return self.compiled == 0 or BESIDE.ready(("batch", postings.kind, postings.count > native.ROOM), [search], 0)
+
     def each(self, task: Callable[[A], T], items: Sequence[A]) -> list[T]:
         """The task for each item; on two threads where the loops run without the interpreter's lock."""
-        if not self.compiled or len(items) < 2:
+        if self.compiled is None or len(items) < 2:
             return [task(item) for item in items]
         with ThreadPoolExecutor(2) as threads:
             return list(threads.map(task, items))

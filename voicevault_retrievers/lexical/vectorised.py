@@ -43,6 +43,14 @@ def search(postings: Source, wanted: Wanted, selection: Selection | None) -> Fou
     return Found(near[top], scores[top], frequencies[top])
 
 
+def each(postings: Postings, wanted: Wanted, ordinals: NDArray[np.int64]) -> Found:
+    """Those of some documents, which ascend, that have a term; in their order."""
+    frequencies = _frequencies(postings, runs_of(postings, wanted.numbers), ordinals)
+    having = frequencies.any(axis=1)
+    ordinals, frequencies = ordinals[having], frequencies[having]
+    return Found(ordinals, _exact(postings, wanted, ordinals, frequencies), frequencies)
+
+
 def _prunable(wanted: Wanted, size: int) -> bool:
     """Whether every term lifts a score, by what float32 can hold, and few enough documents are wanted."""
     return 0 < wanted.k * MANY < size and fits(wanted.formula, wanted.weights.tolist())

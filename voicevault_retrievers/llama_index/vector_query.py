@@ -19,7 +19,7 @@ from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index.convert import REF_DOC
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.wrapped import WrappedChannel
-from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
+from voicevault_retrievers.types import Chunk, Query, Ranking, Scan, Variant
 
 Get: TypeAlias = Callable[[Iterable[str]], Mapping[str, Chunk]]
 """Gives those of some chunks that are here, by id."""
@@ -48,6 +48,9 @@ class Candidates(Through, Leaf):
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         k = k if self.most is None else min(k, self.most)
         return [self._among(query)[:k]] if self.ids else self.below.find(query, wordings, k)
+
+    def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> Scan | None:
+        return self.below.scan(query, found)
 
     def _among(self, query: Query) -> list[Match]:
         chunks = self.get(self.ids)

@@ -1,9 +1,11 @@
 """A reranker's scores and the order that it was given, as one score.
 
 Alone, a cross-encoder is worse than a good first order wherever it does not know the language or the matter, and it
-does not say so. How far its logits are spread says something of it: a model that reads Arabic as it reads English
-calls everything relevant, and all alike. So where they are spread little they count little. The order given counts by
-its places, and as much by its scores where it has any: these say where it is sure, those are in any order.
+does not say so. Three things say something of it. A model that reads Arabic as it reads English calls everything
+relevant, and all alike: where logits are spread little they count little. A model that finds nothing probable knows
+little of the matter, code for instance. And one whose logits do not rise with the first search's scores reads something
+else than what was asked for. The order given counts by its places, and as much by its scores where it has any: these
+say where it is sure, those are in any order.
 """
 
 from __future__ import annotations
@@ -15,29 +17,49 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.rerank.calibration import Calibration
+
 Doubles: TypeAlias = NDArray[np.float64]
 
 BLEND = 0.6
 SPREAD = 2.0
 """The deviation from which on logits count in full, chosen with `BLEND` on the development questions of the
 benchmarks' collections; from .6 to .65 and from 1.5 to 2.5 any did about as well."""
-PLACES = math.sqrt((20**2 - 1) / 12)
+SURE, AGREEING = 0.8, 0.5
+"""The probability of the best passage, and the correlation of logits and order, from which on logits count in full:
+chosen there too, as what left no collection more than .005 below its first order."""
+TWENTY = 20
+PLACES = math.sqrt((TWENTY**2 - 1) / 12)
 """The deviation of twenty places: of fewer passages the place of one says less."""
 
 
-def blended(logits: Sequence[float], blend: float, given: Sequence[float | None]) -> list[float]:
+def blended(
+    logits: Sequence[float], blend: float, given: Sequence[float | None], calibration: Calibration | None = None
+) -> list[float]:
     """The scores of passages from their logits; `given` are the scores that they, and others after them, came with.
 
     `(1 - blend) * order + blend * trust * logit`, where the order and the logit are standard scores and `trust` is
-    `min(1, deviation of the logits / SPREAD) ** 2`. With a `blend` of 1 these are the logits.
+    `min(1, deviation of the logits / SPREAD) ** 2 * min(1, p / SURE) * min(1, r / AGREEING)`: p is the highest
+    probability by the `calibration` (1 without one) and r, at least 0, the correlation of logits and order, which
+    counts as far as there are twenty passages. With a `blend` of 1 these are the logits.
     """
     if blend == 1.0 or not logits:
         return [float(logit) for logit in logits]
     values = np.array(logits, dtype=np.float64)
     told, deviation = _standard(values)
-    trust = min(1.0, deviation / SPREAD) ** 2
-    found: list[float] = ((1 - blend) * _order(given)[: len(values)] + blend * trust * told).tolist()
+    order = _order(given)[: len(values)]
+    trust = min(1.0, deviation / SPREAD) ** 2 * _agreement(told, order)
+    if calibration is not None:
+        trust *= min(1.0, calibration.probability(float(values.max())) / SURE)
+    found: list[float] = ((1 - blend) * order + blend * trust * told).tolist()
     return found
+
+
+def _agreement(told: Doubles, order: Doubles) -> float:
+    """How far logits rise with the order given, in [0, 1]; of a few passages that is chance, and 1 is."""
+    expected, deviation = _standard(order)
+    agreement = min(max(float((told * expected).mean()), 0.0) / AGREEING, 1.0) if deviation else 1.0
+    return 1 - min(1.0, len(told) / TWENTY) * (1 - agreement)
 
 
 def _order(given: Sequence[float | None]) -> Doubles:

@@ -61,10 +61,11 @@ class CrossEncoderRerank(Stage):
     Behind the first `depth` the others follow unscored, as they were.
 
     A hit's score becomes `(1 - blend) * order + blend * trust * logit`: the standard score of its place and score as
-    given, and of its logit, trusted less where logits are spread little: a scorer that tells nothing apart changes
-    little. `blend` is in (0, 1]; with 1 the score is the logit itself, and the order given does not count. Its vote
-    has the logit: unbounded, higher is more relevant. See `rerank.blending`. Beside it stands the probability of
-    relevance by the `calibration`, or without one by that of the model where `CALIBRATIONS` has it.
+    given, and of its logit, trusted less where logits are spread little, where none is probable, and where they do
+    not rise with the order given: a scorer that does not know the language or the matter changes little. `blend` is in
+    (0, 1]; with 1 the score is the logit itself, and the order given does not count. Its vote has the logit: unbounded,
+    higher is more relevant. See `rerank.blending`. Beside it stands the probability of relevance by the `calibration`,
+    or without one by that of the model where `CALIBRATIONS` has it.
 
     Reads the query's own text, not its variants, and of a chunk `max_chars` characters: the window that has most of
     the query's words (`passages` "window"), or the first ("start"). Scores are kept between asks. `scorer` may be a
@@ -207,7 +208,7 @@ class CrossEncoderRerank(Stage):
         size = min(AT_ONCE, self.batch_size) if stops else self.batch_size
         for start in range(0, len(passages), size):
             if self.top_k and self.certainty:
-                worth = blended(scores, self.blend, self._given(ranking))
+                worth = blended(scores, self.blend, self._given(ranking), self._known())
                 if settled_at(worth, len(passages), self.top_k, self.certainty):
                     return
             yield passages[start : start + size]
@@ -221,7 +222,7 @@ class CrossEncoderRerank(Stage):
 
     def _ordered(self, ranking: Ranking, scores: Sequence[float]) -> Ranking:
         wanted = len(ranking.hits[: self.depth])
-        worth = blended(scores, self.blend, self._given(ranking))
+        worth = blended(scores, self.blend, self._given(ranking), self._known())
         found = rescored(ranking, self.name, worth, scores) if scores else ranking
         found = self._calibrated(found, len(scores))
         if wanted <= self.max_candidates:
@@ -232,11 +233,15 @@ class CrossEncoderRerank(Stage):
 
     def _calibrated(self, ranking: Ranking, scored: int) -> Ranking:
         """The probabilities beside the scores of the first hits."""
-        calibration = self.calibration or CALIBRATIONS.get(self.scorer_name)
+        calibration = self._known()
         if calibration is None:
             return ranking
         probable = [_probable(hit, self.name, calibration) for hit in ranking.hits[:scored]]
         return replace(ranking, hits=(*probable, *ranking.hits[scored:]))
+
+    def _known(self) -> Calibration | None:
+        """The calibration given, or that of the model where there is one."""
+        return self.calibration or CALIBRATIONS.get(self.scorer_name)
 
     def _is_sure(self, ranking: Ranking) -> bool:
         return self.sure is not None and lead(self._given(ranking)) >= self.sure

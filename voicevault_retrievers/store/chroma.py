@@ -29,6 +29,7 @@ from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.errors import MissingExtraError, StorageError, told
 from voicevault_retrievers.extras import require as installed
 from voicevault_retrievers.filters import Filter, both
+from voicevault_retrievers.listing import Listing, merged
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.rows import Rows
@@ -245,6 +246,8 @@ class ChromaVectors:
     `prefix` is what the ids of the parts have more than those in Chroma.
     """
 
+    local = True
+
     def __init__(
         self, parts: Sequence[Part], chroma: Chroma, base: str, generation: int, dimension: int, prefix: str = ""
     ) -> None:
@@ -257,7 +260,7 @@ class ChromaVectors:
 
     def nearest(
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
-    ) -> list[Found]:
+    ) -> Listing[Found]:
         """At most k chunks of those that pass, by falling cosine, ties by ascending id."""
         passing = both(require, where)
         marker = self._chroma.marker
@@ -272,8 +275,7 @@ class ChromaVectors:
         if near is None or self._chroma.marker != marker:
             return self._everything.nearest(vector, k, where=passing)
         rest = [part for part in self._parts if part not in held]
-        found = [*near, *self._exact(rest).nearest(vector, k, where=passing)]
-        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+        return merged([*near, self._exact(rest).nearest(vector, k, where=passing)], k)
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
@@ -296,7 +298,7 @@ class ChromaVectors:
 
     def _near(
         self, held: Sequence[Part], vector: Vector, k: int, passing: Filter | None, marker: Marker
-    ) -> list[Found] | None:
+    ) -> list[Listing[Found]] | None:
         """The best of what Chroma finds, which is asked for more until k pass; None where that would be most rows."""
         size = sum(len(part.rows) for part in held)
         ask = max(LEAST, 2 * k)
@@ -315,11 +317,13 @@ class ChromaVectors:
         return f"ChromaVectors({self._chroma!r})"
 
 
-def _rescored(parts: Sequence[Part], places: Sequence[Sequence[int]], vector: Vector, k: int) -> Iterator[Found]:
+def _rescored(
+    parts: Sequence[Part], places: Sequence[Sequence[int]], vector: Vector, k: int
+) -> Iterator[Listing[Found]]:
     for part, own in zip(parts, places, strict=True):
         if part.dense is not None and own:
             chosen = Selection(len(part.rows), np.array(sorted(own), dtype=np.uint32))
-            yield from part.dense.nearest(vector, k, chosen)
+            yield part.dense.nearest(vector, k, chosen)
 
 
 def _chosen(rows: Rows, passing: Filter | None) -> int:

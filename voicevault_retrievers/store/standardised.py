@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.drive import drive
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Vote, ranked
+from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 
 
 class Standardised(Channel):
@@ -46,28 +47,12 @@ class Standardised(Channel):
                 hits += _standardised(label, outcome)
                 failures += [failure.within(label) for failure in outcome.errors]
         best = enumerate(ranked(hits)[:k], 1)
-        return Ranking(tuple(self._voted(rank, hit) for rank, hit in best), tuple(failures))
+        scan = _Scan([outcome for outcome in outcomes if isinstance(outcome, Ranking)])
+        return Ranking(tuple(self._voted(rank, hit) for rank, hit in best), tuple(failures), scan=scan)
 
-    def coverage(self, query: Query) -> float | None:
-        """That of the group which has most of the query's terms; None where no group can tell."""
-        told = (channel.coverage(query) for channel in self.groups.values())
-        return max((one for one in told if one is not None), default=None)
-
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        """The standardised score of given chunks; at most that of its list's last hit for one that the list lacks.
-
-        Chunks of a group that finds nothing for the query have none, for there is nothing to standardise by. Each group
-        that has one of the chunks is searched. None where a group cannot tell.
-        """
-        wanted, found = list(ids), dict[str, float]()
-        for channel in self.groups.values():
-            own = channel.scores(query, wanted)
-            if own is None:
-                return None
-            if own and (hits := channel.search(query, DEPTH).hits):
-                spread = _spread(hits)
-                found |= {chunk_id: _standing(score, spread) for chunk_id, score in own.items()}
-        return found
+    def scan(self, query: Query) -> Scan | None:
+        """By the lists of a search: there is nothing else to standardise by."""
+        return drive(self.plan(query, DEPTH)).scan
 
     def named(self, name: str) -> Standardised:
         twin = super().named(name)
@@ -90,6 +75,34 @@ class Standardised(Channel):
 
     def __repr__(self) -> str:
         return f"Standardised({self.groups!r})"
+
+
+class _Scan:
+    """The standardised score of chunks; at most that of its list's last hit for one that the list lacks.
+
+    Chunks of a group that finds nothing for the query have none, for there is nothing to standardise by. The coverage
+    is that of the group which has most of the query's terms.
+    """
+
+    def __init__(self, rankings: Sequence[Ranking]) -> None:
+        self._rankings = rankings
+        self.local = all(one.scan is None or one.scan.local for one in rankings)
+
+    @property
+    def coverage(self) -> float | None:
+        told = (one.scan.coverage for one in self._rankings if one.scan is not None)
+        return max((share for share in told if share is not None), default=None)
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
+        found: dict[str, float] = {}
+        for ranking in self._rankings:
+            own = None if ranking.scan is None else ranking.scan.scores(ids)
+            if own is None:
+                return None
+            if own and ranking.hits:
+                spread = _spread(ranking.hits)
+                found |= {chunk_id: _standing(score, spread) for chunk_id, score in own.items()}
+        return found
 
 
 def _standardised(label: str, ranking: Ranking) -> Iterator[Hit]:

@@ -23,8 +23,7 @@ from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.scanning import Paths
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.store.standardised import Standardised
-from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking, Variant
+from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking, Scan, Variant
 
 TenantSource: TypeAlias = Paths | Callable[[], Iterable[Chunk]]
 """What an index is made of: files and folders, or a function that gives the chunks."""
@@ -188,17 +187,12 @@ class TenantChannel(Leaf):
         return (Failure(self.name, "missing", said, degrades=False),)
 
     def warm_up(self) -> None:
-        self._now().warm_up()
+        if (below := self._present.get()) is not None:
+            below.warm_up()
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        return self._now().scores(query, ids)
-
-    def coverage(self, query: Query) -> float | None:
-        return self._now().coverage(query)
-
-    def _now(self) -> Channel:
-        found = self._present.get()
-        return Standardised({}, self.name, self.kind) if found is None else found.named(self.name)
+    def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> Scan | None:
+        below = self._present.get()
+        return None if below is None else below.named(self.name).scan(query, found)
 
     def __repr__(self) -> str:
         return repr(self._present)

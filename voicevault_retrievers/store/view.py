@@ -19,6 +19,7 @@ from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
+from voicevault_retrievers.listing import Listing, merged
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -140,12 +141,12 @@ class _Several:
 
     indices: Sequence[ExactVectors | ChromaVectors]
     dimension: int
+    local = True
 
     def nearest(
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
-    ) -> list[Found]:
-        found = (one for index in self.indices for one in index.nearest(vector, k, where=where, require=require))
-        return sorted(found, key=lambda entry: (-entry.score, entry.chunk.id))[:k]
+    ) -> Listing[Found]:
+        return merged([index.nearest(vector, k, where=where, require=require) for index in self.indices], k)
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None

@@ -192,8 +192,8 @@ class Keywords(Suite):
                 ("a knowledge base of them", alone.base.bm25().search(word, 9)),
             ):
                 alike(found, expected, f"bm25 of {word!r} over a hidden chunk, beside {name}", EXACT)
-            scores = both.engine.bm25().scores(query, [chunk.id for chunk in (*english, *hidden)])
-            equal(scores, alone.client.engine.bm25().scores(query, [c.id for c in english]), f"scores of {word!r}")
+            scores = both.engine.bm25().scan(query).scores([chunk.id for chunk in (*english, *hidden)])
+            equal(scores, alone.client.engine.bm25().scan(query).scores([c.id for c in english]), f"scores of {word!r}")
         both.delete(where=seen)
         both.upsert(english)
         if both.engine.capabilities.exact_keywords:
@@ -238,7 +238,7 @@ class Keywords(Suite):
         exact = client.engine.capabilities.exact_keywords
         asked = [Query("leaking valves"), Query("水泵 压力"), Query("pump", where={"page": 1})]
         for query in (*asked, *([Query("Ventile", require={"even": True})] if exact else [])):
-            found, expected = client.engine.bm25().scores(query, ids), base.bm25().scores(query, ids)
+            found, expected = client.engine.bm25().scan(query).scores(ids), base.bm25().scan(query).scores(ids)
             equal(sorted(found), sorted(expected), f"ids with a score for {query!r}")
             zero = {one for one, score in expected.items() if score == 0}
             equal({one for one, score in found.items() if score == 0}, zero, f"ids scored 0 for {query!r}")

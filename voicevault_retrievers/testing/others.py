@@ -41,7 +41,7 @@ EMPTY: dict[str, tuple[Callable[[Client], object], object]] = {
     "bm25": (lambda client: client.bm25("leaking valves", 5).ids, ()),
     "dense": (lambda client: client.dense("leaking valves", 5).ids, ()),
     "hybrid": (lambda client: whole(client.hybrid("leaking valves", 5)).ids, ()),
-    "scores": (lambda client: dict(client.engine.bm25().scores(Query("valves"), ["en-00000"])), {}),
+    "scores": (lambda client: dict(client.engine.bm25().scan(Query("valves")).scores(["en-00000"])), {}),
     "count": (lambda client: client.count(), 0),
     "get": (lambda client: client.get(["en-00000"]), {}),
     "parents": (lambda client: client.parents(["p"]), {}),

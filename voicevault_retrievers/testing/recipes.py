@@ -29,7 +29,7 @@ def is_empty(client: Client, what: str) -> None:
     for name, found in (("bm25", client.bm25("pump", 5)), ("dense", client.dense("pump", 5))):
         equal((found.ids, found.errors), ((), ()), f"{what}: {name}")
     equal(client.hybrid("pump", 5).ids, (), f"{what}: hybrid_search")
-    equal(dict(client.engine.bm25().scores(Query("pump"), ["a"])), {}, f"{what}: scores")
+    equal(dict(client.engine.bm25().scan(Query("pump")).scores(["a"])), {}, f"{what}: scores")
 
 
 class Recipes(Suite):

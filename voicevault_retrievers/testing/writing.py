@@ -174,7 +174,7 @@ class Writing(Suite):
         equal(client.engine.vectors(gone), {}, "vectors")
         for name, found in (("bm25", client.bm25("pump valves harbour", 99)), ("dense", client.dense("pump", 99))):
             that(not set(found.ids) & set(gone), f"{name} found deleted chunks")
-        equal(set(client.engine.bm25().scores(Query("pump"), gone)), set(), "scores of deleted chunks")
+        equal(set(client.engine.bm25().scan(Query("pump")).scores(gone)), set(), "scores of deleted chunks")
         equal(client.upsert(chunks), Written(added=len(gone), unchanged=len(kept)), "put in again")
 
     def test_delete_by_a_filter(self, collections: Collections) -> None:

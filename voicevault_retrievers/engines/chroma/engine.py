@@ -22,7 +22,8 @@ from voicevault_retrievers.engines.records import Capabilities
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.filters import Filter, both, compile_filter
-from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
+from voicevault_retrievers.lexical.asked import Asked
+from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -180,8 +181,9 @@ class ChromaEngine(ChromaCollection):
         index = yield from self._index_as_asked()
         if index is None:
             return None
-        share: float | None = yield Work(partial(index.coverage, asked.terms, **_filters(asked)))
-        return share
+        counting = counting_of(**_filters(asked))
+        terms: Asked = yield Work(partial(index._ask, asked.terms, asked.formula, counting))
+        return terms.coverage
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         index = yield from self._index_as_asked()
@@ -198,7 +200,7 @@ class ChromaEngine(ChromaCollection):
         index = yield from self._index()
         if index is None:
             return ""
-        tags: str = yield Work(partial(index.tags, require=require))
+        tags: str = yield Work(partial(index.tags, require))
         return tags
 
     def _index_as_asked(self) -> Steps[LexicalIndex | None]:

@@ -21,7 +21,7 @@ from voicevault_retrievers.structure.questions.kept import (
     source_of,
     speaks_of_questions,
 )
-from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking, Vote, ranked
+from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 
 QUESTIONS = 200
 """How many questions are looked at at first: four for each of fifty chunks."""
@@ -79,7 +79,8 @@ class QuestionChannel(Channel):
             ranking = yield from self._found(query, asked, ask)
         hits, _, failures = ranking
         best = enumerate(ranked(hits)[:k], 1)
-        return Ranking(tuple(replace(hit, votes=(replace(hit.votes[0], rank=rank),)) for rank, hit in best), failures)
+        found = tuple(replace(hit, votes=(replace(hit.votes[0], rank=rank),)) for rank, hit in best)
+        return Ranking(found, failures, scan=self.scan(query))
 
     def _asked(self, query: Query) -> Plan[Query]:
         """The query as questions are asked it."""
@@ -125,9 +126,12 @@ class QuestionChannel(Channel):
         leaf = next(part for vote in hit.votes for part in vote.leaves())
         return Vote(self.name, 1, hit.score, query=leaf.query, terms=leaf.terms, kind=self.kind, via=(hit.chunk.text,))
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+    def scan(self, query: Query) -> Scan:
+        return _QuestionScan(self, query)
+
+    def scores_of(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         """The best score of any question of a chunk; None where the channel below has none, as a fusion."""
-        found = self.below.scores(self._alone(query), self._questions_of(ids))
+        found = self.below.scores(self.alone(query), self._questions_of(ids))
         if found is None:
             return None
         best: dict[str, float] = {}
@@ -136,15 +140,12 @@ class QuestionChannel(Channel):
             best[chunk_id] = max(best.get(chunk_id, score), score)
         return best
 
-    def coverage(self, query: Query) -> float | None:
-        return self.below.coverage(self._alone(query))
-
     def _questions_of(self, ids: Iterable[str]) -> list[str]:
         """The ids of the questions of these chunks."""
         own = (chunk_id[len(self.prefix) :] for chunk_id in ids if chunk_id.startswith(self.prefix))
         return [question for chunk_id in own for question in self._questions.get(chunk_id, ())]
 
-    def _alone(self, query: Query) -> Query:
+    def alone(self, query: Query) -> Query:
         """As `_asked`, outside a plan."""
         return self._own(query, () if query.require is None else self.stale())
 
@@ -161,3 +162,19 @@ class QuestionChannel(Channel):
 
     def __repr__(self) -> str:
         return f"QuestionChannel({self.below!r}, {self.chunks!r}, questions={self.questions})"
+
+
+class _QuestionScan:
+    """What the questions' channel can say of chunks; it may read which questions there are, and which are stale."""
+
+    local = False
+
+    def __init__(self, channel: QuestionChannel, query: Query) -> None:
+        self._channel, self._query = channel, query
+
+    @property
+    def coverage(self) -> float | None:
+        return self._channel.below.coverage(self._channel.alone(self._query))
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
+        return self._channel.scores_of(self._query, ids)

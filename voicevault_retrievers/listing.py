@@ -1,0 +1,82 @@
+"""What was found, as columns: ids and scores; an item is made when somebody reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+class Listing(Sequence[T]):
+    """A sequence of items that are made one by one when they are read, and then kept.
+
+    `ids` and `scores` (float64, None where none has a score) are those of the items, in their order. A slice shares
+    the items with what it is a slice of. Equal to any sequence of equal items.
+    """
+
+    __slots__ = ("_made", "_make", "ids", "scores")
+
+    def __init__(self, ids: Sequence[str], scores: NDArray[np.float64] | None, make: Callable[[int], T]) -> None:
+        self.ids = ids
+        self.scores = scores
+        self._make = make
+        self._made: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> Listing[T]: ...
+    def __getitem__(self, at: int | slice) -> T | Listing[T]:
+        if isinstance(at, slice):
+            places = range(len(self))[at]
+            if len(places) == len(self) and places.step == 1:
+                return self
+            scores = None if self.scores is None else self.scores[at]
+            return Listing(self.ids[at], scores, lambda place: self[places[place]])
+        place = range(len(self))[at]
+        if place not in self._made:
+            self._made[place] = self._make(place)
+        return self._made[place]
+
+    def at(self, places: Sequence[int]) -> Listing[T]:
+        """The items of some places, in their order."""
+        scores = None if self.scores is None else self.scores[list(places)]
+        return Listing([self.ids[place] for place in places], scores, lambda at: self[places[at]])
+
+    def scored(self) -> dict[str, float]:
+        """The scores by id; none where there are none."""
+        return {} if self.scores is None else dict(zip(self.ids, self.scores.tolist(), strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def merged(parts: Sequence[Listing[T]], k: int) -> Listing[T]:
+    """The k best of several listings that have scores: score falling, then id rising. No id is in two of them."""
+    if len(parts) == 1:
+        return parts[0][:k]
+    found = [
+        (-score, chunk_id, number, at)
+        for number, part in enumerate(parts)
+        if part.scores is not None
+        for at, (chunk_id, score) in enumerate(zip(part.ids, part.scores.tolist(), strict=True))
+    ]
+    best = sorted(found)[:k]
+    scores = -np.array([one[0] for one in best], dtype=np.float64)
+    return Listing([one[1] for one in best], scores, lambda at: parts[best[at][2]][best[at][3]])

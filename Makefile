@@ -91,7 +91,7 @@ bench-quality: install  ## retrieval quality: channels, fusions, expansion, tuni
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.diversity
 
 bench-rerank: install  ## reranking and embedding: speed of every backend, what it does to quality; scores are kept
-	for part in rerank rerank_depth rerank_quality rerank_abstention embedding loading; do \
+	for part in rerank rerank_depth rerank_quality rerank_abstention abstention_languages embedding loading; do \
 		$(BIN)/python -m tests.benchmarks.$$part $(DATA) || exit 1; \
 	done
 

@@ -79,7 +79,8 @@ COLUMNS = {
 ACROSS = (
     "store", "quality", "quality_inside", "quality_strangers", "quality_multilingual", "quality_expansion",
     "quality_tuning", "rerank_quality",
-    "rerank_abstention", "embedding", "pdf_chat_costs", "legal", "legal_routes", "frame_clients",
+    "rerank_abstention", "abstention_languages", "embedding", "pdf_chat_costs", "legal", "legal_routes",
+    "frame_clients",
 )  # fmt: skip
 """Tables that have the systems across, for they show more of each than there are systems."""
 

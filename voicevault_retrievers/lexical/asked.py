@@ -57,6 +57,13 @@ class Asked(NamedTuple):
         return sum(self.counts) / self.length if self.length else None
 
     @property
+    def highest(self) -> float:
+        """What no chunk's score is above, however often it has each term; 0 where the formula has no bound."""
+        curve = self.formula.curve()
+        most = 0.0 if curve is None else curve.alpha + curve.add
+        return sum((n * idf * most for n, idf in zip(self.counts, self.idf, strict=True) if idf > 0), 0.0)
+
+    @property
     def base(self) -> float:
         """What a chunk without any of the terms would score."""
         absent = self.formula.absent()

@@ -88,6 +88,11 @@ class KeywordScan:
         """The share of the terms of the query's first wording, each counted as often as it has it; None for none."""
         return self._readings[0][1].asked.coverage if self._readings else None
 
+    @property
+    def highest(self) -> float:
+        """What no chunk's score for the query's first wording is above; 0 where it has no terms, or no bound."""
+        return self._readings[0][1].asked.highest if self._readings else 0.0
+
     def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
         """The best score of any wording, 0 where no term matches; none for a chunk that a search could not find."""
         best: dict[str, float] = {}

@@ -11,6 +11,7 @@ from voicevault_retrievers.rerank.calibration import (
 )
 from voicevault_retrievers.rerank.cross_encoder import CrossEncoderRerank, rank_passages
 from voicevault_retrievers.rerank.llm import LLMRerank
+from voicevault_retrievers.rerank.matched import MATCHED, MatchedShare
 from voicevault_retrievers.rerank.max_sim import MaxSimRerank, TokenEmbedder, max_sim
 from voicevault_retrievers.rerank.recency import RecencyRerank
 from voicevault_retrievers.rerank.scorers import (
@@ -26,11 +27,13 @@ from voicevault_retrievers.rerank.windows import WindowSelector, best_window
 
 __all__ = [
     "CALIBRATIONS",
+    "MATCHED",
     "PROFILES",
     "Calibration",
     "CallableScorer",
     "CrossEncoderRerank",
     "LLMRerank",
+    "MatchedShare",
     "MaxSimRerank",
     "OnnxScorer",
     "OpenVinoScorer",

@@ -14,7 +14,6 @@ from tests.helpers import Counting, HashEmbedder
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel, prefix_key
 from voicevault_retrievers.dense.prefixes import cut_vector, made, prefix_recall
-from voicevault_retrievers.dense.sampling import Sampled
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
@@ -57,7 +56,6 @@ def test_what_is_found_has_the_scores_of_an_exact_search_to_the_bit() -> None:
     exact = index(NESTED)
     funnel = MatryoshkaFunnel(exact, prefix=PREFIX, candidates=300)
     assert isinstance(funnel, VectorIndex)
-    assert isinstance(funnel, Sampled)
     for vector in ASKED:
         near = funnel.nearest(vector, 50)
         scores = exact.similarities(vector, [one.chunk.id for one in near])
@@ -144,7 +142,7 @@ def test_recall_is_the_share_of_the_true_nearest_among_the_candidates() -> None:
 
 def test_a_row_that_is_asked_for_does_not_count_as_its_own_neighbour() -> None:
     exact = index(FLAT)
-    own = exact.sample(64).vectors
+    own = exact.sample(64)
     assert prefix_recall(exact, prefix=PREFIX, candidates=1, k=1, queries=own).mean == 1.0
     assert prefix_recall(exact, prefix=PREFIX, candidates=1, k=1).mean < 0.5
     assert prefix_recall(index(FLAT[:1]), prefix=PREFIX).mean == 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -13,10 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
-from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
-from voicevault_retrievers.filters import Filter, both, canonical
+from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.leaf import Leaf, Match, weighted
 from voicevault_retrievers.listing import Listing, merged
 from voicevault_retrievers.mutex import Mutex
@@ -24,14 +23,13 @@ from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.shuffled import Shuffled
+from voicevault_retrievers.shuffled import Drawn, Shuffled, smallest
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
 
 X = TypeVar("X", bound="ExactVectors")
 
 KEPT = 64
 """Texts whose vectors a channel keeps: a fused search asks for its query's more than once."""
-KEPT_SAMPLES = 8
 _TOLERANCE = 1e-3
 
 
@@ -64,10 +62,9 @@ class VectorPart:
         top = best(cosines, np.arange(len(candidates)), k)
         return listed(self.rows, candidates[top], cosines[top])
 
-    def sample(self, size: int, selection: Selection | None) -> Sample:
-        """The vectors of a selection's chunks (None for all) whose ids have the smallest hashes."""
-        hashes, ordinals = self._order.first(size, selection)
-        return Sample(tuple(self.rows.ids[at] for at in ordinals.tolist()), hashes, self.matrix[ordinals])
+    def first(self, size: int) -> Drawn:
+        """The live rows whose ids have the smallest hashes."""
+        return self._order.first(size, self.rows.selection(None))
 
     @cached_property
     def _order(self) -> Shuffled:
@@ -87,7 +84,6 @@ class ExactVectors:
     def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
         self.parts = tuple(parts)
         self.dimension = dimension
-        self._samples: Recent[Hashable, Sample] = Recent(KEPT_SAMPLES)
         for part in self.parts:
             if part.matrix.shape[1] != dimension:
                 raise ConfigError(f"vectors of dimension {part.matrix.shape[1]} in an index of dimension {dimension}")
@@ -132,17 +128,12 @@ class ExactVectors:
             found |= dict(zip(places, part.matrix[list(places.values())], strict=True))
         return found
 
-    def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
-        """The vectors of those chunks that pass whose ids have the smallest hashes; at most `size`."""
-        parts = self.parts
-        key = parts, size, canonical(require)
-        found = self._samples.get(key)
-        if found is None:
-            empty = Sample((), np.empty(0, np.uint64), np.empty((0, self.dimension), np.float32))
-            own = (part.sample(size, part.rows.selection(require)) for part in parts)
-            found = Sample.union([empty, *own], size)
-            self._samples.put(key, found)
-        return found
+    def sample(self, size: int) -> NDArray[np.float32]:
+        """The vectors (at most `size`, dimension) of those chunks whose ids have the smallest hashes."""
+        drawn = [(part, part.first(size)) for part in self.parts]
+        none = np.empty((0, self.dimension), np.float32)
+        rows = np.concatenate([none, *(part.matrix[found.ordinals] for part, found in drawn)])
+        return rows[smallest([found.hashes for _, found in drawn], size)]
 
 
 class MemoryVectors(ExactVectors):

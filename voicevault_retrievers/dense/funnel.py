@@ -29,7 +29,6 @@ from voicevault_retrievers.dense.prefixes import (
     short_rows,
     unit,
 )
-from voicevault_retrievers.dense.sampling import SIZE, Sample
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.leaf import Match
@@ -134,10 +133,6 @@ class MatryoshkaFunnel:
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
         """As `ExactVectors.vectors`."""
         return self.index.vectors(ids)
-
-    def sample(self, size: int = SIZE, *, require: Filter | None = None) -> Sample:
-        """As `ExactVectors.sample`."""
-        return self.index.sample(size, require=require)
 
     def _known(self) -> PrefixRecall:
         """Measured anew where the largest part is another, or there are twice as many rows."""

@@ -79,7 +79,7 @@ def prefix_recall(
     """
     prefix, candidates, k = checked_prefix(prefix, index), whole("candidates", candidates), whole("k", k)
     held_out = queries is None
-    asked = np.asarray(index.sample(QUERIES).vectors if queries is None else queries, dtype=np.float32)
+    asked = np.asarray(index.sample(QUERIES) if queries is None else queries, dtype=np.float32)
     if asked.ndim != 2 or asked.shape[1] != index.dimension:
         raise ConfigError(f"queries of shape {asked.shape} for an index of dimension {index.dimension}")
     shares: list[float] = []

@@ -46,7 +46,8 @@ class Call:
     """A function to run in a worker thread, or in the driver's own where `inline`.
 
     One that is `local` waits for nothing remote. Without a deadline the sync driver runs it in the caller's thread, and
-    the async driver runs all that are ready at once in one worker thread, one after the other.
+    the async driver runs all that are ready at once in one worker thread, one after the other. Of those that also do
+    nothing but compute (`computes`) it runs no more at a time than there are cores.
 
     `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left; without a `lane`,
     from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where there is
@@ -61,6 +62,7 @@ class Call:
     key: Hashable = None
     inline: bool = False
     local: bool = False
+    computes: bool = False
     kind: Kind = "other"
     texts: tuple[str, ...] = ()
     k: int | None = None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from voicevault_retrievers.calls import MAX_ABANDONED, AsyncObserver, Call, Lane, Observer, Plan, Span, Step, value_of
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.event_loop import LoopBridge
-from voicevault_retrievers.workers import WORKERS
+from voicevault_retrievers.workers import COMPUTING, WORKERS
 
 if TYPE_CHECKING:
     import asyncio
@@ -352,9 +352,10 @@ def _together(tickets: Sequence[_Ticket], deliver: Callable[[tuple[_Ticket, Any]
     def drop() -> None:
         nonlocal wanted
         wanted = False
-        WORKERS.drop(task)
+        workers.drop(task)
 
-    task = WORKERS.submit(run, _ignore, "local")
+    workers = COMPUTING if all(ticket.call.computes for ticket in tickets) else WORKERS
+    task = workers.submit(run, _ignore, "local")
     for ticket in tickets:
         ticket.abandon = ticket.drop = drop
 

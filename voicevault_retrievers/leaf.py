@@ -65,6 +65,8 @@ class Leaf(Channel):
     each_alone = False
     local = False
     """Whether it waits for nothing remote."""
+    computes = False
+    """Whether it is known to do nothing but compute."""
 
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
         self.name = name
@@ -126,6 +128,7 @@ class Leaf(Channel):
             lane=self._lane,
             key=(self._lane, query, wordings, k),
             local=self.local,
+            computes=self.local and self.computes,
             kind="channel",
             texts=tuple(wording.text for wording in wordings),
             k=k,

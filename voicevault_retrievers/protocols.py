@@ -17,7 +17,8 @@ class Embedder(Protocol):
     """Turns texts into rows of length 1, so that an inner product is the cosine.
 
     `fingerprint` names the model and all that changes its vectors: equal fingerprints mean comparable vectors. One that
-    has an async `aembed_queries` too is awaited by async searches.
+    has an async `aembed_queries` too is awaited by async searches. One whose `local` is there and true does nothing but
+    compute in this process: an event loop then runs no more of its calls at a time than there are cores.
     """
 
     @property

@@ -52,11 +52,12 @@ class Task:
 class Workers:
     """At most `limit` threads, not counting abandoned ones, those of calls made from inside a call, and reserved ones.
 
-    Calls of a group (a channel, a stage) that find all threads taken get up to `RESERVED` more.
+    Calls of a group (a channel, a stage) that find all threads taken get up to `reserved` more.
     """
 
-    def __init__(self, limit: int = MAX_THREADS) -> None:
+    def __init__(self, limit: int = MAX_THREADS, reserved: int = RESERVED) -> None:
         self.limit = limit
+        self.reserved = reserved
         self._reset()
 
     def _reset(self) -> None:
@@ -120,7 +121,7 @@ class Workers:
             self._thread(task)
 
     def _reserve(self) -> Task | None:
-        """The first task that waits of a group with fewer than `RESERVED` running, taken (the lock is held)."""
+        """The first task that waits of a group with fewer than `reserved` running, taken (the lock is held)."""
         task = self._entitled()
         if task is not None:
             task.reserved = True
@@ -128,7 +129,7 @@ class Workers:
         return task
 
     def _entitled(self) -> Task | None:
-        return next((task for task in self._waiting if self._running[task.group] < RESERVED), None)
+        return next((task for task in self._waiting if self._running[task.group] < self.reserved), None)
 
     def _begin(self, task: Task) -> None:
         self._waiting.remove(task)
@@ -180,5 +181,8 @@ class Workers:
 
 
 WORKERS = Workers()
+COMPUTING = Workers(limit=os.cpu_count() or 1, reserved=0)
+"""For calls that do nothing but compute: more threads than cores would only keep an event loop from its turn."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WORKERS._reset)
+    for workers in (WORKERS, COMPUTING):
+        os.register_at_fork(after_in_child=workers._reset)

@@ -78,6 +78,7 @@ class Ahead:
 
     fingerprint = "ahead"
     dimension = DIMENSION
+    local = True
 
     def __init__(self, known: Mapping[str, NDArray[np.float32]]) -> None:
         self._known = known

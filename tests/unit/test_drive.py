@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span
 from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.event_loop import call_or_await
-from voicevault_retrievers.workers import RESERVED, Workers
+from voicevault_retrievers.workers import COMPUTING, RESERVED, Workers
 
 Driver = Callable[..., Any]
 
@@ -457,6 +458,26 @@ def test_a_local_call_that_fails_fails_alone_and_what_waits_runs_beside(driver: 
         _each(Call("a", fail, local=True), Call("b", lambda: go_on.set() or 7, local=True), Call("c", remote))
     )
     assert (type(error), value, answer) == (KeyError, 7, "answered")
+
+
+def test_of_what_only_computes_no_more_runs_at_a_time_than_there_are_cores() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def compute() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        with lock:
+            running -= 1
+
+    async def many() -> None:
+        calls = (adrive(_each(Call("sum", compute, local=True, computes=True))) for _ in range(40))
+        await asyncio.gather(*calls)
+
+    asyncio.run(many())
+    assert 1 <= most <= COMPUTING.limit == os.cpu_count()
 
 
 def test_local_calls_that_nobody_waits_for_any_more_never_begin() -> None:

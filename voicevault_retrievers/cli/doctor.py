@@ -204,10 +204,7 @@ def _show(told: Mapping[str, Any]) -> None:
         "Recommended": told["recommended"],
         "Broken": told["broken"],
     }
-    warmed: dict[str, Sequence[str]] = {
-        "Machine code": [f"{name}: {said}" for name, said in told.get("warmed", {}).items()]
-    }
-    for title, lines in (sections | (warmed if "warmed" in told else {})).items():
+    for title, lines in sections.items():
         console.print(f"\n{title}", style="bold")
         for line in lines or ["none" if title != "Speed" else "not measured"]:
             console.print(f"  {line}")

@@ -22,6 +22,9 @@ QUERIES_KEPT = 256
 class BaseEmbedder(ABC):
     """What the embedders share: checks, rows of length 1, and a memory of the last 256 queries."""
 
+    local = True
+    """It computes in this process, unless it has an `aembed_queries`."""
+
     def __init__(self) -> None:
         self._queries: Recent[str, Vector] = Recent(QUERIES_KEPT, for_queries=True)
 

@@ -190,6 +190,7 @@ class VectorChannel(Leaf):
         self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
         self.afind = self._awaited if callable(getattr(embedder, "aembed_queries", None)) else None
         self.local = self.afind is None and getattr(index, "local", False)
+        self.computes = getattr(embedder, "local", False)
 
     @classmethod
     def from_chunks(

@@ -111,6 +111,7 @@ class Fused(Channel):
                 partial(told, name, scan),
                 timeout=getattr(self.channels[name], "timeout", None),
                 local=scan.local,
+                computes=scan.local,
             )
             for name, scan in scans.items()
         )

@@ -125,7 +125,7 @@ class BM25(Leaf):
     is found, and not the statistics, as `where` does. Those of the query's own text hold for its variants too.
     """
 
-    local = True
+    local = computes = True
 
     def __init__(
         self,

@@ -157,7 +157,7 @@ class BM25F(Leaf):
         ]
         return cls(rows, made, chosen, **options)
 
-    local = True
+    local = computes = True
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [self._find(query, wording, k) for wording in wordings]

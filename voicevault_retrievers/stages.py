@@ -190,4 +190,4 @@ class ByPlace(Channel):
             found = below.scores(list(set(own.values()) - {""}))
             return None if found is None else {place: found[own[place]] for place in own if own[place] in found}
 
-        return KnownScores(scores, below.coverage, below.local)
+        return KnownScores(scores, local=below.local)

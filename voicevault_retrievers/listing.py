@@ -50,6 +50,10 @@ class Listing(Sequence[T]):
         scores = None if self.scores is None else self.scores[list(places)]
         return Listing([self.ids[place] for place in places], scores, lambda at: self[places[at]])
 
+    def above_zero(self) -> Listing[T]:
+        """The first of falling scores, as long as these are above 0."""
+        return self if self.scores is None else self[: int((self.scores > 0).sum())]
+
     def scored(self) -> dict[str, float]:
         """The scores by id; none where there are none."""
         return {} if self.scores is None else dict(zip(self.ids, self.scores.tolist(), strict=True))

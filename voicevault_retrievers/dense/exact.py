@@ -302,7 +302,7 @@ def listed(rows: Rows, ordinals: NDArray[np.intp], cosines: NDArray[np.float64])
 def matches_of(found: Sequence[Found]) -> Sequence[Match]:
     """Those of some chunks, by falling cosine, that are matches: their cosine is above 0."""
     if isinstance(found, Listing) and found.scores is not None:
-        above = found[: int((found.scores > 0).sum())]
+        above = found.above_zero()
         return Listing(above.ids, above.scores, lambda at: Match(*above[at]))
     return [Match(chunk, score) for chunk, score in found if score > 0]
 

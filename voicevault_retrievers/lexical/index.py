@@ -27,7 +27,7 @@ from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import Searcher, spread
 from voicevault_retrievers.lexical.segment import Analyse, Segment
 from voicevault_retrievers.lexical.vectorised import Found
-from voicevault_retrievers.listing import Listing
+from voicevault_retrievers.listing import Listing, merged
 from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.shuffled import smallest
@@ -174,30 +174,16 @@ class LexicalIndex:
         narrow: Callable[[Segment, Selection | None], Selection] | None = None,
     ) -> Listing[Scored]:
         """`search`, once the terms are looked up and weighed."""
-        columns: list[tuple[float, str, int, int]] = []
-        parts: list[tuple[Segment, Weighed, Found]] = []
+        best: Listing[Scored] = merged([], k)
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
             if weighed.numbers and k > 0:
                 chosen = segment.rows.selection(passing)
                 chosen = narrow(segment, chosen) if narrow else chosen
-                threshold = -columns[k - 1][0] if len(columns) >= k else -math.inf
-                part = self._searcher.search(segment, asked, weighed, chosen, k, threshold)
-                ids, number = segment.rows.ids, len(parts)
-                pairs = enumerate(zip(part.ordinals.tolist(), part.scores.tolist(), strict=True))
-                new = [(-score, ids[at], number, place) for place, (at, score) in pairs]
-                columns = sorted(columns + new)[:k] if parts else new
-                parts.append((segment, weighed, part))
-        if positive:
-            columns = [one for one in columns if one[0] < 0]
-
-        def scored(at: int) -> Scored:
-            _, _, number, place = columns[at]
-            segment, weighed, part = parts[number]
-            frequencies = spread(part.frequencies[place].tolist(), weighed.places, len(asked.terms))
-            return Scored(segment.rows.chunks[int(part.ordinals[place])], float(scores[at]), frequencies, asked.terms)
-
-        scores = -np.array([one[0] for one in columns], dtype=np.float64)
-        return Listing([one[1] for one in columns], scores, scored)
+                threshold = float(best.scores[k - 1]) if best.scores is not None and len(best) >= k else -math.inf
+                found = self._searcher.search(segment, asked, weighed, chosen, k, threshold)
+                new = _listed(segment, asked, weighed, found)
+                best = merged([best, new], k) if len(best) else new
+        return best.above_zero() if positive else best
 
     def search_many(
         self, queries: Iterable[Sequence[Term]], k: int, formula: Formula, **options: Any
@@ -323,6 +309,17 @@ class LexicalIndex:
         frequencies = np.concatenate([np.empty(0, dtype=np.int64), *counts])
         values, numbers = np.unique(frequencies[frequencies > 0], return_counts=True)
         return list(zip(values.tolist(), numbers.tolist(), strict=True))
+
+
+def _listed(segment: Segment, asked: Asked, weighed: Weighed, found: Found) -> Listing[Scored]:
+    """What was found in a segment, by its chunks' ids."""
+    places = found.ordinals.tolist()
+
+    def scored(at: int) -> Scored:
+        frequencies = spread(found.frequencies[at].tolist(), weighed.places, len(asked.terms))
+        return Scored(segment.rows.chunks[places[at]], float(found.scores[at]), frequencies, asked.terms)
+
+    return Listing([segment.rows.ids[at] for at in places], found.scores, scored)
 
 
 def counting_of(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:

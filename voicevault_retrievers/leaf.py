@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -201,6 +202,19 @@ def _permitted(query: Query, found: Sequence[Sequence[Match]]) -> Sequence[Seque
     if all(passes(match.chunk.metadata) for matches in found for match in matches):
         return found
     return _Permitted([match for match in matches if passes(match.chunk.metadata)] for matches in found)
+
+
+def best_of_wordings(
+    told: Sequence[tuple[float, Mapping[str, float]]], least: float = -math.inf
+) -> Mapping[str, float]:
+    """The best score of each chunk, at least `least`, of the weights and scores of several wordings."""
+    if len(told) == 1 and told[0][0] == 1.0:
+        return told[0][1]
+    best: dict[str, float] = {}
+    for weight, scores in told:
+        for chunk_id, score in scores.items():
+            best[chunk_id] = max(best.get(chunk_id, least), weighted(score, weight))
+    return best
 
 
 def weighted(score: float, weight: float) -> float:

@@ -16,7 +16,7 @@ from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.leaf import Leaf, Match, weighted
+from voicevault_retrievers.leaf import Leaf, Match, best_of_wordings
 from voicevault_retrievers.listing import Listing, merged
 from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
@@ -222,20 +222,16 @@ class VectorChannel(Leaf):
         self, query: Query, ids: Sequence[str], found: Sequence[tuple[Variant, Sequence[Match]]] = ()
     ) -> Mapping[str, float] | None:
         """The best cosine of any wording with each of the given chunks; None where the index cannot tell."""
-        wordings, best = self._wordings(query), dict[str, float]()
+        wordings, told = self._wordings(query), list[tuple[float, Mapping[str, float]]]()
         known = {wording: matches.scored() for wording, matches in found if isinstance(matches, Listing)}
         for wording, vector in zip(wordings, self._vectors(query, wordings), strict=True):
             own = known.get(wording, {})
             left = [one for one in ids if one not in own]
-            told = self.index.similarities(vector, left, where=query.where, require=query.require)
-            if told is None:
+            scores = self.index.similarities(vector, left, where=query.where, require=query.require)
+            if scores is None:
                 return None
-            told = {**told, **{one: own[one] for one in ids if one in own}}
-            if len(wordings) == 1 and wording.weight == 1.0:
-                return told
-            for chunk_id, score in told.items():
-                best[chunk_id] = max(best.get(chunk_id, -1.0), weighted(score, wording.weight))
-        return best
+            told.append((wording.weight, {**scores, **{one: own[one] for one in ids if one in own}}))
+        return best_of_wordings(told, least=-1.0)
 
     def warm_up(self) -> None:
         self.embedder.embed_queries(["warm up"])

@@ -14,7 +14,7 @@ from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
 from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.leaf import Leaf, Match, weighted
+from voicevault_retrievers.leaf import Leaf, Match, best_of_wordings
 from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
@@ -109,12 +109,8 @@ class EngineScan:
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
         """As of `KeywordScan`."""
-        found: dict[str, float] = {}
-        for wording, asked in self._asked:
-            for one, score in self._engine.run(self._engine.keyword_scores(asked, ids, self._require)).items():
-                own = weighted(score, wording.weight)
-                found[one] = max(found.get(one, own), own)
-        return found
+        run, scores = self._engine.run, self._engine.keyword_scores
+        return best_of_wordings([(w.weight, run(scores(asked, ids, self._require))) for w, asked in self._asked])
 
 
 class EngineBM25(EngineLeaf[Searched]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.leaf import Leaf, Match, weighted
+from voicevault_retrievers.leaf import Leaf, Match, best_of_wordings
 from voicevault_retrievers.lexical.analysis import (
     AnyAnalyzer,
     PlainWords,
@@ -95,15 +94,11 @@ class KeywordScan:
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
         """The best score of any wording, 0 where no term matches; none for a chunk that a search could not find."""
-        best: dict[str, float] = {}
+        told = []
         for wording, reading, found in self._readings:
-            told = reading.scores([one for one in ids if one not in found], self._passing)
-            told |= {one: found[one] for one in ids if one in found}
-            if len(self._readings) == 1 and wording.weight == 1.0:
-                return told
-            for chunk_id, score in told.items():
-                best[chunk_id] = max(best.get(chunk_id, -math.inf), weighted(score, wording.weight))
-        return best
+            scores = reading.scores([one for one in ids if one not in found], self._passing)
+            told.append((wording.weight, scores | {one: found[one] for one in ids if one in found}))
+        return best_of_wordings(told)
 
 
 @dataclass

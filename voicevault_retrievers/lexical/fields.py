@@ -22,7 +22,7 @@ import numpy as np
 from voicevault_retrievers.checks import number
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import both
-from voicevault_retrievers.leaf import Leaf, Match, weighted
+from voicevault_retrievers.leaf import Leaf, Match, best_of_wordings
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, weighed_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
@@ -273,11 +273,9 @@ class FieldScan:
         """The best score of any wording, 0 where no term matches; none for a chunk that a search could not find."""
         places = self._channel.rows.places(ids, self._passing)
         found = [(weight, self._channel._scores(t for t in terms if t.frequency)) for weight, terms in self._terms]
-        return {
-            chunk_id: max(weighted(float(scores[at]), weight) for weight, scores in found)
-            for chunk_id, at in places.items()
-            if found
-        }
+        return best_of_wordings(
+            [(weight, {one: float(scores[at]) for one, at in places.items()}) for weight, scores in found]
+        )
 
 
 def _part(field: Field, number: int, mean_length: float) -> _Part:

@@ -310,9 +310,11 @@ class _Search:
             label, _, failure = line.partition(" ")
             if label in entries:
                 entries[label].append(": ".join(failure.split(": ")[:2]))
-        assert sorted(entries["note"] + entries["degraded"]) == sorted(
-            ": ".join(one.split(": ")[:2]) for one in told["errors"]
+        printed, given = (
+            entries["note"] + entries["degraded"],
+            [": ".join(one.split(": ")[:2]) for one in told["errors"]],
         )
+        assert sorted(printed) == sorted(given), (printed, told["errors"])
         assert told["degraded"] is bool(entries["degraded"])
         ids = tuple(hit["id"] for hit in told["hits"])
         return Seen(ids, tuple(entries["note"]), tuple(entries["degraded"]), exit_code=shown.exit_code)

@@ -40,10 +40,11 @@ class Listing(Sequence[T]):
                 return self
             scores = None if self.scores is None else self.scores[at]
             return Listing(self.ids[at], scores, lambda place: self[places[place]])
-        place = range(len(self))[at]
-        if place not in self._made:
-            self._made[place] = self._make(place)
-        return self._made[place]
+        place = at if 0 <= at < len(self.ids) else range(len(self.ids))[at]
+        if place in self._made:
+            return self._made[place]
+        made = self._made[place] = self._make(place)
+        return made
 
     def at(self, places: Sequence[int]) -> Listing[T]:
         """The items of some places, in their order."""

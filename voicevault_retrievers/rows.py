@@ -89,9 +89,8 @@ class Rows:
         own = self.ids
         if self.live is not None or not isinstance(own, list):
             return {chunk_id: at for chunk_id in ids if (at := self.ordinal(chunk_id)) is not None}
-        last = len(own) - 1
-        found = [(chunk_id, min(bisect_left(own, chunk_id), last)) for chunk_id in ids] if own else []
-        return {chunk_id: at for chunk_id, at in found if own[at] == chunk_id}
+        count = len(own)
+        return {one: at for one in ids if (at := bisect_left(own, one)) < count and own[at] == one}
 
     def places(self, ids: Iterable[str], where: Filter | None = None) -> dict[str, int]:
         """The ordinals of those of the given chunks that are live and pass a filter."""

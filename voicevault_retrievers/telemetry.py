@@ -133,7 +133,9 @@ def _ignore(value: Any) -> None:
 
 
 def _tracer() -> Any | None:
-    """A tracer of the application's; what has not been imported is not set up either."""
-    trace = sys.modules.get("opentelemetry.trace")
-    whole = hasattr(trace, "get_tracer_provider") and hasattr(trace, "get_tracer")  # another thread may be importing it
-    return trace.get_tracer(NAME) if whole else None  # type: ignore[union-attr]  # a module that has them
+    """A tracer of the application's; None where it has set up none, or not even imported the package."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if not hasattr(trace, "get_tracer_provider") or not hasattr(trace, "ProxyTracerProvider"):
+        return None  # another thread may be importing it
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, trace.ProxyTracerProvider) else provider.get_tracer(NAME)

@@ -18,38 +18,22 @@ from statistics import median
 
 import numpy as np
 
-from tests.benchmarks.quality import load, vectors
+from tests.benchmarks.quality import load, pooled, vectors
 from tests.benchmarks.results import Row, write
 from tests.helpers import HashEmbedder
-from voicevault_retrievers import BM25, Channel, VectorChannel, fuse
+from voicevault_retrievers import BM25, Channel, Query, VectorChannel, fuse
 from voicevault_retrievers.dense import SentenceTransformerEmbedder
-from voicevault_retrievers.fusion import METHODS, RRF, Contributions, Evidence, Fused, Method, method_named
+from voicevault_retrievers.fusion import METHODS, Evidence, Fused, Pool, method_named
+from voicevault_retrievers.fusion.fuse import DEPTH
 
 COLLECTION = "scifact"
 ASKED, RUNS, HITS = 50, 7, 10
 
 
-class Kept(Method):
-    """Keeps what it is given to go by."""
-
-    exact = True
-
-    def __init__(self) -> None:
-        self.found: list[Mapping[str, Evidence]] = []
-
-    def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
-        self.found.append(found)
-        return RRF().contributions(found, weights)
-
-
-def evidence(channels: Mapping[str, Channel], texts: Sequence[str]) -> list[Mapping[str, Evidence]]:
+def evidence(channels: Mapping[str, Channel], texts: Sequence[str]) -> list[tuple[Pool, Mapping[str, Evidence]]]:
     """What the channels say of each question, for those of which each has all the hits that it is asked for."""
-    kept = Kept()
-    fused = fuse(channels, method=kept)
-    for text in texts:
-        fused.search(text)
-    full = [found for found in kept.found if all(len(one.ranking) == fused.depths[name] for name, one in found.items())]
-    return full[:ASKED]
+    asked = [pooled(channels, Query(text), DEPTH) for text in texts]
+    return [one for one in asked if all(len(ranking) == DEPTH for ranking in one[0].rankings.values())][:ASKED]
 
 
 def microseconds(function: Callable[[], object]) -> float:
@@ -62,11 +46,11 @@ def microseconds(function: Callable[[], object]) -> float:
     return median(times) * 1e6
 
 
-def measure(fused: Fused, name: str, asked: Sequence[Mapping[str, Evidence]]) -> Iterator[Row]:
+def measure(fused: Fused, name: str, asked: Sequence[tuple[Pool, Mapping[str, Evidence]]]) -> Iterator[Row]:
     """The time of the method alone, and of all that is done once channels have answered."""
-    case, weights = f"{len(fused.channels)} channels of {fused.depths[next(iter(fused.channels))]}", fused.weights
-    alone = [microseconds(partial(fused.method.contributions, found, weights)) for found in asked]
-    whole = [microseconds(partial(fused._fuse, found, weights, HITS)) for found in asked]
+    case, weights = f"{len(fused.channels)} channels of {DEPTH}", fused.weights
+    alone = [microseconds(partial(fused.method.contributions, found, weights)) for _, found in asked]
+    whole = [microseconds(partial(fused._fuse, pool, found, weights, HITS)) for pool, found in asked]
     yield Row(name, case, "contributions p50 us", median(alone))
     yield Row(name, case, "p50 us", median(whole))
     yield Row(name, case, "p95 us", float(np.percentile(whole, 95)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,7 @@ class Changed(AdaptiveSum):
             return 1.0 if name in self.left_out else parts._at_least(value)
 
         known = 1.0 if "coverage" in self.left_out else None
-        seen = {name: Evidence(one.ranking, one.kind, one.scores, known or one.coverage) for name, one in found.items()}
+        seen = {name: replace(one, coverage=known or one.coverage) for name, one in found.items()}
         shares: dict[str, float] = {}
         for name, one in seen.items():
             if one.kind == "semantic":

@@ -28,7 +28,7 @@ from voicevault_retrievers.dense import ExactVectors, SentenceTransformerEmbedde
 from voicevault_retrievers.evaluation import Judged, ndcg
 from voicevault_retrievers.evaluation.remembered import remembered
 from voicevault_retrievers.evaluation.significance import paired
-from voicevault_retrievers.fusion import Evidence, Method
+from voicevault_retrievers.fusion import Evidence, Method, Pool
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.rows import Rows
 
@@ -126,30 +126,26 @@ def gains(channels: Mapping[str, Channel], questions: Sequence[Judged]) -> dict[
     for question in questions:
         for name, channel in channels.items():
             found[name].append(ndcg(channel.search(question.text, DEPTH).ids, question.grades, DEPTH))
-        evidence = _evidence({name: channels[name] for name in (WORDS, SENSE)}, Query(question.text))
+        pool, evidence = pooled({name: channels[name] for name in (WORDS, SENSE)}, Query(question.text), FETCHED)
         for alpha, values in zip(ALPHAS, convex, strict=True):
-            values.append(ndcg(_best(Convex(alpha), evidence), question.grades, DEPTH))
+            values.append(ndcg(_best(Convex(alpha), pool, evidence), question.grades, DEPTH))
     ours = found.pop(OURS)
     return {**found, HINDSIGHT: max(convex, key=sum), OURS: ours}
 
 
-def _evidence(channels: Mapping[str, Channel], query: Query) -> dict[str, Evidence]:
+def pooled(channels: Mapping[str, Channel], query: Query, depth: int) -> tuple[Pool, dict[str, Evidence]]:
     """What a fusion of the channels goes by."""
-    rankings = {name: channel.search(query, FETCHED) for name, channel in channels.items()}
-    ids = {chunk_id for ranking in rankings.values() for chunk_id in ranking.ids}
-    return {
-        name: Evidence(ranking, channels[name].kind, channels[name].scores(query, ids))
-        for name, ranking in rankings.items()
+    pool = Pool({name: channel.search(query, depth) for name, channel in channels.items()})
+    return pool, {
+        name: pool.evidence(name, one.kind, one.scores(query, pool.missing(name)), one.coverage(query))
+        for name, one in channels.items()
     }
 
 
-def _best(method: Method, evidence: Mapping[str, Evidence]) -> list[str]:
+def _best(method: Method, pool: Pool, found: Mapping[str, Evidence]) -> list[str]:
     """The ids in the order of a method."""
-    scores: dict[str, float] = {}
-    for part in method.contributions(evidence, dict.fromkeys(evidence, 1.0)).values():
-        for chunk_id, contribution in part.items():
-            scores[chunk_id] = scores.get(chunk_id, 0.0) + contribution
-    return sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))[:DEPTH]
+    scores = sum(method.contributions(found, dict.fromkeys(found, 1.0)).values(), np.zeros(len(pool.ids)))
+    return [chunk_id for _, chunk_id in sorted(zip((-scores).tolist(), pool.ids, strict=True))[:DEPTH]]
 
 
 def rows_of(case: str, found: Mapping[str, Sequence[float]]) -> Iterator[Row]:

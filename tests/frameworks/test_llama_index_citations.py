@@ -7,6 +7,8 @@ import json
 import pickle
 import threading
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -364,10 +366,11 @@ async def test_streams_are_checked_as_they_are_read(model: type[Writing]) -> Non
     assert again.response_txt == ANSWER
 
 
-def test_a_stream_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_is_printed() -> None:
     response: Any = engine(streaming=True).query(QUESTION)
-    response.print_response_stream()
-    assert capsys.readouterr().out == ANSWER
+    with redirect_stdout(StringIO()) as printed:
+        response.print_response_stream()
+    assert printed.getvalue() == ANSWER
     assert len(response.citations) == 2
 
 

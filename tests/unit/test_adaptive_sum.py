@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import Counting, HashEmbedder, KnowingChannel, ListChannel
 from voicevault_retrievers.dense import VectorChannel
-from voicevault_retrievers.fusion import AdaptiveSum, Evidence, fuse
+from voicevault_retrievers.fusion import AdaptiveSum, Pool, fuse
 from voicevault_retrievers.fusion.adaptive_sum import LEAST
 from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.lexical.index import LexicalIndex
@@ -46,8 +46,12 @@ def falling(count: int, first: float = 10.0, last: float = 1.0) -> dict[str, flo
 
 
 def share(name: str, **channels: KnowingChannel) -> float:
-    evidence = {key: Evidence(one.search("q", 100), one.kind, one.known, one.covered) for key, one in channels.items()}
-    return AdaptiveSum().shares(evidence)[name]
+    pool = Pool({key: one.search("q", 100) for key, one in channels.items()})
+    found = {
+        key: pool.evidence(key, one.kind, one.scores(Query("q"), pool.missing(key)), one.covered)
+        for key, one in channels.items()
+    }
+    return AdaptiveSum().shares(found)[name]
 
 
 def part(factor: float) -> float:
@@ -103,7 +107,7 @@ def test_keywords_count_as_far_as_the_collection_knows_the_query(coverage: float
 def test_meaning_counts_as_far_as_keywords_confirm_its_ten_best() -> None:
     words = Told({**falling(20), "far": 0.0}, 20, "keyword")
     near = {f"w{at:02}": 0.9 - at / 100 for at in range(20)}
-    agrees = Told({**near, "far": 0.0}, 20)
+    agrees = Told({**near, "far": 0.0}, 21)
     strays = Told({**{key: 0.5 - score / 10 for key, score in near.items()}, "far": 0.9, "w19": 0.0}, 1)
     assert share("sense", words=words, sense=agrees) == pytest.approx(3 * part(0.9) * part(0.9**2))
     assert share("sense", words=words, sense=strays) == pytest.approx(3 * part(0.9) * LEAST)
@@ -176,8 +180,9 @@ def test_documents_that_share_no_word_with_the_query_hardly_change_the_shares() 
     shares = []
     for given in (own, [*own, *others]):
         words, query = BM25.from_chunks(given), Query("pump valve")
-        found = words.search(query, 100)
-        shares.append(AdaptiveSum().shares({"words": Evidence(found, "keyword", None, words.coverage(query))})["words"])
+        pool = Pool({"words": words.search(query, 100)})
+        found = {"words": pool.evidence("words", "keyword", None, words.coverage(query))}
+        shares.append(AdaptiveSum().shares(found)["words"])
     assert shares[1] == pytest.approx(shares[0], abs=0.05)  # terms are rarer now, and lengths count otherwise
 
 

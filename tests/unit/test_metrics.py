@@ -231,7 +231,7 @@ def test_a_span_exporter_that_fails_fails_no_search(monkeypatch: pytest.MonkeyPa
 
     exporter, provider = Down(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))  # type: ignore[arg-type]  # as much as is asked for
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     assert len(_fused().search("pump", 2).hits) == 2
     assert exporter.asked == 3
     provider.shutdown()

@@ -55,9 +55,11 @@ class VectorPart:
     def nearest(self, vector: Vector, k: int, selection: Selection | None) -> Listing[Found]:
         """At most k chunks of a selection (None for all), by falling cosine, ties by ascending id."""
         ordinals = None if selection is None else selection.ordinals
-        upper = self.codes.bounds(vector, ordinals) if self.codes else rescoring.bounds(self.matrix, vector, ordinals)
-        off = None if self.codes else rescoring.slack(vector)
-        candidates = rescoring.candidates(self.matrix, vector, k, upper, ordinals, off)
+        if self.codes is None:
+            candidates = rescoring.near(self.matrix, vector, k, ordinals)
+        else:
+            bounds = self.codes.bounds(vector, ordinals)
+            candidates = rescoring.candidates(self.matrix, vector, k, bounds, ordinals)
         cosines = rescoring.cosines(self.matrix, candidates, vector)
         top = best(cosines, np.arange(len(candidates)), k)
         return listed(self.rows, candidates[top], cosines[top])
@@ -201,7 +203,7 @@ class VectorChannel(Leaf):
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [
-            matches_of(self.index.nearest(vector, k, where=query.where, require=query.require))
+            matches_of(self.index.nearest(vector, k, where=query.where, require=query.require), vector)
             for vector in self._vectors(query, wordings)
         ]
 
@@ -217,21 +219,6 @@ class VectorChannel(Leaf):
 
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> VectorScan:
         return VectorScan(self, query, found)
-
-    def similarities(
-        self, query: Query, ids: Sequence[str], found: Sequence[tuple[Variant, Sequence[Match]]] = ()
-    ) -> Mapping[str, float] | None:
-        """The best cosine of any wording with each of the given chunks; None where the index cannot tell."""
-        wordings, told = self._wordings(query), list[tuple[float, Mapping[str, float]]]()
-        known = {wording: matches.scored() for wording, matches in found if isinstance(matches, Listing)}
-        for wording, vector in zip(wordings, self._vectors(query, wordings), strict=True):
-            own = known.get(wording, {})
-            left = [one for one in ids if one not in own]
-            scores = self.index.similarities(vector, left, where=query.where, require=query.require)
-            if scores is None:
-                return None
-            told.append((wording.weight, {**scores, **{one: own[one] for one in ids if one in own}}))
-        return best_of_wordings(told, least=-1.0)
 
     def warm_up(self) -> None:
         self.embedder.embed_queries(["warm up"])
@@ -275,17 +262,37 @@ class VectorChannel(Leaf):
         return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"
 
 
+class Near(Listing[Match]):
+    """Those of some chunks that are matches, by falling cosine: it is above 0. `vector` is what they are near."""
+
+    def __init__(self, found: Listing[Found], vector: Vector) -> None:
+        above = found.above_zero()
+        super().__init__(above.ids, above.scores, lambda at: Match(*above[at]))
+        self.vector = vector
+
+
 class VectorScan:
-    """The exact cosine of any chunk; that of one that the search found for a wording is not computed twice."""
+    """The exact cosine of any chunk, by the vectors that a search has `found` matches with, else by those made now."""
 
     coverage = None
 
     def __init__(self, channel: VectorChannel, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]]) -> None:
         self.local = getattr(channel.index, "local", False)
-        self._channel, self._query, self._found = channel, query, found
+        self._channel, self._query = channel, query
+        self._vectors = [(wording, matches.vector) for wording, matches in found if isinstance(matches, Near)]
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
-        return self._channel.similarities(self._query, ids, self._found)
+        """The best cosine of any wording with each of the given chunks; None where the index cannot tell."""
+        channel, query, told = self._channel, self._query, list[tuple[float, Mapping[str, float]]]()
+        if not self._vectors:
+            wordings = channel._wordings(query)
+            self._vectors = list(zip(wordings, channel._vectors(query, wordings), strict=True))
+        for wording, vector in self._vectors:
+            scores = channel.index.similarities(vector, ids, where=query.where, require=query.require)
+            if scores is None:
+                return None
+            told.append((wording.weight, scores))
+        return best_of_wordings(told, least=-1.0)
 
 
 def listed(rows: Rows, ordinals: NDArray[np.intp], cosines: NDArray[np.float64]) -> Listing[Found]:
@@ -295,11 +302,10 @@ def listed(rows: Rows, ordinals: NDArray[np.intp], cosines: NDArray[np.float64])
     return Listing(ids, cosines, lambda at: Found(rows.chunks[places[at]], float(cosines[at])))
 
 
-def matches_of(found: Sequence[Found]) -> Sequence[Match]:
-    """Those of some chunks, by falling cosine, that are matches: their cosine is above 0."""
-    if isinstance(found, Listing) and found.scores is not None:
-        above = found.above_zero()
-        return Listing(above.ids, above.scores, lambda at: Match(*above[at]))
+def matches_of(found: Sequence[Found], vector: Vector) -> Sequence[Match]:
+    """Those of some chunks, by falling cosine with a vector, that are matches."""
+    if isinstance(found, Listing):
+        return Near(found, vector)
     return [Match(chunk, score) for chunk, score in found if score > 0]
 
 
@@ -336,6 +342,8 @@ def embedded(embedder: Embedder, chunks: Sequence[Chunk]) -> NDArray[np.float32]
 def _rows_of(embedder: Embedder, vectors: ArrayLike, count: int) -> NDArray[np.float32]:
     """What an embedder gave, as `unit_rows`; EmbeddingError where a row is all zeros or not finite."""
     rows = np.asarray(vectors, dtype=np.float32)
+    if rows.shape == (count, embedder.dimension) and not len(_wrong(rows)):
+        return rows
     good = np.isfinite(rows).all(axis=-1) & rows.any(axis=-1)
     if good.ndim and not good.all():
         at = int(good.argmin())
@@ -353,11 +361,14 @@ def unit_rows(
     rows = np.asarray(vectors, dtype=np.float32)
     if rows.shape != (count, dimension):
         raise ConfigError(f"the vectors have shape {rows.shape}, expected ({count}, {dimension}): one row per text")
-    lengths = np.linalg.norm(rows, axis=1)
-    wrong = np.flatnonzero(~(np.abs(lengths - 1) < _TOLERANCE))
-    if wrong.size:
-        whose = "" if chunks is None else f" of chunk {chunks[wrong[0]].id!r}"
+    for at in _wrong(rows)[:1].tolist():
+        whose = "" if chunks is None else f" of chunk {chunks[at].id!r}"
         raise ConfigError(
-            f"vector {wrong[0]}{whose} has length {lengths[wrong[0]]}, expected 1: divide each row by its length"
+            f"vector {at}{whose} has length {np.linalg.norm(rows[at])}, expected 1: divide each row by its length"
         )
     return rows
+
+
+def _wrong(rows: NDArray[np.float32]) -> NDArray[np.intp]:
+    """The rows whose length is not 1."""
+    return np.flatnonzero(~(np.abs(np.linalg.norm(rows, axis=1) - 1) < _TOLERANCE))

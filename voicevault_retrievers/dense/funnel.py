@@ -170,7 +170,7 @@ class FunnelChannel(VectorChannel):
         found: list[Sequence[Match]] = []
         for wording, vector in zip(wordings, self._vectors(query, wordings), strict=True):
             own = short if wording.text == query.text else None
-            found.append(matches_of(self.index.nearest(vector, k, short=own, **rights)))
+            found.append(matches_of(self.index.nearest(vector, k, short=own, **rights), vector))
         return found
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
@@ -204,8 +204,7 @@ class _Near(NamedTuple):
     @classmethod
     def of(cls, part: VectorPart, cut: Vector, count: int, selection: Selection | None) -> _Near:
         short, ordinals = short_rows(part, len(cut)), None if selection is None else selection.ordinals
-        upper = rescoring.bounds(short, cut, ordinals)
-        rows = rescoring.candidates(short, cut, count, upper, ordinals, rescoring.slack(cut))
+        rows = rescoring.near(short, cut, count, ordinals)
         cosines = rescoring.cosines(short, rows, cut)
         top = best(cosines, np.arange(len(rows)), count)
         return cls(part, rows[top], cosines[top])

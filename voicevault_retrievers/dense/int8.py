@@ -70,7 +70,7 @@ class Codes:
         return {"codes": self.codes, "scales": self.scales, "residuals": self.residuals, "centre": self.centre}
 
     def bounds(self, vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
-        """No less than the inner products of a vector with the rows, as of `rescoring.bounds`."""
+        """No less than the inner products of a vector with the rows, or some of them."""
         large = self.codes.size >= COMPILED_FROM and installed()
         key = "int8", kind((self.codes, self.scales, self.residuals))
         if large and BESIDE.ready(key, [partial(self._compiled, vector, ordinals)], FEW):

@@ -19,16 +19,6 @@ LONGEST = 1.01
 """No row is longer; rows have length 1, or 0, but for rounding."""
 
 
-def bounds(matrix: NDArray[np.float32], vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
-    """No less than the inner products of a vector with rows of length 1: those of some ordinals, or all."""
-    return products(matrix, vector, ordinals) + np.float32(LONGEST * rounding(vector))
-
-
-def slack(vector: Vector) -> float:
-    """No more than this lies between a cosine and its bound as of `bounds`."""
-    return 2 * LONGEST * rounding(vector)
-
-
 def products(rows: NDArray[np.float32] | NDArray[np.int8], vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
     """Inner products in float32, off by at most `rounding(vector)` times a row's length."""
     if ordinals is None and rows.dtype == np.float32:
@@ -57,30 +47,35 @@ def length(vector: Vector) -> float:
     return float(np.linalg.norm(vector.astype(np.float64)))
 
 
+def near(matrix: NDArray[np.float32], vector: Vector, k: int, ordinals: Ordinals | None = None) -> NDArray[np.intp]:
+    """Rows that the k nearest of some ordinals, or of all, are among, ascending: by products in float32.
+
+    The k-th highest product says how low the cosine of the k-th nearest can be, and that which product is too low.
+    """
+    found = products(matrix, vector, ordinals)
+    if k <= 0:
+        return np.empty(0, dtype=np.intp)
+    if k >= len(found):
+        return _at(np.arange(len(found)), ordinals)
+    highest = float(np.partition(found, len(found) - k)[len(found) - k])
+    return _at(np.flatnonzero(found >= _below(highest - 2 * LONGEST * rounding(vector))), ordinals)
+
+
 def candidates(
-    matrix: NDArray[np.float32],
-    vector: Vector,
-    k: int,
-    upper: Bounds,
-    ordinals: Ordinals | None = None,
-    off: float | None = None,
+    matrix: NDArray[np.float32], vector: Vector, k: int, upper: Bounds, ordinals: Ordinals | None = None
 ) -> NDArray[np.intp]:
     """Rows that the k nearest are all among, ascending, where `upper` are bounds of all rows, or of some ordinals.
 
     The cosine of the worst of any k rows is no higher than that of the k-th nearest: whatever is bounded by less is
-    out. The k rows are those of the highest bounds. Where no bound is `off` by more than that, the k-th highest says
-    how low that cosine can be; otherwise the cosines of the k rows are computed.
+    out. The k rows are those of the highest bounds.
     """
     if k <= 0:
         return np.empty(0, dtype=np.intp)
-    if k < len(upper) and off is not None:
-        highest = np.partition(upper, len(upper) - k)[len(upper) - k]
-        return _at(np.flatnonzero(upper >= np.nextafter(np.float32(highest - off), np.float32(-np.inf))), ordinals)
-    if k < len(upper):
-        first = np.argpartition(upper, len(upper) - k)[len(upper) - k :]
-        cut = cosines(matrix, _at(first, ordinals), vector).min()
-        return _at(np.flatnonzero(upper >= np.nextafter(np.float32(cut), np.float32(-np.inf))), ordinals)
-    return _at(np.arange(len(upper)), ordinals)
+    if k >= len(upper):
+        return _at(np.arange(len(upper)), ordinals)
+    first = np.argpartition(upper, len(upper) - k)[len(upper) - k :]
+    worst = float(cosines(matrix, _at(first, ordinals), vector).min())
+    return _at(np.flatnonzero(upper >= _below(worst)), ordinals)
 
 
 def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vector) -> Cosines:
@@ -90,8 +85,14 @@ def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vec
     wide = vector.astype(np.float64)
     for start in range(0, len(found), step):
         some = slice(start, start + step)
-        found[some] = (matrix[ordinals[some]].astype(np.float64) * wide).sum(axis=1)
+        found[some] = (matrix[ordinals[some]] * wide).sum(axis=1)
     return found
+
+
+def _below(number: float) -> np.float32:
+    """A float32 that is not above a number."""
+    below: np.float32 = np.nextafter(np.float32(number), np.float32(-np.inf))
+    return below
 
 
 def _at(places: NDArray[np.intp], ordinals: Ordinals | None) -> NDArray[np.intp]:

@@ -7,7 +7,7 @@ from voicevault_retrievers.fusion.convex import Convex
 from voicevault_retrievers.fusion.distribution import DistributionBased
 from voicevault_retrievers.fusion.fuse import Fused, fuse
 from voicevault_retrievers.fusion.isr import ISR
-from voicevault_retrievers.fusion.method import Contributions, Evidence, Method
+from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, Pool
 from voicevault_retrievers.fusion.methods import METHODS, method_named, method_of, options_of
 from voicevault_retrievers.fusion.rrf import RRF
 from voicevault_retrievers.fusion.sum import WeightedSum
@@ -25,6 +25,7 @@ __all__ = [
     "Evidence",
     "Fused",
     "Method",
+    "Pool",
     "WeightedSum",
     "fuse",
     "method_named",

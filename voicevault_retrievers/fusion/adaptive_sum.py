@@ -8,11 +8,14 @@ that gives exact scores ranks as a base on disk does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from voicevault_retrievers.checks import number
-from voicevault_retrievers.fusion.method import Contributions, Evidence, all_ids
+from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, at
 from voicevault_retrievers.fusion.scored import ScoreMethod
 
 BEST = 10
@@ -53,12 +56,8 @@ class AdaptiveSum(ScoreMethod):
         number("semantic", self.semantic)
 
     def scored(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
-        scaled = {name: _scaled(one, found) for name, one in found.items()}
         shares = self.shares(found)
-        return {
-            name: {chunk_id: weights[name] * shares[name] * score for chunk_id, score in own.items()}
-            for name, own in scaled.items()
-        }
+        return {name: weights[name] * shares[name] * _scaled(one) for name, one in found.items()}
 
     def shares(self, found: Mapping[str, Evidence]) -> dict[str, float]:
         """What each channel's scaled scores are multiplied by, besides its weight."""
@@ -72,8 +71,7 @@ class AdaptiveSum(ScoreMethod):
     def notes(self, found: Mapping[str, Evidence]) -> tuple[str, ...]:
         if said := super().notes(found):
             return said
-        count = len(all_ids(found))
-        blind = sorted(name for name, one in found.items() if one.scores is None and 0 < len(one.ranking) < count)
+        blind = sorted(name for name, one in found.items() if one.lacks)
         instead = "others' hits count as the last there, or, where the kind is not semantic, as no match"
         return (f"no exact scores of {', '.join(blind)}: {instead}",) if blind else ()
 
@@ -84,7 +82,7 @@ def _at_least(factor: float) -> float:
 
 def _standing_out(one: Evidence) -> float:
     """How far the best hit stands above the tenth, in [0, 1]; 1 where there is none."""
-    scores = [score or 0.0 for score in one.ranking.scores[:BEST]]
+    scores = one.listed[:BEST].tolist()
     if not scores or scores[0] <= 0:
         return 0.0
     return 1 - max(scores[-1], 0.0) / scores[0] if len(scores) == BEST else 1.0
@@ -97,48 +95,49 @@ def _understood(one: Evidence) -> float:
 
 def _room(one: Evidence) -> tuple[float, float]:
     """The lowest score of all hits, and what lies between it and the highest that is possible."""
-    scores = [*one.listed.values(), *(one.scores or {}).values()]
-    lowest, highest = min(scores, default=0.0), max(scores, default=1.0)
+    if not len(one.known):
+        return 0.0, 1.0
+    lowest, highest = float(one.known.min()), float(one.known.max())
     return lowest, max(1.0, highest) - lowest or 1.0
 
 
 def _height(one: Evidence) -> float:
     """How far the best hit stands above the lowest, as a share of what is possible."""
     lowest, room = _room(one)
-    return (max(one.listed.values(), default=lowest) - lowest) / room
+    return (float(one.listed.max(initial=lowest)) - lowest) / room
 
 
 def _confirmed(one: Evidence, found: Mapping[str, Evidence]) -> float:
     """How far keywords confirm the best hits of a channel, in [0, 1]; 1 where none can say."""
-    ids = one.ranking.ids[:BEST]
-    witnesses = [other for other in found.values() if other.kind == "keyword" and len(other.ranking) and ids]
-    return max((1 - _understood(other) ** 2 * (1 - _known_by(other, ids) ** 2) for other in witnesses), default=1.0)
+    best = one.places[:BEST]
+    witnesses = [other for other in found.values() if other.kind == "keyword" and len(other.places) and len(best)]
+    return max((1 - _understood(other) ** 2 * (1 - _known_by(other, best) ** 2) for other in witnesses), default=1.0)
 
 
-def _known_by(other: Evidence, ids: Sequence[str]) -> float:
+def _known_by(other: Evidence, places: NDArray[np.intp]) -> float:
     """The mean share of a list's highest score that those of some chunks have which have the most of it."""
-    highest = max(other.listed.values())
+    highest = float(other.listed.max())
     if highest <= 0:
         return 1.0
-    known = {**(other.scores or {}), **other.listed}
-    shares = sorted((min(max(known.get(chunk_id, 0.0) / highest, 0.0), 1.0) for chunk_id in ids), reverse=True)
-    best = shares[:CONFIRMING]
-    return sum(best) / len(best)
+    scores: list[float] = other.scores[places].tolist()
+    known = (score / highest for score in scores if score > 0)  # not where it is not known
+    best = sorted((min(share, 1.0) for share in known), reverse=True)[:CONFIRMING]
+    return sum(best) / min(CONFIRMING, len(places))
 
 
-def _scaled(one: Evidence, found: Mapping[str, Evidence]) -> dict[str, float]:
-    """A channel's scores of all hits that it can score, scaled for the query; nothing where it found nothing."""
-    listed = one.listed
-    if not listed:
-        return {}
-    scores = {**(one.scores or {}), **listed}
+def _scaled(one: Evidence) -> Column:
+    """A channel's scores of the chunks that it can score, scaled for the query; 0 for others, or if it found nothing.
+
+    A semantic channel that cannot tell those of others has its last hit's for them.
+    """
+    if not len(one.places):
+        return np.zeros(len(one.scores))
+    highest, unknown = float(one.listed.max()), np.isnan(one.scores)
     if one.kind == "semantic":
-        if one.scores is None:
-            scores = {**dict.fromkeys(all_ids(found), min(listed.values())), **listed}
         lowest, room = _room(one)
-        return {chunk_id: LEAST + (score - lowest) / room for chunk_id, score in scores.items()}
-    highest = max(listed.values())
+        others = 0.0 if one.tells else LEAST + (float(one.listed.min()) - lowest) / room
+        return np.where(unknown, others, LEAST + (one.scores - lowest) / room)
     if highest <= 0:  # some formulas score what matches at 0 or below
-        room = highest - min(scores.values()) or 1.0
-        return {chunk_id: 1 + (score - highest) / room for chunk_id, score in listed.items()}
-    return {chunk_id: score / highest for chunk_id, score in scores.items()}
+        room = highest - float(one.known.min()) or 1.0
+        return at(one, 1 + (one.listed - highest) / room)
+    return np.where(unknown, 0.0, one.scores / highest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, all_ids
+from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, Method, at, ranks
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,10 @@ class Borda(Method):
     """
 
     def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
-        ids = all_ids(found)
-        return {name: _points(evidence.ranking.ids, ids, weights[name]) for name, evidence in found.items()}
+        return {name: _points(one, weights[name]) for name, one in found.items()}
 
 
-def _points(ranking: tuple[str, ...], ids: Mapping[str, int], weight: float) -> dict[str, float]:
-    if not ranking:
-        return {}
-    left_over = dict.fromkeys(ids, weight * (len(ids) - len(ranking) + 1) / 2)
-    return {**left_over, **{chunk_id: weight * (len(ids) - at) for at, chunk_id in enumerate(ranking)}}
+def _points(one: Evidence, weight: float) -> Column:
+    count, own = len(one.scores), len(one.places)
+    left_over = weight * (count - own + 1) / 2 if own else 0.0
+    return at(one, weight * (count + 1 - ranks(one)), left_over)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voicevault_retrievers.fusion.method import Contributions, Evidence, all_ids
+from voicevault_retrievers.fusion.method import Contributions, Evidence, at, finders
 from voicevault_retrievers.fusion.normalise import min_max
 from voicevault_retrievers.fusion.scored import ScoreMethod
 
@@ -18,8 +18,5 @@ class CombMNZ(ScoreMethod):
     """
 
     def scored(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
-        n = all_ids(found)
-        return {
-            name: {chunk_id: n[chunk_id] * weights[name] * s for chunk_id, s in min_max(evidence.listed).items()}
-            for name, evidence in found.items()
-        }
+        n = finders(found)
+        return {name: at(one, n[one.places] * weights[name] * min_max(one.listed)) for name, one in found.items()}

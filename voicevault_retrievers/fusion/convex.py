@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from voicevault_retrievers.checks import flag, number
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.fusion.method import Contributions, Evidence, all_ids
+from voicevault_retrievers.fusion.method import Column, Contributions, Evidence
 from voicevault_retrievers.fusion.normalise import between
 from voicevault_retrievers.fusion.scored import ScoreMethod
 from voicevault_retrievers.types import ChannelKind
@@ -43,14 +45,10 @@ class Convex(ScoreMethod):
 
     def scored(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
         shares = self._shares(found)
-        return {
-            name: {chunk_id: shares[name] * weights[name] * s for chunk_id, s in _normalised(evidence).items()}
-            for name, evidence in found.items()
-        }
+        return {name: shares[name] * weights[name] * _normalised(one) for name, one in found.items()}
 
     def notes(self, found: Mapping[str, Evidence]) -> tuple[str, ...]:
-        count = len(all_ids(found))
-        blind = sorted(name for name, one in found.items() if one.scores is None and 0 < len(one.ranking) < count)
+        blind = sorted(name for name, one in found.items() if one.lacks)
         said = super().notes(found)
         if said or not blind or not self.exact:
             return said
@@ -58,19 +56,18 @@ class Convex(ScoreMethod):
 
     def _shares(self, found: Mapping[str, Evidence]) -> dict[str, float]:
         semantic = {name: evidence.kind == "semantic" for name, evidence in found.items()}
-        sides = Counter(semantic[name] for name, evidence in found.items() if len(evidence.ranking))
+        sides = Counter(semantic[name] for name, evidence in found.items() if len(evidence.places))
         if self.alpha is None:
             return dict.fromkeys(found, 1.0)
         whole = {True: self.alpha, False: 1 - self.alpha} if len(sides) == 2 else {True: 1.0, False: 1.0}
         return {name: whole[side] / max(sides[side], 1) for name, side in semantic.items()}
 
 
-def _normalised(evidence: Evidence) -> dict[str, float]:
-    listed = evidence.listed
-    if not listed:
-        return {}
-    last, highest = min(listed.values()), max(listed.values())
-    exact = evidence.scores or {}
-    others = {chunk_id: min(score, last) for chunk_id, score in exact.items() if chunk_id not in listed}
-    lowest = min(LOWEST.get(evidence.kind, 0.0), last, *others.values())
-    return between({**listed, **others}, lowest, highest)
+def _normalised(one: Evidence) -> Column:
+    if not len(one.places):
+        return np.zeros(len(one.scores))
+    last, highest = float(one.listed.min()), float(one.listed.max())
+    scores = np.minimum(one.scores, last)
+    scores[one.places] = one.listed
+    lowest = min(LOWEST.get(one.kind, 0.0), float(np.nanmin(scores)))
+    return np.where(np.isnan(scores), 0.0, between(scores, lowest, highest))

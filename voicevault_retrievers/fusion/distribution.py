@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voicevault_retrievers.fusion.method import Contributions, Evidence
+import numpy as np
+
+from voicevault_retrievers.fusion.method import Contributions, Evidence, at
 from voicevault_retrievers.fusion.normalise import zscore
 from voicevault_retrievers.fusion.scored import ScoreMethod
 
@@ -20,9 +22,6 @@ class DistributionBased(ScoreMethod):
 
     def scored(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
         return {
-            name: {
-                chunk_id: weights[name] * min(max(0.5 + z / 6, 0.0), 1.0)
-                for chunk_id, z in zscore(evidence.listed).items()
-            }
-            for name, evidence in found.items()
+            name: at(one, weights[name] * np.clip(0.5 + zscore(one.listed) / 6, 0.0, 1.0))
+            for name, one in found.items()
         }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import neg
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
 
 from voicevault_retrievers.calls import Call, Plan, value_of
 from voicevault_retrievers.channel import Channel
@@ -15,7 +16,7 @@ from voicevault_retrievers.checks import number, whole
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
 from voicevault_retrievers.fusion.identity import Identified, identified
-from voicevault_retrievers.fusion.method import Contributions, Evidence, Method
+from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, Method, Pool
 from voicevault_retrievers.fusion.methods import method_of
 from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, check_scores
 
@@ -28,6 +29,13 @@ class _Unread(NamedTuple):
 
     name: str
     error: Exception
+
+
+class _Told(NamedTuple):
+    """What a channel's scan says: the exact scores of chunks that it did not find, and its coverage."""
+
+    scores: Mapping[str, float] | None = None
+    coverage: float | None = None
 
 
 class Fused(Channel):
@@ -68,42 +76,39 @@ class Fused(Channel):
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
         documents = identified(rankings)
         failed |= documents.failed
-        rankings = {name: ranking for name, ranking in rankings.items() if name not in failed}
+        rankings = {name: ranking for name, ranking in documents.rankings.items() if name not in failed}
         failures = [Failure.of(name, error, "the other channels are searched") for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
-        found, unscored = yield from self._judged(documents)
+        pool = Pool(rankings)
+        told, unscored = yield from self._told(pool, documents.own)
         failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))
         while True:
-            best = partial(self._fuse, found, weights, k)
+            found = {name: pool.evidence(name, self.channels[name].kind, *told.get(name, ())) for name in pool.rankings}
+            best = partial(self._fuse, pool, found, weights, k)
             (outcome,) = yield (Call(self.name, best, inline=True, kind="fusion", texts=(query.text,)),)
             hits = value_of(outcome)
             if not isinstance(hits, _Unread):
                 break
             failed[hits.name] = hits.error
             failures.append(Failure.of(hits.name, hits.error, "the other channels are searched"))
-            del found[hits.name]
-            self._raise(failed, failures, any_answered=bool(found))
+            pool = Pool({name: ranking for name, ranking in pool.rankings.items() if name != hits.name})
+            self._raise(failed, failures, any_answered=bool(pool.rankings))
         notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
         return Ranking(hits, (*failures, *notes, *_apart(self.name, documents)))
 
-    def _judged(self, documents: Identified) -> Plan[tuple[dict[str, Evidence], list[Failure]]]:
-        """What the channels say; where the method goes by it, with the exact scores of all hits."""
-        rankings = documents.rankings
-        found = {name: Evidence(one, self.channels[name].kind) for name, one in rankings.items()}
-        ids = tuple(dict.fromkeys(chunk_id for ranking in rankings.values() for chunk_id in ranking.ids))
-        scans = {name: one.scan for name, one in rankings.items() if one.scan is not None}
-        if not self.method.exact or not ids or not scans:
-            return found, []
+    def _told(self, pool: Pool, own: Mapping[str, Mapping[str, str]]) -> Plan[tuple[dict[str, _Told], list[Failure]]]:
+        """What the channels' scans say, where the method goes by it; `own` are the ids that they know chunks by."""
+        scans = {name: one.scan for name, one in pool.rankings.items() if one.scan is not None}
+        if not self.method.exact or not pool.ids or not scans:
+            return {}, []
 
-        def told(name: str, scan: Scan) -> tuple[Mapping[str, float] | None, float | None]:
-            own = documents.own.get(name)
-            if not own:
-                return scan.scores(ids), scan.coverage
-            scores = scan.scores([own.get(each, each) for each in ids])
-            if scores is not None:
-                scores = {each: scores[own.get(each, each)] for each in ids if own.get(each, each) in scores}
-            return scores, scan.coverage
+        def told(name: str, scan: Scan) -> _Told:
+            missing, known_by = pool.missing(name), own.get(name, {})
+            scores = scan.scores([known_by.get(one, one) for one in missing]) if missing else {}
+            if scores is not None and known_by:
+                scores = {one: scores[known_by.get(one, one)] for one in missing if known_by.get(one, one) in scores}
+            return _Told(scores, scan.coverage)
 
         outcomes = yield tuple(
             Call(
@@ -115,17 +120,13 @@ class Fused(Channel):
             )
             for name, scan in scans.items()
         )
-        failures: list[Failure] = []
-        for name, outcome in zip(scans, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                failures.append(Failure.of(name, outcome, "the scores of its list count"))
-            else:
-                found[name] = replace(found[name], scores=outcome[0], coverage=outcome[1])
-        return found, failures
+        found = {name: outcome for name, outcome in zip(scans, outcomes, strict=True) if isinstance(outcome, _Told)}
+        failed = ((name, one) for name, one in zip(scans, outcomes, strict=True) if isinstance(one, Exception))
+        return found, [Failure.of(name, error, "the scores of its list count") for name, error in failed]
 
     def _notes(self, found: Mapping[str, Evidence]) -> Sequence[str]:
         """What the method notes; nothing where one channel alone found something, whose order any method keeps."""
-        return self.method.notes(found) if sum(len(one.ranking) > 0 for one in found.values()) > 1 else ()
+        return self.method.notes(found) if sum(len(one.places) > 0 for one in found.values()) > 1 else ()
 
     def _weights(self, query: Query) -> Mapping[str, float]:
         """The query's weights for these channels over the fusion's own."""
@@ -142,33 +143,37 @@ class Fused(Channel):
         if errors and self.on_error == "raise":
             raise errors[0]
 
-    def _fuse(self, found: Mapping[str, Evidence], weights: Mapping[str, float], k: int) -> tuple[Hit, ...] | _Unread:
+    def _fuse(
+        self, pool: Pool, found: Mapping[str, Evidence], weights: Mapping[str, float], k: int
+    ) -> tuple[Hit, ...] | _Unread:
         """The k best with their votes; no other hit of any channel is made."""
-        parts = self.method.contributions(found, weights)
-        ranks = {name: {chunk_id: at for at, chunk_id in enumerate(one.ranking.ids)} for name, one in found.items()}
-        totals = _totals(parts, dict.fromkeys(chunk_id for own in ranks.values() for chunk_id in own))
-        check_scores(totals.items())
-        best = [chunk_id for _, chunk_id in sorted(zip(map(neg, totals.values()), totals, strict=True))[:k]]
-        hits: dict[str, dict[str, Hit]] = {chunk_id: {} for chunk_id in best}
-        for name, own in ranks.items():
-            try:
-                for chunk_id in hits.keys() & own.keys():
-                    hits[chunk_id][name] = found[name].ranking.hits[own[chunk_id]]
-            except Exception as error:  # noqa: BLE001 - whatever a store raises where what it found cannot be read
-                return _Unread(name, error)
+        with np.errstate(over="ignore", invalid="ignore"):  # `_best` looks at what comes of it
+            parts = self.method.contributions(found, weights)
+            totals = _totals(parts, len(pool.ids))
+        best = _best(pool.ids, totals, k)
+        votes: list[list[Vote]] = [[] for _ in best]
+        others: list[list[Vote]] = [[] for _ in best]
+        held: list[dict[str, Hit]] = [{} for _ in best]
+        for name, one in found.items():
+            ranks = np.zeros(len(totals), dtype=np.intp)
+            ranks[one.places] = np.arange(1, len(one.places) + 1)
+            columns = zip(ranks[best].tolist(), one.scores[best].tolist(), parts[name][best].tolist(), strict=True)
+            hits, weight = pool.rankings[name].hits, weights[name]
+            for at, (rank, score, part) in enumerate(columns):
+                if rank:
+                    try:
+                        hit = hits[rank - 1]
+                    except Exception as error:  # noqa: BLE001 - whatever a store raises where it cannot be read
+                        return _Unread(name, error)
+                    held[at][name] = hit
+                    votes[at].append(_vote(name, rank, hit, weight, part))
+                elif part:
+                    score = None if math.isnan(score) else score
+                    others[at].append(Vote(name, None, score, weight, part, kind=one.kind))
         fused: list[Hit] = []
-        for chunk_id, by_channel in hits.items():
-            votes = [
-                _vote(name, ranks[name][chunk_id] + 1, by_channel[name], weights[name], parts[name][chunk_id])
-                for name in found
-                if name in by_channel
-            ]
-            for name, evidence in found.items():
-                if name not in by_channel and (contribution := parts[name].get(chunk_id)):
-                    score = (evidence.scores or {}).get(chunk_id)
-                    votes.append(Vote(name, None, score, weights[name], contribution, kind=evidence.kind))
-            one = _merged(by_channel)
-            fused.append(Hit(one.chunk, totals[chunk_id], tuple(votes), one.context, one.granted_by, one.over_budget))
+        for at, total in enumerate(totals[best].tolist()):
+            hit, said = _merged(held[at]), (*votes[at], *others[at])
+            fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget))
         return tuple(fused)
 
     def leaves(self) -> Iterator[Channel]:
@@ -231,13 +236,21 @@ def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dic
     return {name: float(weight) for name, weight in weights.items()}
 
 
-def _totals(parts: Contributions, ids: Iterable[str]) -> dict[str, float]:
+def _totals(parts: Contributions, size: int) -> Column:
     """The sum of the parts of each chunk, rounded once."""
-    given = list(parts.values())
-    if len(given) > len(("one", "another")):
-        return {one: math.fsum([part[one] for part in given if one in part]) for one in ids}
-    first, second = (*given, {}, {})[:2]
-    return {one: first.get(one, 0.0) + second.get(one, 0.0) for one in ids}
+    columns = list(parts.values())
+    if len(columns) > len(("one", "another")):
+        return np.array([math.fsum(row) for row in zip(*(column.tolist() for column in columns), strict=True)])
+    return sum(columns, np.zeros(size))
+
+
+def _best(ids: Sequence[str], totals: Column, k: int) -> list[int]:
+    """The places of the k chunks of the highest totals, best first; equal ones go by ascending id."""
+    odd = np.flatnonzero(~np.isfinite(totals)).tolist()
+    check_scores((ids[at], float(totals[at])) for at in odd)
+    border = np.partition(totals, len(totals) - k)[len(totals) - k] if k < len(totals) else -math.inf
+    near = np.flatnonzero(totals >= border).tolist()
+    return [at for _, _, at in sorted(zip((-totals[near]).tolist(), [ids[at] for at in near], near, strict=True))[:k]]
 
 
 def _merged(hits: Mapping[str, Hit]) -> Hit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, all_ids
+from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, at, finders, ranks
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,5 @@ class ISR(Method):
     """
 
     def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
-        n = all_ids(found)
-        return {
-            name: {
-                chunk_id: n[chunk_id] * weights[name] / rank**2 for rank, chunk_id in enumerate(evidence.ranking.ids, 1)
-            }
-            for name, evidence in found.items()
-        }
+        n = finders(found)
+        return {name: at(one, n[one.places] * weights[name] / ranks(one) ** 2) for name, one in found.items()}

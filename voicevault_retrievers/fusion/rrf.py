@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from voicevault_retrievers.checks import number
-from voicevault_retrievers.fusion.method import Contributions, Evidence, Method
+from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, at, ranks
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,4 @@ class RRF(Method):
         number("RRF's k", self.k)
 
     def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
-        return {
-            name: {chunk_id: weights[name] / (self.k + rank) for rank, chunk_id in enumerate(evidence.ranking.ids, 1)}
-            for name, evidence in found.items()
-        }
+        return {name: at(one, weights[name] / (self.k + ranks(one))) for name, one in found.items()}

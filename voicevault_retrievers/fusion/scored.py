@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 
+import numpy as np
+
 from voicevault_retrievers.fusion.method import Contributions, Evidence, Method
 from voicevault_retrievers.fusion.rrf import RRF
 
@@ -31,4 +33,4 @@ class ScoreMethod(Method):
 
 def _unscored(found: Mapping[str, Evidence]) -> list[str]:
     # Hits without a score come last in a ranking, so its last one tells.
-    return sorted(name for name, one in found.items() if len(one.ranking) and one.ranking.scores[-1] is None)
+    return sorted(name for name, one in found.items() if len(one.places) and np.isnan(one.listed[-1]))

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from voicevault_retrievers.errors import unknown
-from voicevault_retrievers.fusion.method import Contributions, Evidence, all_ids
-from voicevault_retrievers.fusion.normalise import min_max, sum_to_one, zscore
+from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, at
+from voicevault_retrievers.fusion.normalise import Scores, min_max, sum_to_one, zscore
 from voicevault_retrievers.fusion.scored import ScoreMethod
 
-NORMALISATIONS: Mapping[str, Callable[[Mapping[str, float]], dict[str, float]]] = {
-    "none": dict,
+NORMALISATIONS: Mapping[str, Callable[[Scores], Scores]] = {
+    "none": lambda scores: scores,
     "min_max": min_max,
     "sum": sum_to_one,
     "zscore": zscore,
@@ -37,12 +37,8 @@ class WeightedSum(ScoreMethod):
             raise unknown("normalisation", self.normalisation, NORMALISATIONS)
 
     def scored(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
-        ids = all_ids(found)
-        return {name: self._added(evidence, ids, weights[name]) for name, evidence in found.items()}
+        return {name: self._added(one, weights[name]) for name, one in found.items()}
 
-    def _added(self, evidence: Evidence, ids: Mapping[str, int], weight: float) -> dict[str, float]:
-        scores = NORMALISATIONS[self.normalisation](evidence.listed)
-        lowest = min(scores.values(), default=0.0)
-        if lowest < 0:
-            scores = {**dict.fromkeys(ids, lowest), **scores}
-        return {chunk_id: weight * score for chunk_id, score in scores.items()}
+    def _added(self, one: Evidence, weight: float) -> Column:
+        scores = NORMALISATIONS[self.normalisation](one.listed)
+        return weight * at(one, scores, float(scores.min(initial=0.0)))

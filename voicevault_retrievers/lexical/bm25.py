@@ -44,7 +44,7 @@ class Reading:
     demands: Demands | None
 
     def scores(self, ids: Sequence[str], passing: Filter | None) -> dict[str, float]:
-        """The scores of those of the given chunks that a search could find."""
+        """The scores of those of the given chunks that a search could find; 0 where no term matches."""
         left = self.demands.passing(self.index.segments, ids) if self.demands else ids
         return self.index.scored(self.asked, left, passing)
 
@@ -65,22 +65,18 @@ class Matches(Listing[Match]):
 
 
 class KeywordScan:
-    """The exact score of any chunk, from the terms that the search has looked up: one that it found is not read twice.
+    """The exact score of any chunk, by the terms that a search has looked up; `found` are the matches of each wording.
 
-    `found` are the matches of each wording of the query; without them the terms are looked up now.
+    Without them the terms are looked up now.
     """
 
     local = True
 
     def __init__(self, channel: BM25, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> None:
         self._passing = both(query.require, query.where)
-        self._readings: list[tuple[Variant, Reading, Mapping[str, float]]] = []
-        known = {wording: matches for wording, matches in found if isinstance(matches, Matches)}
-        index = next((matches.reading.index for matches in known.values()), channel.index)
-        for wording in channel._wordings(query):
-            matches = known.get(wording)
-            reading = channel.reading(index, query, wording) if matches is None else matches.reading
-            self._readings.append((wording, reading, {} if matches is None else matches.scored()))
+        readings = [(wording, matches.reading) for wording, matches in found if isinstance(matches, Matches)]
+        index = readings[0][1].index if readings else channel.index
+        self._readings = readings or [(one, channel.reading(index, query, one)) for one in channel._wordings(query)]
 
     @property
     def coverage(self) -> float | None:
@@ -94,11 +90,7 @@ class KeywordScan:
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
         """The best score of any wording, 0 where no term matches; none for a chunk that a search could not find."""
-        told = []
-        for wording, reading, found in self._readings:
-            scores = reading.scores([one for one in ids if one not in found], self._passing)
-            told.append((wording.weight, scores | {one: found[one] for one in ids if one in found}))
-        return best_of_wordings(told)
+        return best_of_wordings([(one.weight, reading.scores(ids, self._passing)) for one, reading in self._readings])
 
 
 @dataclass

@@ -230,8 +230,9 @@ class LexicalIndex:
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
             places = segment.rows.places(wanted, passing) if wanted else {}
             if places:
-                scores = self._searcher.scores(segment, asked, weighed, list(places.values()))
-                found |= zip(places, scores, strict=True)
+                ordinals = np.fromiter(places.values(), np.int64, len(places))
+                scores = self._searcher.scores(segment, asked, weighed, ordinals)
+                found |= zip(places, scores.tolist(), strict=True)
         return found
 
     def explain(

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voicevault_retrievers.compiled import BESIDE
 from voicevault_retrievers.lexical import native, vectorised, waiting
@@ -40,21 +41,25 @@ class Searcher:
         """The best k of the selected chunks (None for all), with the frequencies of the segment's forms."""
         return self._search(segment.postings, _wanted(asked, weighed, k, threshold), selection)
 
-    def scores(self, segment: Segment, asked: Asked, weighed: Weighed, ordinals: Sequence[int]) -> list[float]:
-        """The scores of these chunks; 0 where none of the terms is."""
+    def scores(
+        self, segment: Segment, asked: Asked, weighed: Weighed, ordinals: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """The scores of these chunks, each of which is there once; 0 where none of the terms is."""
+        scores = np.zeros(len(ordinals))
         if not weighed.numbers:
-            return [0.0] * len(ordinals)
+            return scores
         wanted, postings = _wanted(asked, weighed, len(ordinals), -math.inf), segment.postings
-        distinct = np.unique(np.array(ordinals, dtype=np.int64))
-        chosen = Selection(len(segment.rows), distinct.astype(np.uint32))
+        order = ordinals.argsort()
+        ascending = ordinals[order]
+        chosen = Selection(len(segment.rows), ascending.astype(np.uint32))
         if not isinstance(postings, Postings):
             found = self._search(postings, wanted, chosen)
         elif self._native(postings, wanted, chosen, each=True):
             found = native.search(postings, wanted, chosen, each=True)
         else:
-            found = vectorised.each(postings, wanted, distinct)
-        known = dict(zip(found.ordinals.tolist(), found.scores.tolist(), strict=True))
-        return [known.get(at, 0.0) for at in ordinals]
+            found = vectorised.each(postings, wanted, ascending)
+        scores[order[ascending.searchsorted(found.ordinals)]] = found.scores
+        return scores
 
     def frequencies(self, segment: Segment, asked: Asked, weighed: Weighed, ordinal: int) -> dict[int, int]:
         """How often a chunk has each term, by the term's place."""

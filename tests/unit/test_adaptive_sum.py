@@ -108,11 +108,12 @@ def test_meaning_counts_as_far_as_keywords_confirm_its_ten_best() -> None:
     words = Told({**falling(20), "far": 0.0}, 20, "keyword")
     near = {f"w{at:02}": 0.9 - at / 100 for at in range(20)}
     agrees = Told({**near, "far": 0.0}, 21)
-    strays = Told({**{key: 0.5 - score / 10 for key, score in near.items()}, "far": 0.9, "w19": 0.0}, 1)
+    elsewhere = {**{key: 0.5 - score / 10 for key, score in near.items()}, "far": 0.9, "w19": 0.0}
+    strays = Told(elsewhere, 1)
     assert share("sense", words=words, sense=agrees) == pytest.approx(3 * part(0.9) * part(0.9**2))
     assert share("sense", words=words, sense=strays) == pytest.approx(3 * part(0.9) * LEAST)
     assert fuse(words=words, sense=strays).search("q").ids[0] == "w00"
-    assert share("sense", sense=strays) == pytest.approx(3 * part(0.9))  # nobody is there to refute it
+    assert share("sense", sense=Told(elsewhere, 21)) == pytest.approx(3 * part(0.9))  # nobody is there to refute it
     one_of_two = share("sense", words=words, others=Told({"far": 3.0}, 1, "keyword"), sense=strays)
     assert one_of_two == pytest.approx(3 * part(0.9))
 

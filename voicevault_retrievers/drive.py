@@ -1,36 +1,26 @@
 """Runs plans: pure generators that say what to call, driven synchronously or on an event loop.
 
-What a plan yields, and what it is sent, see `calls`. Sync and async are two small drivers over the same generators, so
-they cannot disagree. Only calls leave the caller's thread, and only those that are not inline.
+What a plan yields, and what it is sent, see `calls`. Sync and async are two small drivers over the same runs, so they
+cannot disagree. Only calls leave the caller's thread, and only those that are not inline.
 """
 
 from __future__ import annotations
 
-import math
-import sys
-import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, MutableSequence, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, MutableSequence, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from voicevault_retrievers.calls import MAX_ABANDONED, AsyncObserver, Call, Lane, Observer, Plan, Span, Step, value_of
-from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, value_of
 from voicevault_retrievers.event_loop import LoopBridge
+from voicevault_retrievers.runs import Ready, Run, Ticket, ignore, outcome_of
+from voicevault_retrievers.turn import TURN
 from voicevault_retrievers.workers import COMPUTING, WORKERS
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-
-_group: ContextVar[Hashable] = ContextVar("voicevault_group", default=None)
-"""That of the call whose coroutine runs."""
-
-LONGEST_WAIT = 3600.0
-"""Seconds after which a driver looks again; a lock cannot wait for any length."""
 
 
 def drive(
@@ -44,30 +34,43 @@ def drive(
 
     `spans` collects what was called; `observe` is told of each call and its outcome meanwhile, in this thread.
     """
-    run = _Run(plan, timeout, spans, watched=observe is not None)
-    inbox: SimpleQueue[tuple[_Ticket, Any]] = SimpleQueue()
+    run = Run(plan, timeout, spans, watched=observe is not None)
+    inbox: SimpleQueue[tuple[Ticket, Any]] = SimpleQueue()
+
+    def tell() -> None:
+        for span, outcome in run.news():
+            if observe is not None:
+                observe(span, outcome)
+
     try:
         while True:
-            local, others = _parted(run.start())
-            for ticket in others:
+            ready = run.ready()
+            if ready.computes:
+                ready = run.compute(ready, None if observe is None else tell)
+            for ticket in ready.others:
                 ticket.in_thread(_paired(ticket, inbox.put))
-            for ticket in local:
-                run.finish(ticket, _outcome(ticket.call.run))
-            if observe is not None:
-                for span, outcome in run.news():
-                    observe(span, outcome)
+            for ticket in ready.local:
+                run.finish(ticket, outcome_of(ticket.call.run))
+            tell()
             if run.done:
                 break
-            if local:
-                continue  # what they gave may have asked for more
-            try:
-                run.finish(*inbox.get(timeout=run.patience()))
-            except Empty:
-                run.expire()
+            if not ready.local:  # what local calls gave may have asked for more
+                _await(run, inbox)
         result: T = value_of(run.outcome)
         return result
     finally:
         run.close()
+
+
+def _await(run: Run, inbox: SimpleQueue[tuple[Ticket, Any]]) -> None:
+    """Wait for the next outcome, or deadline."""
+    try:
+        with TURN.aside():
+            arrived = inbox.get(timeout=run.patience())
+    except Empty:
+        run.expire()
+    else:
+        run.finish(*arrived)
 
 
 async def adrive(
@@ -80,22 +83,21 @@ async def adrive(
     """`drive` on the running event loop, which is never blocked by a call that is not inline."""
     import asyncio  # a third of this package's import time, and loaded already where there is a loop
 
-    run = _Run(plan, timeout, spans, watched=observe is not None)
+    run = Run(plan, timeout, spans, watched=observe is not None)
     loop = asyncio.get_running_loop()
     bridge = LoopBridge(loop)
-    inbox: asyncio.Queue[tuple[_Ticket, Any] | None] = asyncio.Queue()
+    inbox: asyncio.Queue[tuple[Ticket, Any] | None] = asyncio.Queue()
 
-    def from_thread(arrived: tuple[_Ticket, Any]) -> None:
-        try:
-            loop.call_soon_threadsafe(inbox.put_nowait, arrived)
-        except RuntimeError:  # the loop has closed: nobody waits for a late answer
-            return
+    def from_thread(arrived: tuple[Ticket, Any]) -> None:
+        _call_soon(loop, inbox.put_nowait, arrived)
 
     try:
         while True:
-            local, others = _parted(run.start())
-            _together(local, from_thread, bridge)
-            for ticket in others:
+            ready = run.ready()
+            if ready.computes and run.waits_for_nothing_but(ready):
+                ready = await _aside(run, ready, loop, bridge, observe)
+            _together(ready.local, from_thread, bridge)
+            for ticket in ready.others:
                 if ticket.call.coroutine is not None:
                     ticket.on_loop(loop, inbox)
                 else:
@@ -117,9 +119,33 @@ async def adrive(
         bridge.close()
 
 
+async def _aside(
+    run: Run, ready: Ready, loop: asyncio.AbstractEventLoop, bridge: LoopBridge, observe: AsyncObserver | None
+) -> Ready:
+    """Compute in a worker thread all that can be without waiting; what is left to be called."""
+    import asyncio
+
+    told: asyncio.Queue[Any] = asyncio.Queue()
+
+    def compute() -> Ready:
+        return run.compute(ready, None if observe is None else lambda: _call_soon(loop, told.put_nowait, run.news()))
+
+    task = COMPUTING.submit(partial(bridge.run, compute), partial(_call_soon, loop, told.put_nowait), "computing")
+    try:
+        while isinstance(news := await told.get(), list):
+            for span, outcome in news:
+                if observe is not None:
+                    await observe(span, outcome)
+    except BaseException:
+        COMPUTING.drop(task)
+        raise
+    left: Ready = value_of(news)
+    return left
+
+
 async def _arrival(
-    loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[_Ticket, Any] | None], patience: float | None
-) -> tuple[_Ticket, Any] | None:
+    loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[Ticket, Any] | None], patience: float | None
+) -> tuple[Ticket, Any] | None:
     """The next outcome; None where there is none after `patience` seconds."""
     alarm = None if patience is None else loop.call_later(patience, inbox.put_nowait, None)
     try:
@@ -129,217 +155,8 @@ async def _arrival(
             alarm.cancel()
 
 
-@dataclass(eq=False)
-class _Ticket:
-    """A started call: who gets its outcome, by when."""
-
-    call: Call
-    deliver: list[Callable[[Any], None]]
-    began: float
-    deadline: float
-    abandon: Callable[[], None] = lambda: None
-    """At its deadline: what runs on counts against its lane."""
-    drop: Callable[[], None] = lambda: None
-    """When nobody wants the outcome any more: what runs may end."""
-
-    @property
-    def local(self) -> bool:
-        """Whether it waits for nothing, and nothing for it by a time."""
-        return self.call.local and self.call.coroutine is None and math.isinf(self.deadline)
-
-    def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
-        lane = self.call.lane or Lane()
-        function = self.call.run if bridge is None else partial(bridge.run, self.call.run)
-        task = WORKERS.submit(function, done, self._group())
-
-        def abandon() -> None:
-            lane.count(1)
-            if not WORKERS.abandon(task, release=lambda: lane.count(-1)):
-                lane.count(-1)
-
-        self.abandon = abandon
-        # Nobody waits any more: what hangs in its place would keep others from theirs.
-        self.drop = lambda: _ignore(WORKERS.abandon(task, release=lambda: None))
-
-    def _group(self) -> Hashable:
-        """Whose share of the worker threads it runs in: its lane's, that of the call that it is part of, its name's."""
-        return self.call.lane or _group.get() or self.call.name
-
-    def on_loop(self, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[_Ticket, Any] | None]) -> None:
-        async def awaited() -> None:
-            _group.set(self._group())
-            outcome: Any
-            try:
-                outcome = await self.call.arun()
-            except BaseException as error:  # noqa: BLE001 - an outcome; `finish` raises what is no Exception
-                outcome = error
-            inbox.put_nowait((self, outcome))
-
-        task = loop.create_task(awaited())
-
-        def abandon() -> None:
-            task.cancel()
-
-        self.abandon = self.drop = abandon
-
-
-class _Run:
-    """Advances generators and keeps the deadlines; how calls are made and awaited is the drivers' part."""
-
-    def __init__(
-        self, plan: Plan[Any], timeout: float | None, spans: MutableSequence[Span] | None, *, watched: bool = False
-    ) -> None:
-        self.done = False
-        self.outcome: Any = None
-        self._began = time.monotonic()
-        self._end = math.inf if timeout is None else self._began + timeout
-        self._spans = spans
-        self._news: list[tuple[Span, Any]] | None = [] if watched else None
-        self._queued: list[tuple[Call, Callable[[Any], None]]] = []
-        self._pending: dict[_Ticket, None] = {}
-        self._known: dict[Hashable, Any] = {}
-        self._asked: dict[Hashable, _Ticket] = {}
-        self._deadlines: dict[Lane, float] = {}
-        self._plans: list[Plan[Any]] = []
-        self._begin(plan, self._finish)
-
-    def start(self) -> Iterator[_Ticket]:
-        """The calls to be made now; inline, repeated, late and refused ones are dealt with here."""
-        while self._queued:
-            call, deliver = self._queued.pop(0)
-            if call.key is not None and call.key in self._known:
-                deliver(self._known[call.key])
-            elif call.key is not None and call.key in self._asked:
-                self._asked[call.key].deliver.append(deliver)
-            else:
-                ticket = self._ticket(call, deliver)
-                refusal = self._refusal(ticket)
-                if refusal is not None or call.inline:
-                    self.finish(ticket, refusal if refusal is not None else _outcome(call.run))
-                else:
-                    yield ticket
-
-    def patience(self) -> float | None:
-        """Seconds until the next deadline; None when there is none."""
-        first = min((ticket.deadline for ticket in self._pending), default=math.inf)
-        return None if math.isinf(first) else min(max(0.0, first - time.monotonic()), LONGEST_WAIT)
-
-    def expire(self) -> None:
-        """Abandon every call past its deadline."""
-        now = time.monotonic()
-        for ticket in [ticket for ticket in self._pending if ticket.deadline <= now]:
-            ticket.abandon()
-            self.finish(ticket, _late(ticket))
-
-    def finish(self, ticket: _Ticket, outcome: Any) -> None:
-        """Hand an outcome to the plans that wait for it; the outcome of an abandoned call is dropped."""
-        if ticket not in self._pending:
-            return
-        del self._pending[ticket]
-        if _is_cancelled(outcome):  # of the call's own doing: the search was not cancelled
-            outcome = SearchNotAvailableError(f"{ticket.call.name} was cancelled")
-        if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
-            raise outcome
-        call = ticket.call
-        if call.key is not None:
-            self._known[call.key] = outcome
-            self._asked.pop(call.key, None)
-        self._note(ticket, outcome)
-        for deliver in ticket.deliver:
-            deliver(outcome)
-
-    def news(self) -> list[tuple[Span, Any]]:
-        """The calls that ended since this was asked last, with their outcomes."""
-        latest, self._news = self._news or [], []
-        return latest
-
-    def _note(self, ticket: _Ticket, outcome: Any) -> None:
-        if self._spans is None and self._news is None:
-            return
-        call, error = ticket.call, outcome if isinstance(outcome, Exception) else None
-        query = outcome if call.kind == "rewriter" and error is None else None
-        seconds, started = time.monotonic() - ticket.began, ticket.began - self._began
-        span = Span(call.name, call.kind, seconds, error, call.texts, call.k, query, started)
-        if self._spans is not None:
-            self._spans.append(span)
-        if self._news is not None:
-            self._news.append((span, outcome))
-
-    def close(self) -> None:
-        """Drop what still runs and close the generators, the latest first."""
-        for ticket in self._pending:
-            ticket.drop()
-        self._pending.clear()
-        for plan in reversed(self._plans):
-            plan.close()
-
-    def _ticket(self, call: Call, deliver: Callable[[Any], None]) -> _Ticket:
-        now = time.monotonic()
-        own = math.inf if call.timeout is None else now + call.timeout
-        own = own if call.lane is None else self._deadlines.setdefault(call.lane, own)
-        ticket = _Ticket(call, [deliver], now, min(own, self._end))
-        self._pending[ticket] = None
-        if call.key is not None:
-            self._asked[call.key] = ticket
-        return ticket
-
-    def _refusal(self, ticket: _Ticket) -> Exception | None:
-        if ticket.call.inline:
-            return None
-        if ticket.call.lane is not None and ticket.call.lane.closed:
-            return SearchNotAvailableError(
-                f"{ticket.call.name} has {MAX_ABANDONED} calls that never ended; it is skipped until one of them does"
-            )
-        return _late(ticket) if ticket.deadline <= ticket.began else None
-
-    def _begin(self, plan: Plan[Any], deliver: Callable[[Any], None]) -> None:
-        self._plans.append(plan)
-        self._advance(plan, lambda: next(plan), deliver)
-
-    def _advance(self, plan: Plan[Any], resume: Callable[[], tuple[Step, ...]], deliver: Callable[[Any], None]) -> None:
-        try:
-            steps = resume()
-            while not steps:
-                steps = plan.send([])
-        except StopIteration as stop:
-            self._plans.remove(plan)
-            deliver(stop.value)
-        except Exception as error:  # noqa: BLE001 - an outcome: the plan above decides what it means
-            self._plans.remove(plan)
-            deliver(error)
-        else:
-            self._await(plan, steps, deliver)
-
-    def _await(self, plan: Plan[Any], steps: Sequence[Step], deliver: Callable[[Any], None]) -> None:
-        outcomes: list[Any] = [None] * len(steps)
-        missing = len(steps)
-
-        def arrived(at: int, outcome: Any) -> None:
-            nonlocal missing
-            outcomes[at] = outcome
-            missing -= 1
-            if not missing:
-                self._advance(plan, lambda: plan.send(outcomes), deliver)
-
-        for at, step in enumerate(steps):
-            receive = _bound(arrived, at)
-            if isinstance(step, Call):
-                self._queued.append((step, receive))
-            else:
-                self._begin(step, receive)
-
-    def _finish(self, outcome: Any) -> None:
-        self.outcome, self.done = outcome, True
-
-
-def _parted(tickets: Iterable[_Ticket]) -> tuple[list[_Ticket], list[_Ticket]]:
-    """Those that are local, and the others."""
-    ready = list(tickets)
-    return [ticket for ticket in ready if ticket.local], [ticket for ticket in ready if not ticket.local]
-
-
-def _together(tickets: Sequence[_Ticket], deliver: Callable[[tuple[_Ticket, Any]], None], bridge: LoopBridge) -> None:
-    """Run calls in one worker thread, one after the other; those not yet begun when nobody waits any more never are."""
+def _together(tickets: Sequence[Ticket], deliver: Callable[[tuple[Ticket, Any]], None], bridge: LoopBridge) -> None:
+    """Run calls in one worker thread, one after the other; those not yet ready when nobody waits any more never are."""
     if not tickets:
         return
     wanted = True
@@ -347,7 +164,7 @@ def _together(tickets: Sequence[_Ticket], deliver: Callable[[tuple[_Ticket, Any]
     def run() -> None:
         for ticket in tickets:
             if wanted:
-                deliver((ticket, _outcome(partial(bridge.run, ticket.call.run))))
+                deliver((ticket, outcome_of(partial(bridge.run, ticket.call.run))))
 
     def drop() -> None:
         nonlocal wanted
@@ -355,37 +172,18 @@ def _together(tickets: Sequence[_Ticket], deliver: Callable[[tuple[_Ticket, Any]
         workers.drop(task)
 
     workers = COMPUTING if all(ticket.call.computes for ticket in tickets) else WORKERS
-    task = workers.submit(run, _ignore, "local")
+    task = workers.submit(run, ignore, "local")
     for ticket in tickets:
         ticket.abandon = ticket.drop = drop
 
 
-def _ignore(value: object) -> None:
-    """An outcome that nobody wants."""
-
-
-def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None]:
-    return lambda outcome: receive(at, outcome)
-
-
-def _paired(ticket: _Ticket, put: Callable[[tuple[_Ticket, Any]], None]) -> Callable[[Any], None]:
-    return lambda outcome: put((ticket, outcome))
-
-
-def _outcome(function: Callable[[], Any]) -> Any:
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[Any], object], value: Any) -> None:
+    """Have the loop call a function; where it has closed nobody waits for a late answer."""
     try:
-        return function()
-    except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
-        return error
+        loop.call_soon_threadsafe(function, value)
+    except RuntimeError:
+        return
 
 
-def _is_cancelled(outcome: Any) -> bool:
-    # Where asyncio has not been imported, or is being imported by another thread, nothing was cancelled.
-    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
-    return isinstance(outcome, cancelled)
-
-
-def _late(ticket: _Ticket) -> SearchTimeoutError:
-    allowed = ticket.call.timeout
-    limit = "its deadline" if allowed is None else f"its {allowed:g} s"
-    return SearchTimeoutError(f"{ticket.call.name} did not answer within {limit}")
+def _paired(ticket: Ticket, put: Callable[[tuple[Ticket, Any]], None]) -> Callable[[Any], None]:
+    return lambda outcome: put((ticket, outcome))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.turn import TURN
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,7 +50,8 @@ class LoopBridge:
             future = asyncio.run_coroutine_threadsafe(_alone(coroutine), self._loop)
             self._pending.add(future)
         try:
-            return future.result()
+            with TURN.aside():
+                return future.result()
         finally:
             with self._lock:
                 self._pending.discard(future)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from voicevault_retrievers.dense import probes
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.recent import Recent
+from voicevault_retrievers.turn import TURN
 from voicevault_retrievers.types import Vector
 
 Matrix: TypeAlias = NDArray[np.float32]
@@ -72,7 +73,11 @@ class BaseEmbedder(ABC):
         texts = _checked(texts)
         rows = {text: self._queries.get(text) for text in texts}
         missing = [text for text, row in rows.items() if row is None]
-        return self._remembered(texts, rows, missing, self._asked(missing) if missing else ())
+        asked: ArrayLike = ()
+        if missing:
+            with TURN.aside():
+                asked = self._asked(missing)
+        return self._remembered(texts, rows, missing, asked)
 
     @property
     def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[Matrix]] | None:

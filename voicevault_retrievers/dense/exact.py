@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
+from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.filters import Filter, both
@@ -22,8 +23,9 @@ from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows, best
-from voicevault_retrievers.selection import Selection
+from voicevault_retrievers.selection import Ordinals, Selection
 from voicevault_retrievers.shuffled import Drawn, Shuffled, smallest
+from voicevault_retrievers.turn import LONG, TURN
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
 
 X = TypeVar("X", bound="ExactVectors")
@@ -56,13 +58,26 @@ class VectorPart:
         """At most k chunks of a selection (None for all), by falling cosine, ties by ascending id."""
         ordinals = None if selection is None else selection.ordinals
         if self.codes is None:
-            candidates = rescoring.near(self.matrix, vector, k, ordinals)
+            candidates = rescoring.near(self._products(vector, ordinals), vector, k, ordinals)
         else:
-            bounds = self.codes.bounds(vector, ordinals)
+            with TURN.aside():
+                bounds = self.codes.bounds(vector, ordinals)
             candidates = rescoring.candidates(self.matrix, vector, k, bounds, ordinals)
         cosines = rescoring.cosines(self.matrix, candidates, vector)
         top = best(cosines, np.arange(len(candidates)), k)
         return listed(self.rows, candidates[top], cosines[top])
+
+    def _products(self, vector: Vector, ordinals: Ordinals | None) -> NDArray[np.float32]:
+        if len(self.rows) < LONG:
+            return rescoring.products(self.matrix, vector, ordinals)
+        with TURN.aside():
+            return (
+                self._passes.products(vector) if ordinals is None else rescoring.products(self.matrix, vector, ordinals)
+            )
+
+    @cached_property
+    def _passes(self) -> Passes:
+        return Passes(self.matrix)
 
     def first(self, size: int) -> Drawn:
         """The live rows whose ids have the smallest hashes."""
@@ -236,10 +251,11 @@ class VectorChannel(Leaf):
         texts = [wording.text for wording in wordings]
         known = {text: own if own is not None and text == query.text else self._embedded.get(text) for text in texts}
         new = [text for text, vector in known.items() if vector is None]
-        rows = _rows_of(self.embedder, self.embedder.embed_queries(new), len(new)) if new else ()
-        for text, row in zip(new, rows, strict=True):
-            known[text] = row
-            self._embedded.put(text, row)
+        if new:
+            rows = _rows_of(self.embedder, self.embedder.embed_queries(new), len(new))
+            for text, row in zip(new, rows, strict=True):
+                known[text] = row
+                self._embedded.put(text, row)
         return [vector for text in texts if (vector := known[text]) is not None]
 
     def _own(self, query: Query) -> Vector | None:

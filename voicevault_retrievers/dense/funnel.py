@@ -204,7 +204,7 @@ class _Near(NamedTuple):
     @classmethod
     def of(cls, part: VectorPart, cut: Vector, count: int, selection: Selection | None) -> _Near:
         short, ordinals = short_rows(part, len(cut)), None if selection is None else selection.ordinals
-        rows = rescoring.near(short, cut, count, ordinals)
+        rows = rescoring.near(rescoring.products(short, cut, ordinals), cut, count, ordinals)
         cosines = rescoring.cosines(short, rows, cut)
         top = best(cosines, np.arange(len(rows)), count)
         return cls(part, rows[top], cosines[top])

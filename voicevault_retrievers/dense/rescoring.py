@@ -47,12 +47,11 @@ def length(vector: Vector) -> float:
     return float(np.linalg.norm(vector.astype(np.float64)))
 
 
-def near(matrix: NDArray[np.float32], vector: Vector, k: int, ordinals: Ordinals | None = None) -> NDArray[np.intp]:
-    """Rows that the k nearest of some ordinals, or of all, are among, ascending: by products in float32.
+def near(found: Bounds, vector: Vector, k: int, ordinals: Ordinals | None = None) -> NDArray[np.intp]:
+    """Rows that the k nearest are among, ascending, by the `products` found for some ordinals, or for all.
 
     The k-th highest product says how low the cosine of the k-th nearest can be, and that which product is too low.
     """
-    found = products(matrix, vector, ordinals)
     if k <= 0:
         return np.empty(0, dtype=np.intp)
     if k >= len(found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from voicevault_retrievers.lexical.postings import Postings, Source
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.lexical.vectorised import Found, Wanted
 from voicevault_retrievers.selection import Selection
+from voicevault_retrievers.turn import LONG, TURN
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -71,7 +73,8 @@ class Searcher:
         if isinstance(postings, Forward):
             return waiting.search(postings, wanted, selection)
         if isinstance(postings, Postings) and self._native(postings, wanted, selection):
-            return native.search(postings, wanted, selection)
+            with TURN.aside() if len(postings) >= LONG else nullcontext():
+                return native.search(postings, wanted, selection)
         return vectorised.search(postings, wanted, selection)
 
     def _native(self, postings: Postings, wanted: Wanted, selection: Selection | None, *, each: bool = False) -> bool:

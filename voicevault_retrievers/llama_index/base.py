@@ -186,15 +186,17 @@ class PipelineRetriever(BaseRetriever):
         await adrive(in_thread("warm_up", self.warm_up))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        result = self._search(query_bundle)
+        pipeline = self.pipeline
+        result = self._search(query_bundle, over=pipeline)
         events.degraded(result.skipped)
-        return nodes_of_hits(self.pipeline.read(result, _above), result.skipped, reworded(result))
+        return nodes_of_hits(pipeline.read(result, _above), result.skipped, reworded(result))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        result = await self._asearch(query_bundle)
+        pipeline = await self._opened()
+        result = await self._asearch(query_bundle, over=pipeline)
         events.degraded(result.skipped)
-        read = partial(self.pipeline.read, result, _above)
+        read = partial(pipeline.read, result, _above)
         return await adrive(
             converting(lambda: nodes_of_hits(read(), result.skipped, reworded(result)), len(result.hits))
         )
@@ -209,14 +211,23 @@ class PipelineRetriever(BaseRetriever):
         """Whether nothing is left to be opened."""
         return True
 
-    def _search(self, query: str | QueryBundle | Query, observe: Observer | None = None) -> Result:
-        pipeline = self.pipeline
+    async def _opened(self) -> Pipeline:
+        """The pipeline; in a worker thread where files are to be read for it."""
+        if self._ready():
+            return self.pipeline
+        return await adrive(in_thread("open", lambda: self.pipeline), timeout=self.timeout)
+
+    def _search(
+        self, query: str | QueryBundle | Query, observe: Observer | None = None, over: Pipeline | None = None
+    ) -> Result:
+        pipeline = self.pipeline if over is None else over
         asked = self._asked(query, pipeline)
         return pipeline.search(asked, self.k, observe=events.observer(asked.require, observe))
 
-    async def _asearch(self, query: str | QueryBundle | Query, observe: AsyncObserver | None = None) -> Result:
-        opening = in_thread("open", lambda: self.pipeline)  # it may read files
-        pipeline = self.pipeline if self._ready() else await adrive(opening, timeout=self.timeout)
+    async def _asearch(
+        self, query: str | QueryBundle | Query, observe: AsyncObserver | None = None, over: Pipeline | None = None
+    ) -> Result:
+        pipeline = await self._opened() if over is None else over
         asked = self._asked(query, pipeline)
         return await pipeline.asearch(asked, self.k, observe=events.aobserver(asked.require, observe))
 

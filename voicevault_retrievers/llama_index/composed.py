@@ -14,7 +14,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters.not_open import beside
-from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread
+from voicevault_retrievers.calls import AsyncObserver, Observer, converting
 from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.composing import compose, router_of
 from voicevault_retrievers.drive import adrive
@@ -180,8 +180,7 @@ class ComposedRetriever(PipelineRetriever):
     ) -> list[NodeWithScore]:
         """`hybrid_search` on the running event loop; the same nodes."""
         chosen = self.with_options(where=where, require=require)
-        opening = in_thread("open", lambda: self.pipeline)  # it may read files
-        pipeline = self.pipeline if self._ready() else await adrive(opening, timeout=self.timeout)
+        pipeline = await self._opened()
         found = await pipeline.ahybrid_search(chosen._asked(text, pipeline), top_k)
         events.degraded(found.skipped)
         return await adrive(converting(partial(nodes_of_hits, found, found.skipped), len(found)))

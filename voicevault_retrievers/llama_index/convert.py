@@ -70,9 +70,10 @@ def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:
     Its metadata are the chunk's, which a stage may have changed.
     `context` replaces its text, where a model is to read more than was searched.
     """
-    if isinstance(chunk, NodeChunk):
-        node = _rebuilt(chunk) if chunk.node is None else _copied(chunk.node)
-        node.metadata = copy.deepcopy(dict(chunk.metadata))
+    if isinstance(chunk, NodeChunk) and chunk.node is not None:
+        node = _copied(chunk.node, chunk.metadata)
+    elif isinstance(chunk, NodeChunk):
+        node = _rebuilt(chunk)
     else:
         node = restored(chunk).node or _rebuilt(chunk)
     if context is not None:
@@ -185,10 +186,12 @@ def _parent_id(node: BaseNode) -> str | None:
     return None
 
 
-def _copied(node: BaseNode) -> BaseNode:
-    """A deep copy, but for what an IndexNode points to: that may be an index or a retriever."""
+def _copied(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
+    """A deep copy with other metadata, but for what an IndexNode points to: that may be an index or a retriever."""
     target: Any = getattr(node, "obj", None)
-    return copy.deepcopy(node, {id(target): target})
+    own, vector = copy.deepcopy(dict(metadata)), node.embedding
+    known = {id(target): target, id(node.metadata): own, id(vector): vector and list(vector)}
+    return copy.deepcopy(node, known)
 
 
 def _rebuilt(chunk: Chunk) -> TextNode:

@@ -1,0 +1,321 @@
+"""One run of a plan: which calls are to be made now, by when they must have ended, and what comes of them.
+
+How calls are made and awaited is the part of the drivers, see `drive`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator, MutableSequence, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span, Step
+from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.event_loop import LoopBridge
+from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers.turn import TURN
+from voicevault_retrievers.workers import WORKERS
+
+if TYPE_CHECKING:
+    import asyncio
+
+_group: ContextVar[Hashable] = ContextVar("voicevault_group", default=None)
+"""That of the call whose coroutine runs."""
+
+LONGEST_WAIT = 3600.0
+"""Seconds after which a driver looks again; a lock cannot wait for any length."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A started call: who gets its outcome, by when."""
+
+    call: Call
+    deliver: list[Callable[[Any], None]]
+    began: float
+    deadline: float
+    abandon: Callable[[], None] = lambda: None
+    """At its deadline: what runs on counts against its lane."""
+    drop: Callable[[], None] = lambda: None
+    """When nobody wants the outcome any more: what runs may end."""
+
+    @property
+    def local(self) -> bool:
+        """Whether it waits for nothing, and nothing for it by a time."""
+        return self.call.local and self.call.coroutine is None and math.isinf(self.deadline)
+
+    def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
+        lane = self.call.lane or Lane()
+        function = self.call.run if bridge is None else partial(bridge.run, self.call.run)
+        task = WORKERS.submit(function, done, self._group())
+
+        def abandon() -> None:
+            lane.count(1)
+            if not WORKERS.abandon(task, release=lambda: lane.count(-1)):
+                lane.count(-1)
+
+        self.abandon = abandon
+        # Nobody waits any more: what hangs in its place would keep others from theirs.
+        self.drop = lambda: ignore(WORKERS.abandon(task, release=lambda: None))
+
+    def _group(self) -> Hashable:
+        """Whose share of the worker threads it runs in: its lane's, that of the call that it is part of, its name's."""
+        return self.call.lane or _group.get() or self.call.name
+
+    def on_loop(self, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[Ticket, Any] | None]) -> None:
+        async def awaited() -> None:
+            _group.set(self._group())
+            outcome: Any
+            try:
+                outcome = await self.call.arun()
+            except BaseException as error:  # noqa: BLE001 - an outcome; `finish` raises what is no Exception
+                outcome = error
+            inbox.put_nowait((self, outcome))
+
+        task = loop.create_task(awaited())
+
+        def abandon() -> None:
+            task.cancel()
+
+        self.abandon = self.drop = abandon
+
+
+class Ready(NamedTuple):
+    """Calls to be made: those that wait for nothing, and the others."""
+
+    local: list[Ticket]
+    others: list[Ticket]
+
+    @property
+    def computes(self) -> bool:
+        """Whether they do nothing but compute."""
+        return bool(self.local) and not self.others and all(ticket.call.computes for ticket in self.local)
+
+
+class Run:
+    """Advances generators and keeps the deadlines; how calls are made and awaited is the drivers' part."""
+
+    def __init__(
+        self, plan: Plan[Any], timeout: float | None, spans: MutableSequence[Span] | None, *, watched: bool = False
+    ) -> None:
+        self.done = False
+        self.outcome: Any = None
+        self._began = time.monotonic()
+        self._end = math.inf if timeout is None else self._began + timeout
+        self._spans = spans
+        self._news: list[tuple[Span, Any]] | None = [] if watched else None
+        self._queued: list[tuple[Call, Callable[[Any], None]]] = []
+        self._pending: dict[Ticket, None] = {}
+        self._known: dict[Hashable, Any] = {}
+        self._asked: dict[Hashable, Ticket] = {}
+        self._deadlines: dict[Lane, float] = {}
+        self._plans: list[Plan[Any]] = []
+        self._lock = Mutex()
+        self._computing = self._closed = False
+        self._begin(plan, self._finish)
+
+    def ready(self) -> Ready:
+        """The calls to be made now."""
+        local: list[Ticket] = []
+        others: list[Ticket] = []
+        for ticket in self._start():
+            (local if ticket.local else others).append(ticket)
+        return Ready(local, others)
+
+    def compute(self, ready: Ready, watch: Callable[[], None] | None = None) -> Ready:
+        """Make calls that only compute, and those that they lead to, in this thread; what is left to be made elsewhere.
+
+        `watch` is called as soon as some have ended. Meanwhile nobody else touches the run but to close it, and then no
+        further call is made.
+        """
+        with self._lock:
+            self._computing = not self._closed
+        try:
+            with TURN.taken():
+                while ready.computes:
+                    for ticket in ready.local:
+                        if self._closed:
+                            return Ready([], [])
+                        self.finish(ticket, outcome_of(ticket.call.run))
+                    if watch is not None:
+                        with TURN.aside():
+                            watch()
+                    ready = self.ready()
+            return ready
+        finally:
+            with self._lock:
+                late, self._computing = self._computing and self._closed, False
+            if late:
+                self._shut()
+
+    def _start(self) -> Iterator[Ticket]:
+        """The calls to be made now; inline, repeated, late and refused ones are dealt with here."""
+        while self._queued:
+            call, deliver = self._queued.pop(0)
+            if call.key is not None and call.key in self._known:
+                deliver(self._known[call.key])
+            elif call.key is not None and call.key in self._asked:
+                self._asked[call.key].deliver.append(deliver)
+            else:
+                ticket = self._ticket(call, deliver)
+                refusal = self._refusal(ticket)
+                if refusal is not None or call.inline:
+                    self.finish(ticket, refusal if refusal is not None else outcome_of(call.run))
+                else:
+                    yield ticket
+
+    def patience(self) -> float | None:
+        """Seconds until the next deadline; None when there is none."""
+        first = min((ticket.deadline for ticket in self._pending), default=math.inf)
+        return None if math.isinf(first) else min(max(0.0, first - time.monotonic()), LONGEST_WAIT)
+
+    def expire(self) -> None:
+        """Abandon every call past its deadline."""
+        now = time.monotonic()
+        for ticket in [ticket for ticket in self._pending if ticket.deadline <= now]:
+            ticket.abandon()
+            self.finish(ticket, _late(ticket))
+
+    def finish(self, ticket: Ticket, outcome: Any) -> None:
+        """Hand an outcome to the plans that wait for it; the outcome of an abandoned call is dropped."""
+        if ticket not in self._pending:
+            return
+        del self._pending[ticket]
+        if _is_cancelled(outcome):  # of the call's own doing: the search was not cancelled
+            outcome = SearchNotAvailableError(f"{ticket.call.name} was cancelled")
+        if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+            raise outcome
+        call = ticket.call
+        if call.key is not None:
+            self._known[call.key] = outcome
+            self._asked.pop(call.key, None)
+        self._note(ticket, outcome)
+        for deliver in ticket.deliver:
+            deliver(outcome)
+
+    def news(self) -> list[tuple[Span, Any]]:
+        """The calls that ended since this was asked last, with their outcomes."""
+        latest, self._news = self._news or [], []
+        return latest
+
+    def _note(self, ticket: Ticket, outcome: Any) -> None:
+        if self._spans is None and self._news is None:
+            return
+        call, error = ticket.call, outcome if isinstance(outcome, Exception) else None
+        query = outcome if call.kind == "rewriter" and error is None else None
+        seconds, started = time.monotonic() - ticket.began, ticket.began - self._began
+        span = Span(call.name, call.kind, seconds, error, call.texts, call.k, query, started)
+        if self._spans is not None:
+            self._spans.append(span)
+        if self._news is not None:
+            self._news.append((span, outcome))
+
+    def waits_for_nothing_but(self, ready: Ready) -> bool:
+        """Whether no other call has been made that has not ended."""
+        return len(self._pending) == len(ready.local) + len(ready.others)
+
+    def close(self) -> None:
+        """Drop what still runs and close the generators, the latest first: once nothing is computed any more."""
+        with self._lock:
+            self._closed = True
+            if self._computing:
+                return
+        self._shut()
+
+    def _shut(self) -> None:
+        for ticket in self._pending:
+            ticket.drop()
+        self._pending.clear()
+        for plan in reversed(self._plans):
+            plan.close()
+
+    def _ticket(self, call: Call, deliver: Callable[[Any], None]) -> Ticket:
+        now = time.monotonic()
+        own = math.inf if call.timeout is None else now + call.timeout
+        own = own if call.lane is None else self._deadlines.setdefault(call.lane, own)
+        ticket = Ticket(call, [deliver], now, min(own, self._end))
+        self._pending[ticket] = None
+        if call.key is not None:
+            self._asked[call.key] = ticket
+        return ticket
+
+    def _refusal(self, ticket: Ticket) -> Exception | None:
+        if ticket.call.inline:
+            return None
+        if ticket.call.lane is not None and ticket.call.lane.closed:
+            return SearchNotAvailableError(
+                f"{ticket.call.name} has {MAX_ABANDONED} calls that never ended; it is skipped until one of them does"
+            )
+        return _late(ticket) if ticket.deadline <= ticket.began else None
+
+    def _begin(self, plan: Plan[Any], deliver: Callable[[Any], None]) -> None:
+        self._plans.append(plan)
+        self._advance(plan, lambda: next(plan), deliver)
+
+    def _advance(self, plan: Plan[Any], resume: Callable[[], tuple[Step, ...]], deliver: Callable[[Any], None]) -> None:
+        try:
+            steps = resume()
+            while not steps:
+                steps = plan.send([])
+        except StopIteration as stop:
+            self._plans.remove(plan)
+            deliver(stop.value)
+        except Exception as error:  # noqa: BLE001 - an outcome: the plan above decides what it means
+            self._plans.remove(plan)
+            deliver(error)
+        else:
+            self._await(plan, steps, deliver)
+
+    def _await(self, plan: Plan[Any], steps: Sequence[Step], deliver: Callable[[Any], None]) -> None:
+        outcomes: list[Any] = [None] * len(steps)
+        missing = len(steps)
+
+        def arrived(at: int, outcome: Any) -> None:
+            nonlocal missing
+            outcomes[at] = outcome
+            missing -= 1
+            if not missing:
+                self._advance(plan, lambda: plan.send(outcomes), deliver)
+
+        for at, step in enumerate(steps):
+            receive = _bound(arrived, at)
+            if isinstance(step, Call):
+                self._queued.append((step, receive))
+            else:
+                self._begin(step, receive)
+
+    def _finish(self, outcome: Any) -> None:
+        self.outcome, self.done = outcome, True
+
+
+def ignore(value: object) -> None:
+    """An outcome that nobody wants."""
+
+
+def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None]:
+    return lambda outcome: receive(at, outcome)
+
+
+def outcome_of(function: Callable[[], Any]) -> Any:
+    """What a function gives, or the exception that it raises."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
+        return error
+
+
+def _is_cancelled(outcome: Any) -> bool:
+    # Where asyncio has not been imported, or is being imported by another thread, nothing was cancelled.
+    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
+    return isinstance(outcome, cancelled)
+
+
+def _late(ticket: Ticket) -> SearchTimeoutError:
+    allowed = ticket.call.timeout
+    limit = "its deadline" if allowed is None else f"its {allowed:g} s"
+    return SearchTimeoutError(f"{ticket.call.name} did not answer within {limit}")

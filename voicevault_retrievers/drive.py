@@ -7,6 +7,7 @@ cannot disagree. Only calls leave the caller's thread, and only those that are n
 from __future__ import annotations
 
 from collections.abc import Callable, MutableSequence, Sequence
+from contextvars import ContextVar, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -122,13 +123,19 @@ async def adrive(
 async def _aside(
     run: Run, ready: Ready, loop: asyncio.AbstractEventLoop, bridge: LoopBridge, observe: AsyncObserver | None
 ) -> Ready:
-    """Compute in a worker thread all that can be without waiting; what is left to be called."""
+    """Compute in a worker thread all that can be without waiting; what is left to be called.
+
+    Context variables that plans set there are set here too.
+    """
     import asyncio
 
     told: asyncio.Queue[Any] = asyncio.Queue()
+    tell = None if observe is None else lambda: _call_soon(loop, told.put_nowait, run.news())
 
-    def compute() -> Ready:
-        return run.compute(ready, None if observe is None else lambda: _call_soon(loop, told.put_nowait, run.news()))
+    def compute() -> tuple[Ready, list[tuple[ContextVar[Any], Any]]]:
+        before = copy_context()
+        left = run.compute(ready, tell)
+        return left, [(name, value) for name, value in copy_context().items() if before.get(name, before) is not value]
 
     task = COMPUTING.submit(partial(bridge.run, compute), partial(_call_soon, loop, told.put_nowait), "computing")
     try:
@@ -139,8 +146,12 @@ async def _aside(
     except BaseException:
         COMPUTING.drop(task)
         raise
-    left: Ready = value_of(news)
-    return left
+    if isinstance(news, BaseException):
+        raise news
+    left, changed = news
+    for name, value in changed:
+        name.set(value)
+    return left  # type: ignore[no-any-return]  # of `compute`
 
 
 async def _arrival(

@@ -500,3 +500,78 @@ def test_local_calls_that_nobody_waits_for_any_more_never_begin() -> None:
 
     asyncio.run(cancelled())
     assert ran == []
+
+
+def test_what_a_plan_sets_in_its_context_holds_for_the_rest_of_it() -> None:
+    """Also where it is resumed in a worker thread, and then on the event loop."""
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+    seen: list[tuple[str, bool]] = []
+
+    def note() -> None:
+        seen.append((name.get(), threading.current_thread() is threading.main_thread()))
+
+    def plan() -> Plan[None]:
+        yield (Call("first", lambda: None, local=True, computes=True),)
+        name.set("somebody")
+        note()
+        yield (Call("waits", lambda: None),)
+        note()
+        yield (Call("second", note, local=True, computes=True),)
+
+    for _ in range(2):
+        asyncio.run(adrive(plan()))
+    assert seen == [("somebody", False), ("somebody", True), ("somebody", False)] * 2
+    assert name.get() == "nobody"
+
+
+def test_what_computes_in_one_search_takes_one_hop_and_tells_meanwhile() -> None:
+    """Its plans, too, go on there, and whoever watches is told of a call before the next one has ended."""
+    threads: list[str] = []
+    told, heard = threading.Event(), list[str]()
+
+    def where(wait: bool = False) -> None:
+        threads.append(threading.current_thread().name)
+        assert not wait or told.wait(30)
+
+    def plan() -> Plan[str]:
+        yield (Call("one", where, local=True, computes=True),)
+        threads.append(threading.current_thread().name)
+        yield (Call("two", partial(where, wait=True), local=True, computes=True),)
+        return "done"
+
+    async def observe(span: Span, outcome: object) -> None:
+        heard.append(span.name)
+        told.set()
+
+    assert asyncio.run(adrive(plan(), observe=observe)) == "done"
+    assert heard == ["one", "two"]
+    assert len(threads) == 3
+    assert len(set(threads)) == 1
+    assert threads[0].startswith("voicevault-worker")
+
+
+async def test_a_search_that_is_cancelled_while_it_computes_makes_no_further_call() -> None:
+    inside, over, ran = threading.Event(), threading.Event(), list[str]()
+    closed = threading.Event()
+
+    def first() -> None:
+        ran.append("first")
+        inside.set()
+        assert over.wait(30)
+
+    def plan() -> Plan[None]:
+        try:
+            yield (Call("first", first, local=True, computes=True),)
+            yield (Call("second", lambda: ran.append("second"), local=True, computes=True),)
+        finally:
+            closed.set()
+
+    task = asyncio.create_task(adrive(plan()))
+    await asyncio.to_thread(inside.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not closed.is_set()  # its generator runs yet
+    over.set()
+    assert await asyncio.to_thread(closed.wait, 30)
+    assert ran == ["first"]

@@ -1,0 +1,102 @@
+"""Whose turn it is to compute."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from voicevault_retrievers import turn
+from voicevault_retrievers.turn import Turn
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., threading.Thread]]:
+    threads: list[threading.Thread] = []
+
+    def start(function: Callable[[], None]) -> threading.Thread:
+        threads.append(threading.Thread(target=function))
+        threads[-1].start()
+        return threads[-1]
+
+    yield start
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def waits(one: Turn, count: int) -> None:
+    """Return once so many threads wait for it."""
+    while len(one._waiting) < count:
+        threading.Event().wait(0.001)
+
+
+def test_who_has_waited_longest_is_next_and_one_at_a_time_has_it(started: Callable[..., threading.Thread]) -> None:
+    one, order, inside, most = Turn(), list[int](), 0, 0
+
+    def search(at: int) -> None:
+        nonlocal inside, most
+        with one.taken(), one.taken():  # whoever has it has it
+            inside += 1
+            most = max(most, inside)
+            order.append(at)
+            inside -= 1
+
+    threads = []
+    with one.taken():
+        for at in range(5):
+            threads.append(started(lambda at=at: search(at)))
+            waits(one, at + 1)
+    for thread in threads:
+        thread.join(30)
+    assert (order, most) == ([0, 1, 2, 3, 4], 1)
+
+
+def test_who_steps_aside_lets_another_one_begin_and_goes_on_without_waiting(
+    started: Callable[..., threading.Thread],
+) -> None:
+    one, began, go_on = Turn(), threading.Event(), threading.Event()
+
+    def search() -> None:
+        with one.taken():
+            began.set()
+            assert go_on.wait(30)
+
+    with one.taken():
+        started(search)
+        waits(one, 1)
+        assert not began.is_set()
+        with one.aside():
+            assert began.wait(30)
+            with one.aside():  # who does not have it has nothing to give
+                pass
+        assert one._computing == 2
+        go_on.set()
+    with one.aside():  # nor has this thread now
+        pass
+
+
+def test_a_turn_that_does_not_come_is_not_waited_for(
+    started: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "PATIENCE", 0.01)
+    one, done = Turn(), threading.Event()
+
+    def search() -> None:
+        with one.taken():
+            done.set()
+
+    with one.taken():
+        started(search)
+        assert done.wait(30)
+    with one.taken():
+        pass
+    assert one._computing == 0
+
+
+def test_a_search_that_fails_gives_it_back() -> None:
+    one = Turn()
+    with pytest.raises(KeyError), one.taken(), one.aside():
+        raise KeyError
+    assert one._computing == 0

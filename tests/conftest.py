@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -23,6 +24,10 @@ for _profile, _examples in (("tests", 40), ("nightly", 1000)):
         derandomize="CI" in os.environ,
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
+
+# A thread that has never run an event loop gets one from `asyncio.get_event_loop`, which LlamaIndex calls and nobody
+# closes: the first such test of a process would leave it to be found when another one runs.
+asyncio.run(asyncio.sleep(0))
 
 # Tests of Ctrl-C start programs, which would ignore it as well where this process was started in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():

@@ -12,10 +12,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from voicevault_retrievers.baton import BATON
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, value_of
 from voicevault_retrievers.event_loop import LoopBridge
 from voicevault_retrievers.runs import Ready, Run, Ticket, ignore, outcome_of
-from voicevault_retrievers.turn import TURN
 from voicevault_retrievers.workers import COMPUTING, WORKERS
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def drive(
 def _await(run: Run, inbox: SimpleQueue[tuple[Ticket, Any]]) -> None:
     """Wait for the next outcome, or deadline."""
     try:
-        with TURN.aside():
+        with BATON.aside():
             arrived = inbox.get(timeout=run.patience())
     except Empty:
         run.expire()

@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from voicevault_retrievers.baton import BATON
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.turn import TURN
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,7 +50,7 @@ class LoopBridge:
             future = asyncio.run_coroutine_threadsafe(_alone(coroutine), self._loop)
             self._pending.add(future)
         try:
-            with TURN.aside():
+            with BATON.aside():
                 return future.result()
         finally:
             with self._lock:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from voicevault_retrievers.baton import BATON
 from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span, Step
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.event_loop import LoopBridge
 from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.turn import TURN
 from voicevault_retrievers.workers import WORKERS
 
 if TYPE_CHECKING:
@@ -136,14 +136,14 @@ class Run:
         with self._lock:
             self._computing = not self._closed
         try:
-            with TURN.taken():
+            with BATON.held():
                 while ready.computes:
                     for ticket in ready.local:
                         if self._closed:
                             return Ready([], [])
                         self.finish(ticket, outcome_of(ticket.call.run))
                     if watch is not None:
-                        with TURN.aside():
+                        with BATON.aside():
                             watch()
                     ready = self.ready()
             return ready

@@ -11,7 +11,7 @@ CPU time is that of the whole process for one search at a time. Clients are thre
 question after another; a stall of the event loop is how much too late a task wakes that sleeps for a millisecond. The
 cost of a framework's retriever is its CPU time less that of the pipeline in it for the same question. Fifty searches at
 once, and one by one, are compared with the framework's own fusion of the same two retrievers. The first search of a
-process is measured after the index is open, with an empty folder for numba's machine code and with that of before.
+process is measured after the index is open, with no machine code of numba's on disk.
 """
 
 from __future__ import annotations
@@ -375,22 +375,20 @@ def _many(searched: Searched, texts: Sequence[str]) -> Figures:
 
 
 def first() -> Iterator[Row]:
-    """The first search of a new process, and that of one more, which finds the machine code that the other kept."""
+    """The first search of a new process that finds no machine code on disk."""
     with TemporaryDirectory() as folder:
         save(Path(folder), FIRST_CHUNKS)
         for system in (HAND, DEFAULT):
-            found = [_first_and_second(system, folder) for _ in range(FIRST_RUNS)]
-            for state, times in zip(("empty", "filled"), zip(*found, strict=True), strict=True):
-                case = f"first search, {FIRST_CHUNKS:,} chunks, numba's folder {state}"
-                yield Row(system, case, "seconds", median(times))
+            times = [_first(system, folder) for _ in range(FIRST_RUNS)]
+            yield Row(system, f"first search, {FIRST_CHUNKS:,} chunks", "seconds", median(times))
 
 
-def _first_and_second(system: str, folder: str) -> list[float]:
+def _first(system: str, folder: str) -> float:
     command = [sys.executable, "-m", "tests.benchmarks.frame_systems", system, folder]
     with TemporaryDirectory() as cache:
         env = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        runs = (subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True) for _ in range(2))
-        return [float(json.loads(run.stdout)) for run in runs]
+        run = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+        return float(json.loads(run.stdout))
 
 
 if __name__ == "__main__":

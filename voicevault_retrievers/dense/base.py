@@ -9,10 +9,10 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.baton import BATON
 from voicevault_retrievers.dense import probes
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.turn import TURN
 from voicevault_retrievers.types import Vector
 
 Matrix: TypeAlias = NDArray[np.float32]
@@ -75,7 +75,7 @@ class BaseEmbedder(ABC):
         missing = [text for text, row in rows.items() if row is None]
         asked: ArrayLike = ()
         if missing:
-            with TURN.aside():
+            with BATON.aside():
                 asked = self._asked(missing)
         return self._remembered(texts, rows, missing, asked)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers.baton import BATON, LONG
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
@@ -25,13 +26,14 @@ from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rows import Rows, best
 from voicevault_retrievers.selection import Ordinals, Selection
 from voicevault_retrievers.shuffled import Drawn, Shuffled, smallest
-from voicevault_retrievers.turn import LONG, TURN
 from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
 
 X = TypeVar("X", bound="ExactVectors")
 
 KEPT = 64
 """Texts whose vectors a channel keeps: a fused search asks for its query's more than once."""
+FEW = 0.3
+"""The share of rows up to which some are gathered; of more, the products of all take less time."""
 _TOLERANCE = 1e-3
 
 
@@ -60,7 +62,7 @@ class VectorPart:
         if self.codes is None:
             candidates = rescoring.near(self._products(vector, ordinals), vector, k, ordinals)
         else:
-            with TURN.aside():
+            with BATON.aside():
                 bounds = self.codes.bounds(vector, ordinals)
             candidates = rescoring.candidates(self.matrix, vector, k, bounds, ordinals)
         cosines = rescoring.cosines(self.matrix, candidates, vector)
@@ -68,12 +70,14 @@ class VectorPart:
         return listed(self.rows, candidates[top], cosines[top])
 
     def _products(self, vector: Vector, ordinals: Ordinals | None) -> NDArray[np.float32]:
-        if len(self.rows) < LONG:
+        if ordinals is not None and len(ordinals) < FEW * len(self.rows):
             return rescoring.products(self.matrix, vector, ordinals)
-        with TURN.aside():
-            return (
-                self._passes.products(vector) if ordinals is None else rescoring.products(self.matrix, vector, ordinals)
-            )
+        if len(self.rows) < LONG:
+            whole = rescoring.products(self.matrix, vector)
+        else:
+            with BATON.aside():
+                whole = self._passes.products(vector)
+        return whole if ordinals is None else whole[ordinals]
 
     @cached_property
     def _passes(self) -> Passes:

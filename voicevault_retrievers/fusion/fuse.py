@@ -105,9 +105,10 @@ class Fused(Channel):
 
         def told(name: str, scan: Scan) -> _Told:
             missing, known_by = pool.missing(name), own.get(name, {})
-            scores = scan.scores([known_by.get(one, one) for one in missing]) if missing else {}
+            theirs = [known_by.get(one, one) for one in missing] if known_by else missing
+            scores = scan.scores(theirs) if missing else {}
             if scores is not None and known_by:
-                scores = {one: scores[known_by.get(one, one)] for one in missing if known_by.get(one, one) in scores}
+                scores = {one: scores[other] for one, other in zip(missing, theirs, strict=True) if other in scores}
             return _Told(scores, scan.coverage)
 
         outcomes = yield tuple(

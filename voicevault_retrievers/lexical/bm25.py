@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from voicevault_retrievers.checks import flag
@@ -53,15 +53,17 @@ class Matches(Listing[Match]):
     """What a wording found, and how it was read."""
 
     def __init__(self, reading: Reading, found: Listing[Scored]) -> None:
-        words = {term.forms[0]: term.word for term in reversed(reading.words)}
-
-        def match(at: int) -> Match:
-            hit = found[at]
-            return Match(hit.chunk, hit.score, tuple(words[term] for term in hit.terms))
-
-        super().__init__(found.ids, found.scores, match)
+        super().__init__(found.ids, found.scores, self._match)
         self.reading = reading
         self.found = found
+
+    @cached_property
+    def _words(self) -> Mapping[str, str]:
+        return {term.forms[0]: term.word for term in reversed(self.reading.words)}
+
+    def _match(self, at: int) -> Match:
+        hit = self.found[at]
+        return Match(hit.chunk, hit.score, tuple(self._words[term] for term in hit.terms))
 
 
 class KeywordScan:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.baton import BATON, LONG
 from voicevault_retrievers.compiled import BESIDE
 from voicevault_retrievers.lexical import native, vectorised, waiting
 from voicevault_retrievers.lexical.asked import Asked, Weighed
@@ -19,7 +20,6 @@ from voicevault_retrievers.lexical.postings import Postings, Source
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.lexical.vectorised import Found, Wanted
 from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.turn import LONG, TURN
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -73,7 +73,7 @@ class Searcher:
         if isinstance(postings, Forward):
             return waiting.search(postings, wanted, selection)
         if isinstance(postings, Postings) and self._native(postings, wanted, selection):
-            with TURN.aside() if len(postings) >= LONG else nullcontext():
+            with BATON.aside() if len(postings) >= LONG else nullcontext():
                 return native.search(postings, wanted, selection)
         return vectorised.search(postings, wanted, selection)
 

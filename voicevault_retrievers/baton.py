@@ -1,8 +1,8 @@
-"""Whose turn it is to compute: searches begin one after the other, first come, first served.
+"""Who computes: searches begin one after the other, first come, first served.
 
 Threads that run Python at the same time only pass the interpreter's lock to and fro: whoever gives it up for one
 product waits for up to 5 ms to have it back. A search that reads many rows without that lock steps `aside` for so
-long: another one begins meanwhile. Nothing but speed depends on a turn: who has waited `PATIENCE` goes on without.
+long: another one begins meanwhile. Nothing but speed depends on it: who has waited `PATIENCE` goes on without.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ LONG = 10_000
 """Rows from which on a pass over all of them is long."""
 
 
-class Turn:
-    """A lock that goes to the thread that has waited longest, and may be taken again by the one that has it."""
+class Baton:
+    """Is passed to the thread that has waited longest; the thread that holds it may take it again.
+
+    Andrews (1991), "Concurrent Programming", on passing the baton.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -32,33 +35,33 @@ class Turn:
         self._own = threading.local()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Wait for it, and have it meanwhile."""
-        if getattr(self._own, "has", False):
+    def held(self) -> Iterator[None]:
+        """Wait for it, and hold it meanwhile."""
+        if getattr(self._own, "holds", False):
             yield
             return
         self._wait()
-        self._own.has = True
+        self._own.holds = True
         try:
             yield
         finally:
-            self._own.has = False
-            self._give()
+            self._own.holds = False
+            self._pass()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Let another one have it meanwhile, where this thread has it. It goes on afterwards without waiting."""
-        if not getattr(self._own, "has", False):
+        """Let another thread hold it meanwhile, where this one does. This one goes on afterwards without waiting."""
+        if not getattr(self._own, "holds", False):
             yield
             return
-        self._own.has = False
-        self._give()
+        self._own.holds = False
+        self._pass()
         try:
             yield
         finally:
             with self._lock:
                 self._computing += 1
-            self._own.has = True
+            self._own.holds = True
 
     def _wait(self) -> None:
         with self._lock:
@@ -78,7 +81,7 @@ class Turn:
                         self._waiting.remove(mine)
                         self._computing += 1
 
-    def _give(self) -> None:
+    def _pass(self) -> None:
         with self._lock:
             self._computing -= 1
             if not self._computing and self._waiting:
@@ -86,6 +89,6 @@ class Turn:
                 self._waiting.popleft().release()
 
 
-TURN = Turn()
+BATON = Baton()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=TURN._reset)
+    os.register_at_fork(after_in_child=BATON._reset)

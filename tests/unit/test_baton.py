@@ -1,4 +1,4 @@
-"""Whose turn it is to compute."""
+"""Who computes, of threads that search at the same time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from voicevault_retrievers import turn
-from voicevault_retrievers.turn import Turn
+from voicevault_retrievers import baton
+from voicevault_retrievers.baton import Baton
 
 
 @pytest.fixture
@@ -26,25 +26,25 @@ def started() -> Iterator[Callable[..., threading.Thread]]:
         assert not thread.is_alive()
 
 
-def waits(one: Turn, count: int) -> None:
+def waits(one: Baton, count: int) -> None:
     """Return once so many threads wait for it."""
     while len(one._waiting) < count:
         threading.Event().wait(0.001)
 
 
 def test_who_has_waited_longest_is_next_and_one_at_a_time_has_it(started: Callable[..., threading.Thread]) -> None:
-    one, order, inside, most = Turn(), list[int](), 0, 0
+    one, order, inside, most = Baton(), list[int](), 0, 0
 
     def search(at: int) -> None:
         nonlocal inside, most
-        with one.taken(), one.taken():  # whoever has it has it
+        with one.held(), one.held():  # whoever has it has it
             inside += 1
             most = max(most, inside)
             order.append(at)
             inside -= 1
 
     threads = []
-    with one.taken():
+    with one.held():
         for at in range(5):
             threads.append(started(lambda at=at: search(at)))
             waits(one, at + 1)
@@ -56,14 +56,14 @@ def test_who_has_waited_longest_is_next_and_one_at_a_time_has_it(started: Callab
 def test_who_steps_aside_lets_another_one_begin_and_goes_on_without_waiting(
     started: Callable[..., threading.Thread],
 ) -> None:
-    one, began, go_on = Turn(), threading.Event(), threading.Event()
+    one, began, go_on = Baton(), threading.Event(), threading.Event()
 
     def search() -> None:
-        with one.taken():
+        with one.held():
             began.set()
             assert go_on.wait(30)
 
-    with one.taken():
+    with one.held():
         started(search)
         waits(one, 1)
         assert not began.is_set()
@@ -77,26 +77,26 @@ def test_who_steps_aside_lets_another_one_begin_and_goes_on_without_waiting(
         pass
 
 
-def test_a_turn_that_does_not_come_is_not_waited_for(
+def test_a_baton_that_does_not_come_is_not_waited_for(
     started: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "PATIENCE", 0.01)
-    one, done = Turn(), threading.Event()
+    monkeypatch.setattr(baton, "PATIENCE", 0.01)
+    one, done = Baton(), threading.Event()
 
     def search() -> None:
-        with one.taken():
+        with one.held():
             done.set()
 
-    with one.taken():
+    with one.held():
         started(search)
         assert done.wait(30)
-    with one.taken():
+    with one.held():
         pass
     assert one._computing == 0
 
 
 def test_a_search_that_fails_gives_it_back() -> None:
-    one = Turn()
-    with pytest.raises(KeyError), one.taken(), one.aside():
+    one = Baton()
+    with pytest.raises(KeyError), one.held(), one.aside():
         raise KeyError
     assert one._computing == 0

@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import Enum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -104,13 +105,15 @@ class Query:
         object.__setattr__(self, "history", tuple(map(as_turn, self.history)))
         object.__setattr__(self, "variants", tuple(v if isinstance(v, Variant) else Variant(v) for v in self.variants))
 
-    @property
+    @cached_property
     def original(self) -> Variant:
         """The query's own text, which its sparse vector stands for where BM25 searches."""
         return Variant(self.text, terms=self.sparse)
 
     def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
         """The query's text and those of its variants that are for this channel, each text once."""
+        if not self.variants:
+            return (self.original,)
         own = [v for v in self.variants if v.channels is None or name in v.channels or kind in v.channels]
         found: dict[str, Variant] = {self.text: self.original}
         for variant in own:

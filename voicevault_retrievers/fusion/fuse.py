@@ -72,14 +72,16 @@ class Fused(Channel):
         plans = tuple(channel.plan(query, max(k, self.depths[name])) for name, channel in asked.items())
         answers = yield plans
         outcomes = dict(zip(asked, answers, strict=True))
-        rankings = {name: outcome.by_score() for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
+        given = {name: outcome.by_score() for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
-        documents = identified(rankings)
+        pool = Pool(given)
+        documents = Identified(given) if pool.is_shared else identified(given)
         failed |= documents.failed
-        rankings = {name: ranking for name, ranking in documents.rankings.items() if name not in failed}
+        rankings = documents.rankings
+        if rankings is not given:
+            pool = Pool(rankings)
         failures = [Failure.of(name, error, "the other channels are searched") for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
-        pool = Pool(rankings)
         told, unscored = yield from self._told(pool, documents.own)
         failures += unscored
         self._raise(failed, failures, any_answered=bool(rankings))

@@ -71,19 +71,26 @@ class Baton:
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append(mine)
-        came = False
         try:
             came = mine.acquire(timeout=PATIENCE)
-        finally:
-            if not came:
-                with self._lock:
-                    if mine in self._waiting:
-                        self._waiting.remove(mine)
-                        self._computing += 1
+        except BaseException:
+            if not self._left(mine):
+                self._pass()
+            raise
+        if not came and self._left(mine):
+            self._computing = 1  # whoever has it for so long is not counted on any more: it may be lost
+
+    def _left(self, mine: threading.Lock) -> bool:
+        """Wait no more; false where it has come meanwhile."""
+        with self._lock:
+            waits = mine in self._waiting
+            if waits:
+                self._waiting.remove(mine)
+            return waits
 
     def _pass(self) -> None:
         with self._lock:
-            self._computing -= 1
+            self._computing = max(0, self._computing - 1)
             if not self._computing and self._waiting:
                 self._computing = 1
                 self._waiting.popleft().release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -92,6 +93,35 @@ def test_a_baton_that_does_not_come_is_not_waited_for(
         assert done.wait(30)
     with one.held():
         pass
+    assert one._computing == 0
+
+
+def test_who_is_interrupted_while_waiting_neither_keeps_it_nor_waits_on(
+    started: Callable[..., threading.Thread],
+) -> None:
+    one, holding, go_on = Baton(), threading.Event(), threading.Event()
+
+    def search() -> None:
+        with one.held():
+            holding.set()
+            waits(one, 1)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            assert go_on.wait(30)
+
+    started(search)
+    assert holding.wait(30)
+    with pytest.raises(KeyboardInterrupt), one.held():
+        pass
+    assert (one._computing, len(one._waiting)) == (1, 0)
+    go_on.set()
+
+
+def test_one_that_is_lost_costs_others_their_patience_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Baton()
+    one._computing = 1  # whoever had it ended without passing it on
+    monkeypatch.setattr(baton, "PATIENCE", 0.01)
+    with one.held():
+        assert one._computing == 1
     assert one._computing == 0
 
 

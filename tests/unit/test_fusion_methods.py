@@ -19,6 +19,7 @@ from voicevault_retrievers.fusion import (
     CombMNZ,
     Convex,
     DistributionBased,
+    Evidence,
     Method,
     WeightedSum,
     fuse,
@@ -199,3 +200,13 @@ def test_what_is_wrong_is_named(section: dict[str, Any], message: str) -> None:
 def test_an_option_of_another_method_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown option of fusion method 'rrf' 'alpha'"):
         method_named("rrf", {"alpha": 0.5})
+
+
+@pytest.mark.parametrize("given", [{}, {"k": np.ones(1)}, {"k": {"a": 1.0}}], ids=["nothing", "too few", "a mapping"])
+def test_a_method_of_somebody_elses_that_does_not_give_a_number_for_each_chunk_is_told_so(given: Any) -> None:
+    class Odd(Method):
+        def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Any:
+            return given
+
+    with pytest.raises(ConfigError, match=r"a number for each chunk of the pool, 3, is expected"):
+        fuse(k=ListChannel([("a", 3.0), ("b", 2.0), ("c", 1.0)]), method=Odd()).search("q")

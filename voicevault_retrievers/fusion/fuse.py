@@ -119,7 +119,7 @@ class Fused(Channel):
                 partial(told, name, scan),
                 timeout=getattr(self.channels[name], "timeout", None),
                 local=scan.local,
-                computes=scan.local,
+                computes=scan.local and getattr(self.channels[name], "computes", False),
             )
             for name, scan in scans.items()
         )
@@ -151,7 +151,7 @@ class Fused(Channel):
     ) -> tuple[Hit, ...] | _Unread:
         """The k best with their votes; no other hit of any channel is made."""
         with np.errstate(over="ignore", invalid="ignore"):  # `_best` looks at what comes of it
-            parts = self.method.contributions(found, weights)
+            parts = self._contributions(found, weights, len(pool.ids))
             totals = _totals(parts, len(pool.ids))
         best = _best(pool.ids, totals, k)
         votes: list[list[Vote]] = [[] for _ in best]
@@ -178,6 +178,18 @@ class Fused(Channel):
             hit, said = _merged(held[at]), (*votes[at], *others[at])
             fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget))
         return tuple(fused)
+
+    def _contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float], size: int) -> Contributions:
+        """What the method says; ConfigError where that is not a number for each chunk of the pool."""
+        parts = self.method.contributions(found, weights)
+        for name in found:
+            given: Any = parts.get(name)
+            if np.shape(given) != (size,):
+                raise ConfigError(
+                    f"{self.method!r} gave {type(given).__name__} of shape {np.shape(given)} as what {name!r} adds: an "
+                    f"array with a number for each chunk of the pool, {size}, is expected"
+                )
+        return parts
 
     def leaves(self) -> Iterator[Channel]:
         for channel in self.channels.values():

@@ -43,7 +43,10 @@ class Lane:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A function to run in a worker thread, or in the driver's own where `inline`.
+    """A function to run in a worker thread; where `inline` in the one that its plan runs in.
+
+    Where `at_home` too, that is the driver's own: an async driver lets plans go on in a worker thread while they only
+    compute, and whoever hears of a search by a framework's events hears of it on the event loop.
 
     One that is `local` waits for nothing remote. Without a deadline the sync driver runs it in the caller's thread, and
     the async driver runs all that are ready at once in one worker thread, one after the other. Of those that also do
@@ -61,6 +64,7 @@ class Call:
     lane: Lane | None = None
     key: Hashable = None
     inline: bool = False
+    at_home: bool = False
     local: bool = False
     computes: bool = False
     kind: Kind = "other"

@@ -47,7 +47,8 @@ def drive(
         while True:
             ready = run.ready()
             if ready.computes:
-                ready = run.compute(ready, None if observe is None else tell)
+                run.compute(ready, None if observe is None else tell)
+                continue
             for ticket in ready.others:
                 ticket.in_thread(_paired(ticket, inbox.put))
             for ticket in ready.local:
@@ -55,7 +56,7 @@ def drive(
             tell()
             if run.done:
                 break
-            if not ready.local:  # what local calls gave may have asked for more
+            if not ready.local:  # what these calls gave may have asked for more
                 _await(run, inbox)
         result: T = value_of(run.outcome)
         return result
@@ -96,7 +97,8 @@ async def adrive(
         while True:
             ready = run.ready()
             if ready.computes and run.waits_for_nothing_but(ready):
-                ready = await _aside(run, ready, loop, bridge, observe)
+                await _aside(run, ready, loop, bridge, observe)
+                continue
             _together(ready.local, from_thread, bridge)
             for ticket in ready.others:
                 if ticket.call.coroutine is not None:
@@ -122,8 +124,8 @@ async def adrive(
 
 async def _aside(
     run: Run, ready: Ready, loop: asyncio.AbstractEventLoop, bridge: LoopBridge, observe: AsyncObserver | None
-) -> Ready:
-    """Compute in a worker thread all that can be without waiting; what is left to be called.
+) -> None:
+    """Compute in a worker thread all that can be without waiting.
 
     Context variables that plans set there are set here too.
     """
@@ -132,10 +134,10 @@ async def _aside(
     told: asyncio.Queue[Any] = asyncio.Queue()
     tell = None if observe is None else lambda: _call_soon(loop, told.put_nowait, run.news())
 
-    def compute() -> tuple[Ready, list[tuple[ContextVar[Any], Any]]]:
+    def compute() -> tuple[tuple[ContextVar[Any], Any], ...]:
         before = copy_context()
-        left = run.compute(ready, tell)
-        return left, [(name, value) for name, value in copy_context().items() if before.get(name, before) is not value]
+        run.compute(ready, tell)
+        return tuple((name, value) for name, value in copy_context().items() if before.get(name, before) is not value)
 
     task = COMPUTING.submit(partial(bridge.run, compute), partial(_call_soon, loop, told.put_nowait), "computing")
     try:
@@ -148,10 +150,8 @@ async def _aside(
         raise
     if isinstance(news, BaseException):
         raise news
-    left, changed = news
-    for name, value in changed:
+    for name, value in news:
         name.set(value)
-    return left  # type: ignore[no-any-return]  # of `compute`
 
 
 async def _arrival(
@@ -167,7 +167,7 @@ async def _arrival(
 
 
 def _together(tickets: Sequence[Ticket], deliver: Callable[[tuple[Ticket, Any]], None], bridge: LoopBridge) -> None:
-    """Run calls in one worker thread, one after the other; those not yet ready when nobody waits any more never are."""
+    """Run calls in one worker thread, one after the other; those not yet begun when nobody waits any more never are."""
     if not tickets:
         return
     wanted = True

@@ -110,6 +110,8 @@ class Run:
         self._spans = spans
         self._news: list[tuple[Span, Any]] | None = [] if watched else None
         self._queued: list[tuple[Call, Callable[[Any], None]]] = []
+        self._at_home: list[tuple[Call, Callable[[Any], None]]] = []
+        self._left = Ready([], [])
         self._pending: dict[Ticket, None] = {}
         self._known: dict[Hashable, Any] = {}
         self._asked: dict[Hashable, Ticket] = {}
@@ -121,14 +123,13 @@ class Run:
 
     def ready(self) -> Ready:
         """The calls to be made now."""
-        local: list[Ticket] = []
-        others: list[Ticket] = []
+        ready, self._left = self._left, Ready([], [])
         for ticket in self._start():
-            (local if ticket.local else others).append(ticket)
-        return Ready(local, others)
+            (ready.local if ticket.local else ready.others).append(ticket)
+        return ready
 
-    def compute(self, ready: Ready, watch: Callable[[], None] | None = None) -> Ready:
-        """Make calls that only compute, and those that they lead to, in this thread; what is left to be made elsewhere.
+    def compute(self, ready: Ready, watch: Callable[[], None] | None = None) -> None:
+        """Make calls that only compute, and those that they lead to, in this thread, until others are to be made.
 
         `watch` is called as soon as some have ended. Meanwhile nobody else touches the run but to close it, and then no
         further call is made.
@@ -140,16 +141,17 @@ class Run:
                 while ready.computes:
                     for ticket in ready.local:
                         if self._closed:
-                            return Ready([], [])
+                            return
                         self.finish(ticket, outcome_of(ticket.call.run))
                     if watch is not None:
                         with BATON.aside():
                             watch()
                     ready = self.ready()
-            return ready
+            self._left = ready
         finally:
             with self._lock:
                 late, self._computing = self._computing and self._closed, False
+            self._queued, self._at_home = [*self._at_home, *self._queued], []
             if late:
                 self._shut()
 
@@ -157,7 +159,9 @@ class Run:
         """The calls to be made now; inline, repeated, late and refused ones are dealt with here."""
         while self._queued:
             call, deliver = self._queued.pop(0)
-            if call.key is not None and call.key in self._known:
+            if call.at_home and self._computing:
+                self._at_home.append((call, deliver))
+            elif call.key is not None and call.key in self._known:
                 deliver(self._known[call.key])
             elif call.key is not None and call.key in self._asked:
                 self._asked[call.key].deliver.append(deliver)
@@ -204,7 +208,7 @@ class Run:
         return latest
 
     def _note(self, ticket: Ticket, outcome: Any) -> None:
-        if self._spans is None and self._news is None:
+        if (self._spans is None and self._news is None) or ticket.call.at_home:
             return
         call, error = ticket.call, outcome if isinstance(outcome, Exception) else None
         query = outcome if call.kind == "rewriter" and error is None else None

@@ -252,6 +252,26 @@ async def test_a_stage_in_a_retriever_tells_of_its_work() -> None:
     assert announced(theirs) is theirs
 
 
+@pytest.mark.parametrize("stage", [LLMRerank(Answers()), RecencyPostprocessor()], ids=["waits", "computes"])
+async def test_its_events_are_heard_on_the_event_loop(stage: Any) -> None:
+    """A handler may be bound to it; what is searched meanwhile is searched elsewhere."""
+    threads: list[str] = []
+
+    class Handler(LlamaDebugHandler):
+        def on_event_start(self, *given: Any, **more: Any) -> str:
+            threads.append(threading.current_thread().name)
+            return super().on_event_start(*given, **more)
+
+        def on_event_end(self, *given: Any, **more: Any) -> None:
+            threads.append(threading.current_thread().name)
+            super().on_event_end(*given, **more)
+
+    made = announced(stage_of(stage), CallbackManager([Handler(print_trace_on_end=False)]))
+    await (hybrid().pipeline.channel >> made).asearch(QUESTION, 4)
+    assert len(threads) >= 2
+    assert set(threads) == {threading.current_thread().name}
+
+
 def test_where_nobody_listens_no_events_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("voicevault_retrievers.llama_index.reranking_events.node_of_hit", None)
     channel = hybrid().pipeline.channel >> announced(stage_of(LLMRerank(Answers())), CallbackManager())

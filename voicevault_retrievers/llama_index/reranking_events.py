@@ -11,7 +11,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore
 from llama_index_instrumentation import get_dispatcher
 
-from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.calls import Call, Plan
 from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.diversity import MMR
 from voicevault_retrievers.filters import compile_filter
@@ -43,10 +43,15 @@ class Announced(Around):
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
         if not (listened(dispatcher) or self.callback_manager.handlers):
             return (yield from self.below.plan(query, ranking))
+        yield (Call(self.name, _nothing, inline=True, at_home=True),)
         with reranking(query.text, _permitted(query, ranking), self.below, self.callback_manager) as found:
             refined = yield from self.below.plan(query, ranking)
             found += _permitted(query, refined)
         return refined
+
+
+def _nothing() -> None:
+    """What brings a plan back to the thread of its driver, where events are heard."""
 
 
 def announced(stage: Stage, callback_manager: CallbackManager | None = None) -> Stage:

@@ -55,10 +55,6 @@ class Listing(Sequence[T]):
         """The first of falling scores, as long as these are above 0."""
         return self if self.scores is None else self[: int((self.scores > 0).sum())]
 
-    def scored(self) -> dict[str, float]:
-        """The scores by id; none where there are none."""
-        return {} if self.scores is None else dict(zip(self.ids, self.scores.tolist(), strict=True))
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 

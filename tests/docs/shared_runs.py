@@ -69,11 +69,11 @@ def customise(runs: str) -> None:
 
 def unhurried() -> Iterator[Replacement]:
     """The clock by which searches and rerankers are late, slower."""
-    from voicevault_retrievers import drive
+    from voicevault_retrievers import runs as scheduler
     from voicevault_retrievers.rerank import cross_encoder
 
     slow = SimpleNamespace(monotonic=lambda: time.monotonic() / SLOWER)
-    yield drive, "time", slow
+    yield scheduler, "time", slow
     yield cross_encoder, "monotonic", slow.monotonic
 
 

@@ -31,7 +31,7 @@ def test_an_item_is_made_when_it_is_read_and_once() -> None:
     made: list[str] = []
     found = listing("abcd", [4, 3, 2, 1], made)
     first = found[:2]
-    assert (len(found), first.ids, first.scored(), made) == (4, ["a", "b"], {"a": 4.0, "b": 3.0}, [])
+    assert (len(found), first.ids, list(first.scores), made) == (4, ["a", "b"], [4.0, 3.0], [])
     assert (first[1], found[1], found[-1], made) == ("B", "B", "D", ["b", "d"])
     assert (found.at([2, 0]).ids, list(found.at([2, 0]))) == (["c", "a"], ["C", "A"])
     assert found[:9] is found
@@ -48,14 +48,14 @@ def test_it_compares_and_pickles_as_the_sequence_that_it_is() -> None:
     assert found != ("A",)
     assert repr(found) == "('A', 'B')"
     bare: Listing[str] = Listing(["a"], None, str)
-    assert (bare.scored(), bare[:1].scores, bare.at([0]).scores) == ({}, None, None)
+    assert (bare[:1].scores, bare.at([0]).scores) == (None, None)
 
 
 def test_several_are_one_by_falling_score_and_rising_id() -> None:
     made: list[str] = []
     parts = [listing("bd", [3, 1], made), listing("ac", [3, 2], made), listing("", [], made)]
     best = merged(parts, 3)
-    assert (best.ids, best.scored(), made) == (["a", "b", "c"], {"a": 3.0, "b": 3.0, "c": 2.0}, [])
+    assert (best.ids, list(best.scores), made) == (["a", "b", "c"], [3.0, 3.0, 2.0], [])
     assert (list(best), made) == (["A", "B", "C"], ["a", "b", "c"])
     assert merged(parts[:1], 1).ids == ["b"]
 

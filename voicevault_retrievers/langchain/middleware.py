@@ -27,7 +27,7 @@ except ModuleNotFoundError:
     require("langchain.agents", extra="agents")
     raise
 
-BATON = "voicevault_turn"
+TURN = "voicevault_turn"
 """The state key of what was searched for the last human message."""
 
 _PRIVATE = OmitFromSchema(input=True, output=True)
@@ -140,7 +140,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         # A checkpointer writes the whole of a state anew each turn; the texts of what was cited are in the answers.
         earlier = [{**one, "text": ""} for one in state.get("voicevault_given", [])]
         turn = {"message": asked.id, "query": str(asked.text), "sources": text, "degraded": list(found.degraded)}
-        return {GIVEN: [*earlier, *as_data(sources.citations)], BATON: turn}
+        return {GIVEN: [*earlier, *as_data(sources.citations)], TURN: turn}
 
     def _again(self, request: ModelRequest[Any], response: ModelResponse[Any]) -> ModelRequest[Any] | None:
         """What the model is asked where it is asked once more."""
@@ -168,7 +168,7 @@ def _asked(state: RetrievalState) -> HumanMessage | None:
 
 def _informed(request: ModelRequest[Any]) -> ModelRequest[Any]:
     """The request with the turn's sources before the last human message."""
-    turn: Any = request.state.get(BATON)
+    turn: Any = request.state.get(TURN)
     at = max((at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage)), default=None)
     if not turn or not turn["sources"] or at is None:
         return request

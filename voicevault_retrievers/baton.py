@@ -49,9 +49,12 @@ class Baton:
             self._pass()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Let another thread hold it meanwhile, where this one does. This one goes on afterwards without waiting."""
-        if not getattr(self._own, "holds", False):
+    def aside(self, rows: int = LONG) -> Iterator[None]:
+        """Let another thread hold it meanwhile, where this one does, unless too few `rows` are read for that.
+
+        This one goes on afterwards without waiting.
+        """
+        if rows < LONG or not getattr(self._own, "holds", False):
             yield
             return
         self._own.holds = False

@@ -49,8 +49,8 @@ class Call:
     compute, and whoever hears of a search by a framework's events hears of it on the event loop.
 
     One that is `local` waits for nothing remote. Without a deadline the sync driver runs it in the caller's thread, and
-    the async driver runs all that are ready at once in one worker thread, one after the other. Of those that also do
-    nothing but compute (`computes`) it runs no more at a time than there are cores.
+    the async driver runs all that are ready at once in one worker thread, one after the other. Where they do nothing
+    but compute (`computes`) it goes on there with the plan, and no more run at a time than there are cores.
 
     `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left; without a `lane`,
     from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where there is

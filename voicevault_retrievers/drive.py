@@ -1,7 +1,8 @@
 """Runs plans: pure generators that say what to call, driven synchronously or on an event loop.
 
 What a plan yields, and what it is sent, see `calls`. Sync and async are two small drivers over the same runs, so they
-cannot disagree. Only calls leave the caller's thread, and only those that are not inline.
+cannot disagree. Only calls leave the caller's thread, and only those that are not inline; under an event loop plans do
+too, while they only compute.
 """
 
 from __future__ import annotations

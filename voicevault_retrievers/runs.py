@@ -110,7 +110,6 @@ class Run:
         self._spans = spans
         self._news: list[tuple[Span, Any]] | None = [] if watched else None
         self._queued: list[tuple[Call, Callable[[Any], None]]] = []
-        self._at_home: list[tuple[Call, Callable[[Any], None]]] = []
         self._left = Ready([], [])
         self._pending: dict[Ticket, None] = {}
         self._known: dict[Hashable, Any] = {}
@@ -151,16 +150,16 @@ class Run:
         finally:
             with self._lock:
                 late, self._computing = self._computing and self._closed, False
-            self._queued, self._at_home = [*self._at_home, *self._queued], []
             if late:
                 self._shut()
 
     def _start(self) -> Iterator[Ticket]:
         """The calls to be made now; inline, repeated, late and refused ones are dealt with here."""
+        kept: list[tuple[Call, Callable[[Any], None]]] = []
         while self._queued:
             call, deliver = self._queued.pop(0)
             if call.at_home and self._computing:
-                self._at_home.append((call, deliver))
+                kept.append((call, deliver))
             elif call.key is not None and call.key in self._known:
                 deliver(self._known[call.key])
             elif call.key is not None and call.key in self._asked:
@@ -172,6 +171,7 @@ class Run:
                     self.finish(ticket, refusal if refusal is not None else outcome_of(call.run))
                 else:
                     yield ticket
+        self._queued = kept
 
     def patience(self) -> float | None:
         """Seconds until the next deadline; None when there is none."""

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.dense import ExactVectors, VectorChannel, exact, passes, rescoring
+from voicevault_retrievers import baton
+from voicevault_retrievers.dense import ExactVectors, VectorChannel, passes, rescoring
 from voicevault_retrievers.dense.passes import MOST, Passes
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
@@ -60,6 +61,15 @@ def test_those_who_come_meanwhile_share_the_next_pass(monkeypatch: pytest.Monkey
     assert shared._waiting == []
 
 
+def test_a_reader_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a fork, which leaves its thread behind."""
+    monkeypatch.setattr(passes, "PATIENCE", 0.01)
+    lost = Passes(MATRIX)
+    lost._reading = True
+    assert np.array_equal(lost.products(MATRIX[3]), MATRIX @ MATRIX[3])
+    assert (lost._reading, lost._waiting) == (False, [])
+
+
 def test_they_may_be_copied_with_what_holds_them() -> None:
     for twin in (copy.deepcopy(Passes(MATRIX)), pickle.loads(pickle.dumps(Passes(MATRIX)))):
         assert np.array_equal(twin.products(MATRIX[3]), MATRIX @ MATRIX[3])
@@ -73,7 +83,7 @@ def test_what_is_found_does_not_depend_on_who_else_searches(monkeypatch: pytest.
     both = fuse(bm25=BM25.from_chunks(chunks), dense=VectorChannel(index, embedder))
     texts = [f"pump valve {at}" for at in range(64)]
     alone = [both.search(text) for text in texts]
-    monkeypatch.setattr(exact, "LONG", 1)
+    monkeypatch.setattr(baton, "LONG", 1)
     wide: list[int] = []
     stack = np.stack
     monkeypatch.setattr(passes.np, "stack", lambda rows: wide.append(len(rows)) or stack(rows))

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.baton import BATON, LONG
+from voicevault_retrievers.baton import BATON
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
@@ -71,12 +71,10 @@ class VectorPart:
 
     def _products(self, vector: Vector, ordinals: Ordinals | None) -> NDArray[np.float32]:
         if ordinals is not None and len(ordinals) < FEW * len(self.rows):
-            return rescoring.products(self.matrix, vector, ordinals)
-        if len(self.rows) < LONG:
-            whole = rescoring.products(self.matrix, vector)
-        else:
-            with BATON.aside():
-                whole = self._passes.products(vector)
+            with BATON.aside(len(ordinals)):
+                return rescoring.products(self.matrix, vector, ordinals)
+        with BATON.aside(len(self.rows)):
+            whole = self._passes.products(vector)
         return whole if ordinals is None else whole[ordinals]
 
     @cached_property

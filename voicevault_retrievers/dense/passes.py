@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.baton import PATIENCE
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.types import Vector
 
@@ -43,10 +44,12 @@ class Passes:
         with self._changed:
             self._waiting.append(mine)
             while self._reading and mine.products is None:
-                self._changed.wait()
+                if not self._changed.wait(PATIENCE):
+                    break  # whoever reads may be lost: after a fork it is
             if mine.products is not None:
                 return mine.products
-            self._waiting.remove(mine)
+            if mine in self._waiting:
+                self._waiting.remove(mine)
             others, self._waiting = self._waiting[: MOST - 1], self._waiting[MOST - 1 :]
             self._reading = True
         try:

@@ -74,12 +74,10 @@ class Fused(Channel):
         outcomes = dict(zip(asked, answers, strict=True))
         given = {name: outcome.by_score() for name, outcome in outcomes.items() if isinstance(outcome, Ranking)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Exception)}
-        pool = Pool(given)
-        documents = Identified(given) if pool.is_shared else identified(given)
+        documents = identified(given)
         failed |= documents.failed
         rankings = documents.rankings
-        if rankings is not given:
-            pool = Pool(rankings)
+        pool = Pool(rankings)
         failures = [Failure.of(name, error, "the other channels are searched") for name, error in failed.items()]
         failures += [failure.within(name) for name, ranking in rankings.items() for failure in ranking.errors]
         told, unscored = yield from self._told(pool, documents.own)

@@ -83,7 +83,8 @@ def _groups(rankings: Mapping[str, Ranking]) -> list[list[str]]:
             continue
         for group in [group for group in groups if _share(rankings, names, ids, *group)]:
             groups.remove(group)
-            names, ids = [*group[0], *names], ids | group[1]
+            ids |= group[1]
+            names = [*group[0], *names]
         groups.append((names, ids))
     return [sorted(names) for names, _ in groups]
 

@@ -65,12 +65,6 @@ class Pool:
         self._held = held
         self.ids = list(held)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether at most two rankings have something, and both know a chunk by the same id."""
-        found = [len(places) for places in self._places.values() if len(places)]
-        return len(found) < 2 or (len(found) == 2 and len(self.ids) < sum(found))
-
     def missing(self, name: str) -> list[str]:
         """The chunks that a ranking lacks."""
         others = np.ones(len(self.ids), dtype=np.bool_)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.baton import BATON, LONG
+from voicevault_retrievers.baton import BATON
 from voicevault_retrievers.compiled import BESIDE
 from voicevault_retrievers.lexical import native, vectorised, waiting
 from voicevault_retrievers.lexical.asked import Asked, Weighed
@@ -73,7 +72,7 @@ class Searcher:
         if isinstance(postings, Forward):
             return waiting.search(postings, wanted, selection)
         if isinstance(postings, Postings) and self._native(postings, wanted, selection):
-            with BATON.aside() if len(postings) >= LONG else nullcontext():
+            with BATON.aside(len(postings)):
                 return native.search(postings, wanted, selection)
         return vectorised.search(postings, wanted, selection)
 

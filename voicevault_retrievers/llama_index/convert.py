@@ -11,10 +11,9 @@ import copy
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import (
     BaseNode,
     Document,
@@ -35,8 +34,6 @@ from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, as_
 KEPT = "_node_content"
 REF_DOC = "_ref_doc_id"
 MARKS = (KEPT, REF_DOC)
-_VALUES = (str, int, float, bytes, type(None))
-M = TypeVar("M", bound=BaseModel)
 _NODES: Mapping[str, type[BaseNode]] = {
     cls.class_name(): cls for cls in (Document, ImageDocument, ImageNode, IndexNode, Node, TextNode)
 }
@@ -193,20 +190,9 @@ def _copied(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
     """A deep copy with other metadata, but for what an IndexNode points to: that may be an index or a retriever."""
     target: Any = getattr(node, "obj", None)
     own, vector = copy.deepcopy(dict(metadata)), node.embedding
-    return _twin(node, {id(target): target, id(node.metadata): own, id(vector): vector and list(vector)})
-
-
-def _twin(model: M, known: dict[int, Any]) -> M:
-    """A deep copy, in less time than `copy.deepcopy` takes; `known` are the copies of some objects, by their ids."""
-    twin = model.model_copy()
-    for name, value in model.__dict__.items():
-        if id(value) in known:
-            twin.__dict__[name] = known[id(value)]
-        elif isinstance(value, BaseModel):
-            twin.__dict__[name] = _twin(value, known)
-        elif not isinstance(value, _VALUES):
-            twin.__dict__[name] = copy.deepcopy(value, known)
-    return twin
+    return copy.deepcopy(
+        node, {id(target): target, id(node.metadata): own, id(vector): None if vector is None else list(vector)}
+    )
 
 
 def _rebuilt(chunk: Chunk) -> TextNode:

@@ -1,49 +1,34 @@
-"""Many queries: read from a file, and asked one after the other."""
+"""Many queries, searched together."""
 
 from __future__ import annotations
 
-import json
-import re
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from datetime import date, datetime
-from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import starmap
+from typing import Any, Literal
 
-from voicevault_retrievers.checks import whole_or_none
-from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.turns import Turn
-from voicevault_retrievers.types import Failure, Query, Ranking, Result, Route, Variant, as_query
+from voicevault_retrievers import telemetry
+from voicevault_retrievers.access_control import permitted
+from voicevault_retrievers.calls import Plan, Span, aoutcome_of, in_thread, outcome_of, value_of
+from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.drive import adrive, adrive_all, drive_all
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.query_file import Asked, File, read_queries
+from voicevault_retrievers.runs import ABREAST
+from voicevault_retrievers.types import Failure, Query, Ranking, Result, as_query
 
-File: TypeAlias = str | Path | IO[bytes] | IO[str]
-
+TOGETHER = 32
+"""Queries that are searched at a time, of many."""
 STAGE = "query"
 """What failed, in the failures of a query that could not be asked at all."""
-
-_NAMES = {"query": "text", "_id": "id", "top_k": "k", "max_results": "k"}
-_UNUSED = ("answers", "answer", "synthetic")
-_KEYS = ("id", "k", *(field.name for field in fields(Query)))
-_LINES = (".jsonl", ".ndjson")
-_OBJECT, _LIST = re.compile(r'\{\s*["}]'), re.compile(r'\[\s*["{]')
-"""How what looks like JSON begins."""
-_SHOWN = 100
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A query of a file, how many hits it asks for, and its id; `error` is what is wrong with it, if anything."""
-
-    query: Query
-    k: int | None = None
-    id: str | None = None
-    error: ConfigError | None = None
 
 
 class Batched(ABC):
     """What searches, for many queries too."""
 
+    channel: Channel
+    timeout: float | None
     on_error: Literal["skip", "raise"]
 
     @abstractmethod
@@ -53,6 +38,31 @@ class Batched(ABC):
     @abstractmethod
     async def asearch(self, query: str | Query, k: int | None = None) -> Result:
         """`search` on the running event loop."""
+
+    @abstractmethod
+    def _plan(self, query: Query, k: int | None) -> Plan[tuple[Query, Ranking]]:
+        """How to find hits: the query as it was searched, and its ranking."""
+
+    @abstractmethod
+    def _ended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
+        """The result of a search that gave this."""
+
+    @abstractmethod
+    async def _aended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
+        """`_ended` on the running event loop."""
+
+    def search_many(self, queries: Iterable[str | Query], k: int | None = None) -> list[Result]:
+        """The result of each query, in their order, as `search` gives it.
+
+        They are searched together: their texts are embedded in one batch, and each pass over the vectors serves many.
+        Those that wait for something, a server or a reranker, do so four at a time.
+        Raises the first error that a `search` would raise.
+        """
+        return [value_of(found) for found in self.search_each([(query, k) for query in _as_queries(queries)])]
+
+    async def asearch_many(self, queries: Iterable[str | Query], k: int | None = None) -> list[Result]:
+        """`search_many` on the running event loop; the same results."""
+        return [value_of(found) for found in await self.asearch_each([(query, k) for query in _as_queries(queries)])]
 
     def run(
         self,
@@ -67,12 +77,8 @@ class Batched(ABC):
         `on_error` "raise" the error is raised. `k` is for those that ask for no number of their own. Raises ConfigError
         where there is neither, and where the file holds no queries.
         """
-        results = []
-        for asked in _gathered(queries, queries_file):
-            result, error = answer(self.search, asked, k)
-            self._raise_batched(error)
-            results.append(result)
-        return results
+        gathered = _gathered(queries, queries_file)
+        return self._settled(gathered, self.search_each(_sound(gathered, k)))
 
     async def arun(
         self,
@@ -82,184 +88,86 @@ class Batched(ABC):
         k: int | None = None,
     ) -> list[Result]:
         """`run` on the running event loop; the same results."""
-        results = []
-        for asked in _gathered(queries, queries_file):
-            try:
-                results.append(await self.asearch(_sound(asked), k if asked.k is None else asked.k))
-            except Exception as error:  # noqa: BLE001 - as in `answer`
-                self._raise_batched(error)
-                results.append(_failing(asked, error))
+        gathered = _gathered(queries, queries_file)
+        return self._settled(gathered, await self.asearch_each(_sound(gathered, k)))
+
+    def search_each(self, asked: Sequence[tuple[Query, int | None]]) -> list[Result | Exception]:
+        """The result of each query with its own k, or the error that `search` would raise."""
+        if telemetry.records():  # their spans are those of single searches
+            return [outcome_of(partial(self.search, query, k)) for query, k in asked]
+        results: list[Result | Exception] = []
+        for group in self._groups(asked):
+            spans = [list[Span]() for _ in group]
+            found = drive_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
+            results += [outcome_of(partial(self._ended, *one)) for one in zip(_read(found), spans, strict=True)]
         return results
 
-    def _raise_batched(self, error: Exception | None) -> None:
-        if error is not None and self.on_error == "raise":
-            raise error
+    async def asearch_each(self, asked: Sequence[tuple[Query, int | None]]) -> list[Result | Exception]:
+        """`search_each` on the running event loop."""
+        results: list[Result | Exception] = []
+        for group in self._groups(asked):
+            if telemetry.records():
+                results += [await aoutcome_of(self.asearch(query, k)) for query, k in group]
+                continue
+            spans = [list[Span]() for _ in group]
+            found = await adrive_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
+            read = await adrive(in_thread("read", partial(_read, found)))
+            results += [await aoutcome_of(self._aended(*one)) for one in zip(read, spans, strict=True)]
+        return results
+
+    def _groups(self, asked: Sequence[tuple[Query, int | None]]) -> Iterator[Sequence[tuple[Query, int | None]]]:
+        size = TOGETHER if self.timeout is None else ABREAST
+        return (asked[at : at + size] for at in range(0, len(asked), size))
+
+    def _settled(self, gathered: Sequence[Asked], searched: Iterable[Result | Exception]) -> list[Result]:
+        found = iter(searched)
+        results = []
+        for asked in gathered:
+            result = next(found) if asked.error is None else asked.error
+            if isinstance(result, Exception) and self.on_error == "raise":
+                raise result
+            results.append(_failing(asked, result) if isinstance(result, Exception) else result)
+        return results
+
+
+def _read(found: Iterable[Any]) -> list[Any]:
+    """Of each query and its ranking, or error, the hits read, but for those that are not permitted."""
+
+    def read(one: Any) -> tuple[Query, Ranking]:
+        query, ranking = value_of(one)
+        return query, permitted(ranking.read(), query.require)
+
+    return [outcome_of(partial(read, one)) for one in found]
 
 
 def answer(
     search: Callable[[Query, int | None], Result], asked: Asked, k: int | None
 ) -> tuple[Result, Exception | None]:
     """The result of a query; where it fails one without hits, and the error, which it holds too."""
+    if asked.error is not None:
+        return _failing(asked, asked.error), asked.error
     try:
-        return search(_sound(asked), k if asked.k is None else asked.k), None
+        return search(asked.query, k if asked.k is None else asked.k), None
     except Exception as error:  # noqa: BLE001 - whatever a channel raised: the other queries are to be asked
         return _failing(asked, error), error
-
-
-def read_queries(file: File) -> list[Asked]:
-    """The queries of a file: a JSON list, JSON Lines, or a text a line; blank lines are none.
-
-    By its name's end a file is JSON (`.json`), JSON Lines (`.jsonl`, `.ndjson`) or text (`.txt`); any other is what it
-    looks like. In JSON a query is a text, or an object with `text` (or `query`) and what else a `Query` has: `where`,
-    `require`, `route`, `weights`, `variants`, `vectors`, `sparse`, `reference_date`, `max_context_tokens`, `history`;
-    and `k` (or `top_k`, `max_results`) and `id` (or `_id`). What `eval` reads of questions (`answers`) is passed over.
-
-    One that is none of that is among them with its error. Raises ConfigError where the file cannot be read as a whole,
-    or holds no query.
-    """
-    name = "the standard input" if hasattr(file, "read") else str(file)
-    found = [_asked(where, data) for where, data in _entries(name, _text(file, name))]
-    if not found:
-        raise ConfigError(f"{name} holds no queries")
-    return found
 
 
 def _gathered(queries: Iterable[str | Query] | None, file: File | None) -> list[Asked]:
     if queries is None and file is None:
         raise ConfigError("give queries, or a queries_file")
-    if isinstance(queries, str | Query | Mapping):
-        raise ConfigError(f"queries is a list of queries, not a {type(queries).__name__}: use search for one")
-    given = [Asked(as_query(query)) for query in queries or ()]
+    given = [Asked(query) for query in _as_queries(queries or ())]
     return given if file is None else [*given, *read_queries(file)]
 
 
-def _sound(asked: Asked) -> Query:
-    if asked.error is not None:
-        raise asked.error
-    return asked.query
+def _as_queries(queries: Iterable[str | Query]) -> list[Query]:
+    if isinstance(queries, str | Query | Mapping):
+        raise ConfigError(f"queries is a list of queries, not a {type(queries).__name__}: use search for one")
+    return [as_query(query) for query in queries]
+
+
+def _sound(gathered: Iterable[Asked], k: int | None) -> list[tuple[Query, int | None]]:
+    return [(asked.query, k if asked.k is None else asked.k) for asked in gathered if asked.error is None]
 
 
 def _failing(asked: Asked, error: Exception) -> Result:
     return Result(asked.query, Ranking((), (Failure.recorded(STAGE, error),)))
-
-
-def _text(file: Any, name: str) -> str:
-    try:
-        data: bytes | str = file.read() if hasattr(file, "read") else Path(file).read_bytes()
-        return data.removeprefix("\ufeff") if isinstance(data, str) else data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{name} is not a text in UTF-8: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{name} cannot be read: {error.strerror or error}") from error
-
-
-def _entries(name: str, text: str) -> Iterator[tuple[str, Any]]:
-    """Where each query is, and what it is: text, data, or the error that it is no JSON."""
-    end = Path(name).suffix.lower()
-    lines = [(f"{name}:{at}", line.strip()) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
-    data = None if end in (".txt", *_LINES) else _json(name, text)
-    if isinstance(data, list):
-        yield from ((f"{name}, query {at}", one) for at, one in enumerate(data, 1))
-    elif isinstance(data, Mapping):
-        yield name, data
-    elif end in _LINES or (end != ".txt" and lines and _OBJECT.match(text.lstrip())):
-        yield from ((where, _json(where, line)) for where, line in lines)
-    elif lines and (end == ".json" or (end != ".txt" and _LIST.match(text.lstrip()))):
-        raise data if isinstance(data, ConfigError) else ConfigError(f"{name} holds no list of queries")
-    else:
-        yield from lines
-
-
-def _json(where: str, text: str) -> Any:
-    try:
-        return read_json(text)
-    except (ValueError, RecursionError) as error:
-        return ConfigError(f"{where} is not JSON: {error}: {text[:_SHOWN]}")
-
-
-def read_json(text: str) -> Any:
-    """What a JSON text holds; ValueError also for what passes silently else: a key that comes twice, and NaN."""
-    return json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {twice!r} comes twice in an object")
-    return found
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no value of JSON")
-
-
-def _asked(where: str, data: Any) -> Asked:
-    try:
-        if isinstance(data, ConfigError):
-            raise data
-        return Asked(Query(data)) if isinstance(data, str) else _from_object(data)
-    except (TypeError, ValueError) as error:
-        said = error if isinstance(data, ConfigError) else ConfigError(f"{where}: {error}")
-        named = data if isinstance(data, Mapping) else {}
-        text = named.get("text", named.get("query"))
-        name = named.get("id", named.get("_id"))
-        return Asked(
-            Query(text if isinstance(text, str) else where),
-            id=None if name is None else str(name),
-            error=ConfigError(str(said)),
-        )
-
-
-def _from_object(data: Any) -> Asked:
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"a query is a text, or an object with `text`, not a {type(data).__name__}")
-    given: dict[str, Any] = {}
-    for key, value in data.items():
-        name = _NAMES.get(key, key)
-        if name in given:
-            raise ConfigError(f"{key!r} is {name!r}, which is there already")
-        if name not in (*_KEYS, *_UNUSED):
-            raise unknown("key in a query", key, (*_KEYS, *_NAMES))
-        given[name] = _READ[name](value) if name in _READ and value is not None else value
-    if given.get("text") is None:
-        having = (str(key) for key, value in data.items() if value is not None)
-        raise ConfigError(f"a query has `text`; this one has {', '.join(having) or 'nothing'}")
-    own = {name: value for name, value in given.items() if value is not None and name not in ("id", "k", *_UNUSED)}
-    name = given.get("id")
-    return Asked(Query(**own), whole_or_none("k", given.get("k"), least=0), None if name is None else str(name))
-
-
-def _route(value: Any) -> Route:
-    try:
-        return Route(str(value).lower())
-    except ValueError:
-        raise unknown("route", value, [route.value for route in Route]) from None
-
-
-def _date(value: Any) -> date | datetime:
-    text = str(value)
-    return date.fromisoformat(text) if len(text) == len("2026-01-31") else datetime.fromisoformat(text)
-
-
-def _variants(values: Any) -> tuple[Variant, ...]:
-    return tuple(Variant(**one) if isinstance(one, Mapping) else Variant(one) for one in _listed("variants", values))
-
-
-def _history(values: Any) -> list[Any]:
-    """Turns as pairs, or as objects of `question` and `answer`; what is neither is refused by `Query`."""
-    return [Turn(**turn) if isinstance(turn, Mapping) else turn for turn in _listed("history", values)]
-
-
-def _listed(name: str, values: Any) -> list[Any]:
-    if not isinstance(values, list):
-        raise ConfigError(f"{name} is a list, not {values!r}")
-    return values
-
-
-_READ: Mapping[str, Callable[[Any], Any]] = {
-    "history": _history,
-    "reference_date": _date,
-    "route": _route,
-    "variants": _variants,
-}

@@ -7,7 +7,7 @@ of each: its value, or the exception it raised.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
@@ -55,6 +55,9 @@ class Call:
     `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left; without a `lane`,
     from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where there is
     one. `texts` and `k` say in traces what is asked.
+
+    Calls of one lane can be made at once where they have `each`: it is given the `argument` of all, and gives what the
+    function of each would.
     """
 
     name: str
@@ -70,6 +73,8 @@ class Call:
     kind: Kind = "other"
     texts: tuple[str, ...] = ()
     k: int | None = None
+    each: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+    argument: Any = None
 
     def run(self) -> Any:
         """Call the function, within a span where the application records them."""
@@ -149,3 +154,19 @@ def value_of(outcome: T | Exception) -> T:
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
+
+
+def outcome_of(function: Callable[[], Any]) -> Any:
+    """What a function gives, or the exception that it raises."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
+        return error
+
+
+async def aoutcome_of(awaitable: Awaitable[Any]) -> Any:
+    """`outcome_of` for what is awaited."""
+    try:
+        return await awaitable
+    except Exception as error:  # noqa: BLE001 - as in `outcome_of`
+        return error

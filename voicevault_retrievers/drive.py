@@ -7,7 +7,7 @@ too, while they only compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from contextvars import ContextVar, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from voicevault_retrievers.baton import BATON
 from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, value_of
 from voicevault_retrievers.event_loop import LoopBridge
-from voicevault_retrievers.runs import Ready, Run, Ticket, ignore, outcome_of
+from voicevault_retrievers.runs import Ready, Run, Runs, Ticket, finish, ignore, outcomes_of
 from voicevault_retrievers.workers import COMPUTING, WORKERS
 
 if TYPE_CHECKING:
@@ -36,44 +36,52 @@ def drive(
 
     `spans` collects what was called; `observe` is told of each call and its outcome meanwhile, in this thread.
     """
-    run = Run(plan, timeout, spans, watched=observe is not None)
+    (outcome,) = _drive(Runs([Run(plan, timeout, spans, watched=observe is not None)]), observe)
+    result: T = value_of(outcome)
+    return result
+
+
+def drive_all(plans: Iterable[tuple[Plan[Any], MutableSequence[Span]]], *, timeout: float | None = None) -> list[Any]:
+    """Run plans together, each with its spans; the value of each, or the exception that it raised."""
+    return _drive(Runs([Run(plan, timeout, spans) for plan, spans in plans]), None)
+
+
+def _drive(runs: Runs, observe: Observer | None) -> list[Any]:
     inbox: SimpleQueue[tuple[Ticket, Any]] = SimpleQueue()
 
     def tell() -> None:
-        for span, outcome in run.news():
+        for span, outcome in runs.news():
             if observe is not None:
                 observe(span, outcome)
 
     try:
         while True:
-            ready = run.ready()
+            ready = runs.ready()
             if ready.computes:
-                run.compute(ready, None if observe is None else tell)
+                runs.compute(ready, None if observe is None else tell)
                 continue
             for ticket in ready.others:
                 ticket.in_thread(_paired(ticket, inbox.put))
-            for ticket in ready.local:
-                run.finish(ticket, outcome_of(ticket.call.run))
+            for tickets in runs.together(ready.local):
+                finish(tickets)
             tell()
-            if run.done:
-                break
+            if runs.done:
+                return runs.outcomes
             if not ready.local:  # what these calls gave may have asked for more
-                _await(run, inbox)
-        result: T = value_of(run.outcome)
-        return result
+                _await(runs, inbox)
     finally:
-        run.close()
+        runs.close()
 
 
-def _await(run: Run, inbox: SimpleQueue[tuple[Ticket, Any]]) -> None:
+def _await(runs: Runs, inbox: SimpleQueue[tuple[Ticket, Any]]) -> None:
     """Wait for the next outcome, or deadline."""
     try:
         with BATON.aside():
-            arrived = inbox.get(timeout=run.patience())
+            ticket, outcome = inbox.get(timeout=runs.patience())
     except Empty:
-        run.expire()
+        runs.expire()
     else:
-        run.finish(*arrived)
+        ticket.run.finish(ticket, outcome)
 
 
 async def adrive(
@@ -84,9 +92,21 @@ async def adrive(
     observe: AsyncObserver | None = None,
 ) -> T:
     """`drive` on the running event loop, which is never blocked by a call that is not inline."""
+    (outcome,) = await _adrive(Runs([Run(plan, timeout, spans, watched=observe is not None)]), observe)
+    result: T = value_of(outcome)
+    return result
+
+
+async def adrive_all(
+    plans: Iterable[tuple[Plan[Any], MutableSequence[Span]]], *, timeout: float | None = None
+) -> list[Any]:
+    """`drive_all` on the running event loop."""
+    return await _adrive(Runs([Run(plan, timeout, spans) for plan, spans in plans]), None)
+
+
+async def _adrive(runs: Runs, observe: AsyncObserver | None) -> list[Any]:
     import asyncio  # a third of this package's import time, and loaded already where there is a loop
 
-    run = Run(plan, timeout, spans, watched=observe is not None)
     loop = asyncio.get_running_loop()
     bridge = LoopBridge(loop)
     inbox: asyncio.Queue[tuple[Ticket, Any] | None] = asyncio.Queue()
@@ -96,35 +116,34 @@ async def adrive(
 
     try:
         while True:
-            ready = run.ready()
-            if ready.computes and run.waits_for_nothing_but(ready):
-                await _aside(run, ready, loop, bridge, observe)
+            ready = runs.ready()
+            if ready.computes and runs.waits_for_nothing_but(ready):
+                await _aside(runs, ready, loop, bridge, observe)
                 continue
-            _together(ready.local, from_thread, bridge)
+            _in_one_thread(ready.local, list(runs.together(ready.local)), from_thread, bridge)
             for ticket in ready.others:
                 if ticket.call.coroutine is not None:
                     ticket.on_loop(loop, inbox)
                 else:
                     ticket.in_thread(_paired(ticket, from_thread), bridge)
             if observe is not None:
-                for span, outcome in run.news():
+                for span, outcome in runs.news():
                     await observe(span, outcome)
-            if run.done:
-                break
-            arrived = await _arrival(loop, inbox, run.patience())
+            if runs.done:
+                return runs.outcomes
+            arrived = await _arrival(loop, inbox, runs.patience())
             if arrived is None:
-                run.expire()
+                runs.expire()
             else:
-                run.finish(*arrived)
-        result: T = value_of(run.outcome)
-        return result
+                ticket, outcome = arrived
+                ticket.run.finish(ticket, outcome)
     finally:
-        run.close()
+        runs.close()
         bridge.close()
 
 
 async def _aside(
-    run: Run, ready: Ready, loop: asyncio.AbstractEventLoop, bridge: LoopBridge, observe: AsyncObserver | None
+    runs: Runs, ready: Ready, loop: asyncio.AbstractEventLoop, bridge: LoopBridge, observe: AsyncObserver | None
 ) -> None:
     """Compute in a worker thread all that can be without waiting.
 
@@ -133,11 +152,11 @@ async def _aside(
     import asyncio
 
     told: asyncio.Queue[Any] = asyncio.Queue()
-    tell = None if observe is None else lambda: _call_soon(loop, told.put_nowait, run.news())
+    tell = None if observe is None else lambda: _call_soon(loop, told.put_nowait, runs.news())
 
     def compute() -> tuple[tuple[ContextVar[Any], Any], ...]:
         before = copy_context()
-        run.compute(ready, tell)
+        runs.compute(ready, tell)
         return tuple((name, value) for name, value in copy_context().items() if before.get(name, before) is not value)
 
     task = COMPUTING.submit(partial(bridge.run, compute), partial(_call_soon, loop, told.put_nowait), "computing")
@@ -167,16 +186,25 @@ async def _arrival(
             alarm.cancel()
 
 
-def _together(tickets: Sequence[Ticket], deliver: Callable[[tuple[Ticket, Any]], None], bridge: LoopBridge) -> None:
-    """Run calls in one worker thread, one after the other; those not yet begun when nobody waits any more never are."""
+def _in_one_thread(
+    tickets: Sequence[Ticket],
+    groups: Sequence[Sequence[Ticket]],
+    deliver: Callable[[tuple[Ticket, Any]], None],
+    bridge: LoopBridge,
+) -> None:
+    """Make calls, by groups of what can be made at once, in one worker thread, one group after the other.
+
+    Those not yet begun when nobody waits any more never are.
+    """
     if not tickets:
         return
     wanted = True
 
     def run() -> None:
-        for ticket in tickets:
+        for group in groups:
             if wanted:
-                deliver((ticket, outcome_of(partial(bridge.run, ticket.call.run))))
+                for one in zip(group, bridge.run(partial(outcomes_of, group)), strict=True):
+                    deliver(one)
 
     def drop() -> None:
         nonlocal wanted

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,10 @@ def in_given_order(matches: Iterable[Match]) -> list[Match]:
     return [match._replace(score=None) for match in found]
 
 
+Request: TypeAlias = tuple[Query, Sequence[Variant], int]
+"""A query, those of its wordings that are searched, and how many matches of each are wanted."""
+
+
 class Leaf(Channel):
     """A channel that searches something itself: subclasses say how to `find` for one wording of a query.
 
@@ -78,6 +82,10 @@ class Leaf(Channel):
     @abstractmethod
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         """For each wording at most k matches, best first."""
+
+    def find_each(self, asked: Sequence[Request]) -> Sequence[Sequence[Sequence[Match]]]:
+        """What `find` gives for each of several queries, which are searched together."""
+        return [self.find(*one) for one in asked]
 
     afind: Callable[[Query, Sequence[Variant], int], Any] | None = None
     """An async `find`, where the channel has one of its own."""
@@ -133,10 +141,15 @@ class Leaf(Channel):
             kind="channel",
             texts=tuple(wording.text for wording in wordings),
             k=k,
+            each=self._find_each_permitted,
+            argument=(query, wordings, k),
         )
 
     def _find_permitted(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return _permitted(query, self.find(query, wordings, k))
+
+    def _find_each_permitted(self, asked: Sequence[Request]) -> list[Sequence[Sequence[Match]]]:
+        return [_permitted(query, found) for (query, _, _), found in zip(asked, self.find_each(asked), strict=True)]
 
     async def _afind_permitted(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         afind: Any = self.afind
@@ -147,7 +160,7 @@ class Leaf(Channel):
         ((wording, matches), *others) = found
         if not others and isinstance(matches, Listing) and wording.weight == 1.0:
             own = matches[:k]
-            return self._listing(found, own.ids, own.scores, [(0, at) for at in range(len(own))])
+            return self._listing(found, own.ids, own.scores)
         best: dict[str, tuple[float, int, tuple[int, int]]] = {}
         support: defaultdict[str, float] = defaultdict(float)
         columns = [_columns(matches[:k]) for _, matches in found]
@@ -169,10 +182,12 @@ class Leaf(Channel):
         found: Sequence[tuple[Variant, Sequence[Match]]],
         ids: Sequence[str],
         scores: NDArray[np.float64] | None,
-        places: Sequence[tuple[int, int]],
+        places: Sequence[tuple[int, int]] | None = None,
     ) -> Listing[Hit]:
+        """Hits with a wording's match each, at its place in what that found; without places, of the first wording."""
+
         def hit(at: int) -> Hit:
-            number, place = places[at]
+            number, place = (0, at) if places is None else places[at]
             wording, matches = found[number]
             match, score = matches[place], None if scores is None else float(scores[at])
             vote = Vote(self.name, at + 1, score, query=wording.text, terms=match.terms, kind=self.kind, via=match.via)

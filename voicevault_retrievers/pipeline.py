@@ -12,12 +12,20 @@ from typing import Any, get_args
 from voicevault_retrievers import telemetry
 from voicevault_retrievers.access_control import Access, admitted, permitted
 from voicevault_retrievers.batch import Batched
-from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, answered, timings
+from voicevault_retrievers.calls import (
+    AsyncObserver,
+    Observer,
+    Plan,
+    Span,
+    answered,
+    timings,
+    value_of,
+)
 from voicevault_retrievers.channel import Channel, Over, Stage, Then, Through, check_k
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.degradation import log_failures
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both, scope
@@ -98,16 +106,7 @@ class Pipeline(Batched):
             ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
             ranking = permitted(ranking, asked.require)
             note(ranking)
-        result = self._result(asked, ranking, spans)
-        graph = _answering(self.channel, result)
-        if graph is not None:
-            channel, narrowed = graph
-            try:
-                result = replace(result, kg_direct_answer=channel.direct(narrowed, timeout=self._left(result)))
-            except Exception as error:  # noqa: BLE001 - whatever a store raised: there are hits already
-                result = self._failing(result, channel, error)
-        flare = self._flare(result)
-        return self._told(result if flare is None else flare.extended(result))
+        return self._answered(self._result(asked, ranking, spans))
 
     async def asearch(
         self,
@@ -123,17 +122,7 @@ class Pipeline(Batched):
             ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
             ranking = permitted(ranking, asked.require)
             note(ranking)
-        result = self._result(asked, ranking, spans)
-        graph = _answering(self.channel, result)
-        if graph is not None:
-            channel, narrowed = graph
-            try:
-                answer = await channel.adirect(narrowed, timeout=self._left(result))
-                result = replace(result, kg_direct_answer=answer)
-            except Exception as error:  # noqa: BLE001 - as in `search`
-                result = self._failing(result, channel, error)
-        flare = self._flare(result)
-        return self._told(result if flare is None else await flare.aextended(result))
+        return await self._aanswered(self._result(asked, ranking, spans))
 
     def warm_up(self) -> None:
         """Load the embedders and rerankers of its channels and stages, so that no search waits for them.
@@ -204,6 +193,41 @@ class Pipeline(Batched):
     def describe(self) -> str:
         """The pipeline as text, one part a line."""
         return f"k={self.k}, on_error={self.on_error}\n{self.channel.describe('  ')}"
+
+    def _answered(self, result: Result) -> Result:
+        """A result with what the graph says, and what a model's answer led to."""
+        graph = _answering(self.channel, result)
+        if graph is not None:
+            channel, narrowed = graph
+            try:
+                result = replace(result, kg_direct_answer=channel.direct(narrowed, timeout=self._left(result)))
+            except Exception as error:  # noqa: BLE001 - whatever a store raised: there are hits already
+                result = self._failing(result, channel, error)
+        flare = self._flare(result)
+        return self._told(result if flare is None else flare.extended(result))
+
+    async def _aanswered(self, result: Result) -> Result:
+        graph = _answering(self.channel, result)
+        if graph is not None:
+            channel, narrowed = graph
+            try:
+                answer = await channel.adirect(narrowed, timeout=self._left(result))
+                result = replace(result, kg_direct_answer=answer)
+            except Exception as error:  # noqa: BLE001 - as in `search`
+                result = self._failing(result, channel, error)
+        flare = self._flare(result)
+        return self._told(result if flare is None else await flare.aextended(result))
+
+    def _plan(self, query: Query, k: int | None) -> Plan[tuple[Query, Ranking]]:
+        asked = self._asked(query, ())
+        ranking = yield from self.channel.plan(asked, self._k(k))
+        return asked, ranking
+
+    def _ended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
+        return self._answered(self._result(*value_of(found), spans))
+
+    async def _aended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
+        return await self._aanswered(self._result(*value_of(found), spans))
 
     def _bare(self, asked: Query, top_k: int) -> Ranking:
         return permitted(hybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)

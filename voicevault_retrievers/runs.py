@@ -1,4 +1,4 @@
-"""One run of a plan: which calls are to be made now, by when they must have ended, and what comes of them.
+"""Runs of plans: which calls are to be made now, by when they must have ended, and what comes of them.
 
 How calls are made and awaited is the part of the drivers, see `drive`.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, MutableSequence, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableSequence, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voicevault_retrievers.baton import BATON
-from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span, Step
+from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span, Step, outcome_of
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.event_loop import LoopBridge
 from voicevault_retrievers.mutex import Mutex
@@ -31,10 +32,15 @@ LONGEST_WAIT = 3600.0
 """Seconds after which a driver looks again; a lock cannot wait for any length."""
 
 
+ABREAST = 4
+"""Of many runs so many may wait for something at a time: a deadline is not to pass because of the others."""
+
+
 @dataclass(eq=False)
 class Ticket:
-    """A started call: who gets its outcome, by when."""
+    """A started call of a run: who gets its outcome, by when."""
 
+    run: Run
     call: Call
     deliver: list[Callable[[Any], None]]
     began: float
@@ -97,6 +103,105 @@ class Ready(NamedTuple):
         return bool(self.local) and not self.others and all(ticket.call.computes for ticket in self.local)
 
 
+class Runs:
+    """Runs that are made together: calls that can be made at once are."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._left = Ready([], [])
+        self._lock = Mutex()
+        self._computing = self._closed = False
+
+    @property
+    def done(self) -> bool:
+        return all(run.done for run in self._runs)
+
+    @property
+    def outcomes(self) -> list[Any]:
+        return [run.outcome for run in self._runs]
+
+    def ready(self) -> Ready:
+        """The calls to be made now."""
+        ready, self._left = self._left, Ready([], [])
+        waiting = sum(bool(run.pending) for run in self._runs)
+        for run in self._runs:
+            if run.asks_others and not run.pending:
+                if waiting >= ABREAST:
+                    continue
+                waiting += 1
+            for ticket in run.start(at_home=not self._computing):
+                (ready.local if ticket.local else ready.others).append(ticket)
+        return ready
+
+    def together(self, tickets: Sequence[Ticket]) -> Iterable[Sequence[Ticket]]:
+        """Tickets whose calls can be made at once: of several searches, the calls of one channel."""
+        if len(self._runs) == 1:
+            return [(ticket,) for ticket in tickets]
+        groups: defaultdict[Hashable, list[Ticket]] = defaultdict(list)
+        for ticket in tickets:
+            groups[ticket if ticket.call.each is None else ticket.call.lane].append(ticket)
+        return groups.values()
+
+    def compute(self, ready: Ready, watch: Callable[[], None] | None = None) -> None:
+        """Make calls that only compute, and those that they lead to, in this thread, until others are to be made.
+
+        `watch` is called as soon as some have ended. Meanwhile nobody else touches the runs but to close them, and then
+        no further call is made.
+        """
+        with self._lock:
+            self._computing = not self._closed
+        try:
+            with BATON.held():
+                while ready.computes:
+                    for tickets in self.together(ready.local):
+                        if self._closed:
+                            return
+                        finish(tickets)
+                    if watch is not None:
+                        with BATON.aside():
+                            watch()
+                    ready = self.ready()
+            self._left = ready
+        finally:
+            with self._lock:
+                late, self._computing = self._computing and self._closed, False
+            if late:
+                self._shut()
+
+    def waits_for_nothing_but(self, ready: Ready) -> bool:
+        """Whether no other call has been made that has not ended."""
+        return sum(len(run.pending) for run in self._runs) == len(ready.local) + len(ready.others)
+
+    def patience(self) -> float | None:
+        """Seconds until the next deadline; None when there is none."""
+        first = min((ticket.deadline for run in self._runs for ticket in run.pending), default=math.inf)
+        return None if math.isinf(first) else min(max(0.0, first - time.monotonic()), LONGEST_WAIT)
+
+    def expire(self) -> None:
+        """Abandon every call past its deadline."""
+        now = time.monotonic()
+        for run in self._runs:
+            for ticket in [ticket for ticket in run.pending if ticket.deadline <= now]:
+                ticket.abandon()
+                run.finish(ticket, _late(ticket))
+
+    def news(self) -> list[tuple[Span, Any]]:
+        """The calls that ended since this was asked last, with their outcomes."""
+        return [one for run in self._runs for one in run.news()]
+
+    def close(self) -> None:
+        """Drop what still runs and close the generators, the latest first: once nothing is computed any more."""
+        with self._lock:
+            self._closed = True
+            if self._computing:
+                return
+        self._shut()
+
+    def _shut(self) -> None:
+        for run in self._runs:
+            run.shut()
+
+
 class Run:
     """Advances generators and keeps the deadlines; how calls are made and awaited is the drivers' part."""
 
@@ -110,55 +215,24 @@ class Run:
         self._spans = spans
         self._news: list[tuple[Span, Any]] | None = [] if watched else None
         self._queued: list[tuple[Call, Callable[[Any], None]]] = []
-        self._left = Ready([], [])
-        self._pending: dict[Ticket, None] = {}
+        self.pending: dict[Ticket, None] = {}
         self._known: dict[Hashable, Any] = {}
         self._asked: dict[Hashable, Ticket] = {}
         self._deadlines: dict[Lane, float] = {}
         self._plans: list[Plan[Any]] = []
-        self._lock = Mutex()
-        self._computing = self._closed = False
         self._begin(plan, self._finish)
 
-    def ready(self) -> Ready:
-        """The calls to be made now."""
-        ready, self._left = self._left, Ready([], [])
-        for ticket in self._start():
-            (ready.local if ticket.local else ready.others).append(ticket)
-        return ready
+    @property
+    def asks_others(self) -> bool:
+        """Whether a call is to be made that may wait for something."""
+        return any(not (call.local or call.inline) for call, _ in self._queued)
 
-    def compute(self, ready: Ready, watch: Callable[[], None] | None = None) -> None:
-        """Make calls that only compute, and those that they lead to, in this thread, until others are to be made.
-
-        `watch` is called as soon as some have ended. Meanwhile nobody else touches the run but to close it, and then no
-        further call is made.
-        """
-        with self._lock:
-            self._computing = not self._closed
-        try:
-            with BATON.held():
-                while ready.computes:
-                    for ticket in ready.local:
-                        if self._closed:
-                            return
-                        self.finish(ticket, outcome_of(ticket.call.run))
-                    if watch is not None:
-                        with BATON.aside():
-                            watch()
-                    ready = self.ready()
-            self._left = ready
-        finally:
-            with self._lock:
-                late, self._computing = self._computing and self._closed, False
-            if late:
-                self._shut()
-
-    def _start(self) -> Iterator[Ticket]:
+    def start(self, *, at_home: bool) -> Iterator[Ticket]:
         """The calls to be made now; inline, repeated, late and refused ones are dealt with here."""
         kept: list[tuple[Call, Callable[[Any], None]]] = []
         while self._queued:
             call, deliver = self._queued.pop(0)
-            if call.at_home and self._computing:
+            if call.at_home and not at_home:
                 kept.append((call, deliver))
             elif call.key is not None and call.key in self._known:
                 deliver(self._known[call.key])
@@ -173,23 +247,11 @@ class Run:
                     yield ticket
         self._queued = kept
 
-    def patience(self) -> float | None:
-        """Seconds until the next deadline; None when there is none."""
-        first = min((ticket.deadline for ticket in self._pending), default=math.inf)
-        return None if math.isinf(first) else min(max(0.0, first - time.monotonic()), LONGEST_WAIT)
-
-    def expire(self) -> None:
-        """Abandon every call past its deadline."""
-        now = time.monotonic()
-        for ticket in [ticket for ticket in self._pending if ticket.deadline <= now]:
-            ticket.abandon()
-            self.finish(ticket, _late(ticket))
-
     def finish(self, ticket: Ticket, outcome: Any) -> None:
         """Hand an outcome to the plans that wait for it; the outcome of an abandoned call is dropped."""
-        if ticket not in self._pending:
+        if ticket not in self.pending:
             return
-        del self._pending[ticket]
+        del self.pending[ticket]
         if _is_cancelled(outcome):  # of the call's own doing: the search was not cancelled
             outcome = SearchNotAvailableError(f"{ticket.call.name} was cancelled")
         if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
@@ -219,22 +281,11 @@ class Run:
         if self._news is not None:
             self._news.append((span, outcome))
 
-    def waits_for_nothing_but(self, ready: Ready) -> bool:
-        """Whether no other call has been made that has not ended."""
-        return len(self._pending) == len(ready.local) + len(ready.others)
-
-    def close(self) -> None:
-        """Drop what still runs and close the generators, the latest first: once nothing is computed any more."""
-        with self._lock:
-            self._closed = True
-            if self._computing:
-                return
-        self._shut()
-
-    def _shut(self) -> None:
-        for ticket in self._pending:
+    def shut(self) -> None:
+        """Drop what still runs and close the generators, the latest first."""
+        for ticket in self.pending:
             ticket.drop()
-        self._pending.clear()
+        self.pending.clear()
         for plan in reversed(self._plans):
             plan.close()
 
@@ -242,8 +293,8 @@ class Run:
         now = time.monotonic()
         own = math.inf if call.timeout is None else now + call.timeout
         own = own if call.lane is None else self._deadlines.setdefault(call.lane, own)
-        ticket = Ticket(call, [deliver], now, min(own, self._end))
-        self._pending[ticket] = None
+        ticket = Ticket(self, call, [deliver], now, min(own, self._end))
+        self.pending[ticket] = None
         if call.key is not None:
             self._asked[call.key] = ticket
         return ticket
@@ -305,12 +356,22 @@ def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None
     return lambda outcome: receive(at, outcome)
 
 
-def outcome_of(function: Callable[[], Any]) -> Any:
-    """What a function gives, or the exception that it raises."""
-    try:
-        return function()
-    except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
-        return error
+def finish(tickets: Sequence[Ticket]) -> None:
+    """Make calls that can be made at once, and hand over what they gave."""
+    for ticket, outcome in zip(tickets, outcomes_of(tickets), strict=True):
+        ticket.run.finish(ticket, outcome)
+
+
+def outcomes_of(tickets: Sequence[Ticket]) -> Sequence[Any]:
+    """What calls that can be made at once give; where that fails for all of them, each is made alone."""
+    each = tickets[0].call.each
+    outcomes: Any = None
+    if each is not None and len(tickets) > 1:
+        outcomes = outcome_of(partial(each, [ticket.call.argument for ticket in tickets]))
+    if outcomes is None or isinstance(outcomes, Exception):
+        outcomes = [outcome_of(ticket.call.run) for ticket in tickets]
+    made: Sequence[Any] = outcomes
+    return made
 
 
 def _is_cancelled(outcome: Any) -> bool:

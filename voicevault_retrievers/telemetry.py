@@ -71,6 +71,11 @@ def _both(span: AbstractContextManager[Note], measured: AbstractContextManager[N
         yield note
 
 
+def records() -> bool:
+    """Whether the application records spans of searches, or measures them."""
+    return _tracer() is not None or loaded()
+
+
 @contextmanager
 def search(text: str, k: int) -> Iterator[Note]:
     """Stands around a whole search, to be told of its ranking."""

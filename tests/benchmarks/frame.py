@@ -75,6 +75,7 @@ CASES = (
 ROUNDS, ASKED, WARM = 5, 40, 4
 THREADS, COROUTINES, SERVED = (1, 8), 64, 192
 TICK = 0.001
+BATCH = 128
 SEARCHES = 50
 FIRST_CHUNKS, FIRST_RUNS = 20_000, 3
 ALIKE = 0.85
@@ -102,6 +103,7 @@ def measured(sizes: Sequence[int]) -> Iterator[Row]:
         collection = Collection(size)
         yield from cpu(collection)
         yield from clients(collection)
+        yield from batches(collection)
         gc.unfreeze()
     yield from faces(Collection(min(sizes)))
     yield from first()
@@ -210,6 +212,26 @@ def _coroutines(search: Callable[[Asked], Awaitable[object]], questions: Sequenc
         return {"queries/s": len(questions) / took, "longest stall ms": longest * 1e3}
 
     return asyncio.run(served())
+
+
+def batches(collection: Collection) -> Iterator[Row]:
+    """What a batch of questions gains by being searched together, beside the same questions one after the other."""
+    packages, draw = collection.packages(CASES[0]), collection.drawn.questions
+    settle()
+    for name, package in packages.items():
+        ways: dict[str, Callable[[Sequence[Asked]], object]] = {
+            "one by one": lambda asked, search=package.search: list(map(search, asked)),
+            "together": package.search_many,
+        }
+        for way in ways.values():
+            way(draw(BATCH))
+        rounds: list[Figures] = []
+        for at in range(ROUNDS):
+            took = {way: seconds(ways[way], draw(BATCH)) for way in turns(ways, at)}
+            rates = {f"queries/s {way}": BATCH / one for way, one in took.items()}
+            rounds.append({**rates, "together, times one by one": took["one by one"] / took["together"]})
+        for metric, value in medians(rounds).items():
+            yield Row(name, f"{collection.size:,} chunks, a batch of {BATCH}", metric, value)
 
 
 class Framework(NamedTuple):

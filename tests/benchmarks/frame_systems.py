@@ -233,6 +233,10 @@ class Package:
         """Search, and read the hits."""
         return read(self.pipeline.search(_query(asked)))
 
+    def search_many(self, asked: Sequence[Asked]) -> list[list[tuple[Any, ...]]]:
+        """Search together, and read the hits of each."""
+        return list(map(read, self.pipeline.search_many(map(_query, asked))))
+
     async def asearch(self, asked: Asked) -> list[tuple[Any, ...]]:
         """`search` on the running event loop."""
         return read(await self.pipeline.asearch(_query(asked)))

@@ -152,6 +152,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "fusion": ("fusion", lambda row: row.metric == "p50 us"),
     "frame": ("frame", lambda row: row.metric in ("CPU ms p50", "CPU p50, times by hand")),
     "frame_clients": ("frame", lambda row: "threads: " in row.case or "coroutines: " in row.case),
+    "frame_batches": ("frame", lambda row: "a batch of" in row.case),
     "frame_faces": ("frame", lambda row: row.metric.startswith("CPU ms above")),
     "frame_peers": ("frame", lambda row: " / " in row.system),
     "frame_first": ("frame", lambda row: row.metric == "seconds"),

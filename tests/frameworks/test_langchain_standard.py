@@ -16,7 +16,8 @@ from langchain_tests.integration_tests.indexer import AsyncDocumentIndexTestSuit
 from tests.frameworks.langchain_parts import by_length
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain
-from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
+from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.langchain import (
     BM25Index,
     BM25Retriever,

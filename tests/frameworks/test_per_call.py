@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import BM25, Query, VectorChannel, compose
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.types import ANY_EMBEDDER, Chunk
 
 pytest.importorskip("langchain_core")
 pytest.importorskip("llama_index.core")
 
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda
+from llama_index.core.instrumentation.events.retrieval import RetrievalStartEvent
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from tests.frameworks.llama_index_parts import Lengths, recorded
 from voicevault_retrievers import langchain, llama_index
 
 CHUNKS = [Chunk(f"c{at}", f"the pump {'of the mill ' * at}", metadata={"page": at}) for at in range(8)]
@@ -31,10 +42,118 @@ async def test_k_where_and_weights_of_a_call_are_the_same_in_every_way_to_ask(sa
     query = Query("pump mill", where=said.get("where"), weights=said.get("weights"))
     expected = [(hit.id, hit.score) for hit in compose(channels, k=5).search(query, said.get("k")).hits]
     first = langchain.HybridRetriever(channels=channels, k=5)
-    for documents in (first.invoke(query.text, **said), await first.ainvoke(query.text, **said)):
+    batches = [*first.batch([query.text] * 2, **said), *await first.abatch([query.text] * 2, **said)]
+    for documents in (first.invoke(query.text, **said), await first.ainvoke(query.text, **said), *batches):
         assert [(document.id, document.metadata["relevance_score"]) for document in documents] == expected
     second = llama_index.HybridRetriever(channels=channels, k=5)
     asked = second.with_options(**said)
-    for nodes in (asked.retrieve(query.text), await asked.aretrieve(query.text)):
+    many = [*asked.retrieve_many([query.text] * 2), *await asked.aretrieve_many([query.text] * 2)]
+    for nodes in (asked.retrieve(query.text), await asked.aretrieve(query.text), *many):
         assert [(node.node_id, node.score) for node in nodes] == expected
     assert (first.k, len(first.invoke(query.text)), len(second.retrieve(query.text))) == (5, 5, 5)
+
+
+TEXTS = ["pump", "mill", "of the", "", "no such word"]
+
+
+def _langchain(**options: Any) -> langchain.HybridRetriever:
+    channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": VectorChannel.from_chunks(CHUNKS, Batches())}
+    return langchain.HybridRetriever(channels=channels, **options)
+
+
+class Batches(HashEmbedder):
+    """Keeps how many queries it embeds at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.sizes.append(len(texts))
+        return super().embed_queries(texts)
+
+
+def _sizes(retriever: Any) -> list[int]:
+    sizes: list[int] = retriever.channels["dense"].embedder.sizes
+    return sizes
+
+
+@pytest.mark.parametrize("call", [{}, {"rerank": Lengths()}, {"fusion": "rrf", "k": 2}], ids=["", "rerank", "fusion"])
+async def test_a_batch_of_langchain_is_searched_together_and_gives_what_invoke_does(call: dict[str, Any]) -> None:
+    retriever = _langchain(stages=[langchain.PageDiversityFilter(max_chunks_per_page=1)])
+    expected = [retriever.invoke(text, **call) for text in TEXTS]
+    for batch in (retriever.batch, retriever.abatch):
+        retriever = _langchain(stages=[langchain.PageDiversityFilter(max_chunks_per_page=1)])
+        found: Any = getattr(retriever, batch.__name__)(TEXTS, **call)
+        assert (await found if batch.__name__ == "abatch" else found) == expected
+        assert _sizes(retriever) == [len(TEXTS) - 1]  # a blank text is searched by no channel
+    one: Any = RunnableLambda(_langchain().invoke)
+    staged = one >> langchain.PageDiversityFilter()
+    assert staged.batch(TEXTS, k=2) == [staged.invoke(text, k=2) for text in TEXTS]
+
+
+class Watch(BaseCallbackHandler):
+    """Keeps the queries of the retrievers that it hears of."""
+
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+
+    def on_retriever_start(self, serialized: Any, query: str, **kwargs: Any) -> None:
+        self.queries.append(query)
+
+
+async def test_a_batch_whose_callbacks_listen_is_traced_one_by_one() -> None:
+    for method in ("batch", "abatch"):
+        watch, retriever = Watch(), _langchain()
+        found: Any = getattr(retriever, method)(TEXTS, {"callbacks": [watch], "max_concurrency": 1})
+        assert (await found if method == "abatch" else found) == _langchain().batch(TEXTS)
+        assert sorted(watch.queries) == sorted(TEXTS)
+        assert _sizes(retriever) == [1] * (len(TEXTS) - 1)
+
+
+async def test_the_error_of_one_input_of_a_batch_is_its_own() -> None:
+    wrong, retriever = Query("pump", vectors={ANY_EMBEDDER: np.ones(3, np.float32)}), _langchain()
+    inputs: list[Any] = ["pump", wrong, 7, "mill"]
+    for method in ("batch", "abatch"):
+        found: Any = getattr(retriever, method)(inputs, return_exceptions=True)
+        found = await found if method == "abatch" else found
+        assert [type(one) for one in found] == [list, ConfigError, ConfigError, list]
+    with pytest.raises(ConfigError, match="dimension 3"):
+        retriever.batch(inputs)
+    with pytest.raises(ConfigError, match="dimension 3"):
+        await retriever.abatch(inputs)
+
+
+def test_a_subclass_that_finds_in_its_own_way_does_so_in_a_batch() -> None:
+    class Own(langchain.HybridRetriever):
+        def _get_relevant_documents(self, query: str, **kwargs: Any) -> list[Document]:
+            return [Document(query)]
+
+    assert Own(channels={"bm25": BM25.from_chunks(CHUNKS)}).batch(["pump", "mill"]) == [
+        [Document("pump")], [Document("mill")],
+    ]  # fmt: skip
+
+
+async def test_many_queries_of_llama_index_are_searched_together_where_nobody_listens() -> None:
+    def made() -> llama_index.HybridRetriever:
+        channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": VectorChannel.from_chunks(CHUNKS, Batches())}
+        return llama_index.HybridRetriever(
+            channels=channels, node_postprocessors=[llama_index.PageDiversityPostprocessor()]
+        )
+
+    def told(found: list[NodeWithScore]) -> list[Any]:
+        return [(node.node.to_dict(), node.score, llama_index.provenance(node)) for node in found]
+
+    texts = [text for text in TEXTS if text]
+    queries: list[Any] = [*texts[:1], *map(QueryBundle, texts[1:])]
+    expected = [told(made().retrieve(query)) for query in queries]
+    for method in ("retrieve_many", "aretrieve_many"):
+        retriever = made()
+        found: Any = getattr(retriever, method)(queries)
+        assert list(map(told, await found if method.startswith("a") else found)) == expected
+        assert _sizes(retriever) == [len(queries)]
+        with recorded(RetrievalStartEvent) as events:
+            retriever = made()
+            found = getattr(retriever, method)(queries)
+            assert list(map(told, await found if method.startswith("a") else found)) == expected
+        assert (len(events), _sizes(retriever)) == (len(queries), [1] * len(queries))

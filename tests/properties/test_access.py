@@ -22,7 +22,7 @@ from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.composing import compose
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.dense import int8
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.filters import Filter, scope

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import HashEmbedder, examples
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25

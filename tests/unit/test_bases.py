@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import Counting, FailingChannel, HashEmbedder, ListChannel
 from voicevault_retrievers import RRF, fuse
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, NotIndexedError
 from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.lexical.bm25 import BM25

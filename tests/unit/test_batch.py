@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.helpers import FailingChannel, ListChannel
-from voicevault_retrievers import BM25, Pipeline
-from voicevault_retrievers.batch import read_queries
+from tests.helpers import Counting, FailingChannel, ListChannel
+from voicevault_retrievers import BM25, Pipeline, VectorChannel, fuse
+from voicevault_retrievers.batch import TOGETHER
+from voicevault_retrievers.dense import ExactVectors, VectorPart
+from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.leaf import Match
+from voicevault_retrievers.query_file import read_queries
+from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.runs import ABREAST
 from voicevault_retrievers.turns import Turn
-from voicevault_retrievers.types import Chunk, Query, Result, Route, Variant
+from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Result, Route, Variant, Vector
 
 CHUNKS = [Chunk(f"c{at}", text) for at, text in enumerate(("the pump hums", "the valve is shut", "the pump is red"))]
 
@@ -69,6 +79,141 @@ def test_queries_are_several(pipeline: Pipeline) -> None:
             pipeline.run(given)  # type: ignore[arg-type]  # what is wrong
     with pytest.raises(ConfigError, match="give queries, or a queries_file"):
         pipeline.run()
+
+
+def _hybrid(embedder: Counting, **options: Any) -> Pipeline:
+    """Over two segments, of which a chunk is deleted."""
+    words = "pump valve oil red green hums shut cold".split()
+    texts = [" ".join(words[at % size] for size in (2, 3, 5, 8)) for at in range(60)]
+    chunks = [Chunk(f"c{at:02d}", text, metadata={"n": at % 3}) for at, text in enumerate(texts)]
+    bm25 = BM25.from_chunks(chunks[:40])
+    bm25.add(chunks[40:])
+    bm25.delete(["c07"])
+    halves = [Rows(chunks[:30]), Rows(chunks[30:])]
+    parts = [VectorPart(rows, embedder.embed_documents([chunk.text for chunk in rows.chunks])) for rows in halves]
+    return Pipeline(
+        fuse(bm25=bm25, dense=VectorChannel(ExactVectors(parts, embedder.dimension), embedder)), k=7, **options
+    )
+
+
+QUERIES: list[str | Query] = [
+    "red pump",
+    "red pump",
+    "",
+    "nothing of all that",
+    Query("valve", where={"n": {"$lte": 1}}),
+    Query("oil", require={"n": 0}),
+    Query("shut", variants=(Variant("cold valve", 0.5), Variant("pump"))),
+    Query("green", vectors={ANY_EMBEDDER: np.eye(16, dtype=np.float32)[3]}),
+    Query("cold", weights={"dense": 0.0}),
+    *(f"{one} pump" for one in ("red", "green", "cold", "oil")),
+    *(Query(f"{one} valve", where={"n": {"$lte": 1}}) for one in ("red", "green", "cold", "oil")),
+    *(f"hums {at}" for at in range(40)),
+]
+
+
+def _told(result: Result) -> tuple[object, ...]:
+    hits = [(hit.id, hit.score, hit.votes, hit.chunk) for hit in result.hits]
+    return hits, result.errors, result.channels_used, sorted(result.timings), result.confidence, result.context
+
+
+async def test_queries_that_are_searched_together_find_what_each_finds_alone() -> None:
+    embedder = Counting(16)
+    pipeline = _hybrid(embedder)
+    expected = [_told(pipeline.search(query)) for query in QUERIES]
+    for many in (pipeline.search_many, pipeline.run):
+        assert list(map(_told, many(QUERIES))) == expected
+    for amany in (pipeline.asearch_many, pipeline.arun):
+        assert list(map(_told, await amany(QUERIES))) == expected
+    assert pipeline.search_many(["pump"], 2)[0].ranking.ids == pipeline.search("pump", 2).ranking.ids
+    assert pipeline.search_many([]) == []
+
+
+async def test_their_texts_are_embedded_in_one_batch_and_the_vectors_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    each = Passes.products_each
+
+    def counted(self: Passes, vectors: Sequence[Vector]) -> Sequence[NDArray[np.float32]]:
+        read.append(len(vectors))
+        return each(self, vectors)
+
+    monkeypatch.setattr(Passes, "products_each", counted)
+    queries = [f"pump {at}" for at in range(TOGETHER)]
+    for search in ("search_many", "asearch_many"):
+        embedder = Counted(16)
+        found = getattr(_hybrid(embedder), search)(queries)
+        assert len(found if search == "search_many" else await found) == TOGETHER
+        assert embedder.batches == [TOGETHER]
+        assert read == [TOGETHER, TOGETHER]  # of each half
+        read.clear()
+
+
+class Counted(Counting):
+    """Keeps how many queries it is given at a time."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self.batches: list[int] = []
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.batches.append(len(texts))
+        return super().embed_queries(texts)
+
+
+async def test_the_error_of_one_is_its_own() -> None:
+    wrong = Query("pump", vectors={ANY_EMBEDDER: np.ones(5, np.float32)})
+    given: list[str | Query] = ["red pump", wrong, "valve"]
+    pipeline = _hybrid(Counting(16))
+    with pytest.raises(ConfigError, match="dimension 5"):
+        pipeline.search_many(given)
+    with pytest.raises(ConfigError, match="dimension 5"):
+        await pipeline.asearch_many(given)
+    for results in (pipeline.run(given), await pipeline.arun(given)):
+        assert [bool(result.hits) for result in results] == [True, False, True]
+
+
+def test_where_calls_fail_together_each_is_made_alone() -> None:
+    class Fragile(ListChannel):
+        def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+            if query.text == "bad":
+                raise ZeroDivisionError("by zero")
+            return super().find(query, wordings, k)
+
+    fragile = Fragile([("a", 1.0)])
+    fragile.local = fragile.computes = True
+    results = Pipeline(fuse(one=fragile, other=BM25.from_chunks(CHUNKS))).search_many(["pump", "bad", "valve"])
+    assert [result.degraded for result in results] == [False, True, False]
+    assert [str(failure) for failure in results[1].errors] == ["one: ZeroDivisionError"]
+
+
+class Remote(ListChannel):
+    """Answers once as many wait as may at a time."""
+
+    def __init__(self) -> None:
+        super().__init__([("a", 1.0)])
+        self.lock, self.full = threading.Lock(), threading.Event()
+        self.now = self.most = 0
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        if self.now >= ABREAST:
+            self.full.set()
+        assert self.full.wait(30)
+        with self.lock:
+            self.now -= 1
+        return super().find(query, wordings, k)
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+async def test_what_waits_does_so_a_few_at_a_time(timeout: float | None) -> None:
+    queries = [f"pump {at}" for at in range(3 * ABREAST)]
+    sync, loop = Remote(), Remote()
+    found = Pipeline(sync, timeout=timeout).search_many(queries)
+    found += await Pipeline(loop, timeout=timeout).asearch_many(queries)
+    assert [result.ranking.ids for result in found] == [("a",)] * len(queries) * 2
+    assert (sync.most, loop.most) == (ABREAST, ABREAST)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from tests.helpers import GivenChannel, HashEmbedder
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline

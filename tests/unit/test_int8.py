@@ -69,11 +69,13 @@ def plain(found: list[Found]) -> list[tuple[str, float]]:
 
 def agree(matrix: Matrix, vector: Matrix, k: int, selection: Selection | None = None) -> None:
     rows, expected = rows_of(len(matrix)), nearest(matrix, vector, k, selection)
-    assert plain(VectorPart(rows, matrix).nearest(vector, k, selection)) == expected
+    assert plain(VectorPart(rows, matrix).nearest_each([vector], k, selection)[0]) == expected
+    for found in VectorPart(rows, matrix).nearest_each([vector, vector], k, selection):
+        assert plain(found) == expected
     part = VectorPart(rows, matrix, quantise(matrix))
     for way in ("numpy", "numba"):
         with by(way):
-            assert plain(part.nearest(vector, k, selection)) == expected
+            assert plain(part.nearest_each([vector], k, selection)[0]) == expected
 
 
 @examples(3)

@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.dense.exact import MemoryVectors, VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
+from voicevault_retrievers.dense.exact import MemoryVectors
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25

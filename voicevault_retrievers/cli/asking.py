@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from voicevault_retrievers.batch import Asked
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import is_address, open_bases
 from voicevault_retrievers.filters import Filter, both, scope
@@ -18,6 +17,7 @@ from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.presets.models import text_model
 from voicevault_retrievers.presets.sections import filled
 from voicevault_retrievers.protocols import TextModel
+from voicevault_retrievers.query_file import Asked
 from voicevault_retrievers.store import Bases
 from voicevault_retrievers.types import Query
 

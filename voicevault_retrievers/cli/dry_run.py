@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from voicevault_retrievers.batch import Asked
 from voicevault_retrievers.calls import Plan
 from voicevault_retrievers.channel import Channel, Rewriter, Then
 from voicevault_retrievers.cli import options
@@ -22,6 +21,7 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.presets.absent import AbsentChannel, AbsentFlare, channel_if_there
 from voicevault_retrievers.query import RuleRouter
+from voicevault_retrievers.query_file import Asked
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions

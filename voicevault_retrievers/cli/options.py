@@ -86,7 +86,7 @@ class JsonFilter(click.ParamType):  # type: ignore[type-arg]  # as above
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, Any]:
-        from voicevault_retrievers.batch import read_json
+        from voicevault_retrievers.query_file import read_json
 
         try:
             found = read_json(value) if isinstance(value, str) else value

@@ -1,5 +1,6 @@
 """Vector search: embedders and where their models are found, exact search with int8 codes or without, its channel."""
 
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.embedders import (
     CallableEmbedder,
     OnnxEmbedder,
@@ -7,7 +8,7 @@ from voicevault_retrievers.dense.embedders import (
     SentenceTransformerEmbedder,
     load_embedder,
 )
-from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, VectorPart
+from voicevault_retrievers.dense.exact import ExactVectors, VectorPart
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.dense.prefixes import PrefixRecall, prefix_recall

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense import rescoring
-from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel, VectorPart, listed, matches_of
+from voicevault_retrievers.dense.channel import VectorChannel, matches_of
+from voicevault_retrievers.dense.exact import ExactVectors, VectorPart, listed
 from voicevault_retrievers.dense.prefixes import (
     CANDIDATES,
     LEAST,

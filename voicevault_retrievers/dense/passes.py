@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,13 @@ class Passes:
 
     def __reduce__(self) -> tuple[type[Passes], tuple[NDArray[np.float32]]]:
         return Passes, (self._matrix,)
+
+    def products_each(self, vectors: Sequence[Vector]) -> Sequence[NDArray[np.float32]]:
+        """The inner products of each of several vectors: in one pass, where there are at most `MOST`."""
+        if len(vectors) == 1:
+            return [self.products(vectors[0])]
+        groups = [vectors[at : at + MOST] for at in range(0, len(vectors), MOST)]
+        return [row for group in groups for row in np.stack(group) @ self._matrix.T]
 
     def products(self, vector: Vector) -> NDArray[np.float32]:
         """The inner product of a vector with each row."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from voicevault_retrievers.channel import Channel, Stage
 from voicevault_retrievers.checks import seconds_or_none
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.diversity.likeness import By, Cosines, Likeness, likeness
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.stages import id_at

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.checks import whole
 from voicevault_retrievers.dense.base import BaseEmbedder
-from voicevault_retrievers.dense.exact import VectorChannel, embedded
+from voicevault_retrievers.dense.channel import VectorChannel
+from voicevault_retrievers.dense.exact import embedded
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.recent import Recent

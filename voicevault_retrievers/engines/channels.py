@@ -9,7 +9,7 @@ from functools import partial
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from voicevault_retrievers.checks import flag
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown

@@ -22,7 +22,16 @@ from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import Field
 
 from voicevault_retrievers.adapters.keyword_copy import refreshed
-from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, converting, in_thread
+from voicevault_retrievers.calls import (
+    AsyncObserver,
+    Observer,
+    Plan,
+    aoutcome_of,
+    converting,
+    in_thread,
+    outcome_of,
+    value_of,
+)
 from voicevault_retrievers.channel import Channel, check_k
 from voicevault_retrievers.checks import seconds_or_none
 from voicevault_retrievers.drive import adrive
@@ -30,7 +39,7 @@ from voicevault_retrievers.explanation import reworded
 from voicevault_retrievers.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
 from voicevault_retrievers.langchain.convert import document_of
-from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, observer
+from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, is_heard, observer
 from voicevault_retrievers.langchain.history import turns_of
 from voicevault_retrievers.langchain.staged import arranges, changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline
@@ -38,6 +47,9 @@ from voicevault_retrievers.types import Query, Result, as_query
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
+
+
+_INVOKING = ("invoke", "ainvoke", "_get_relevant_documents", "_aget_relevant_documents")
 
 
 class PipelineRetriever(Checked[Pipeline], BaseRetriever):
@@ -147,6 +159,49 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         with below(ensure_config(config)) as given:
             return await super().ainvoke(input, given, **kwargs)
 
+    def batch(
+        self,
+        inputs: list[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[list[Document]]:
+        """`invoke` of each input, searched together (see `Pipeline.search_many`) where no callbacks listen."""
+        if isinstance(config, list) or self._invokes_each(config):
+            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        with below(ensure_config(config)) as given:
+            called = self._for_call(kwargs)
+            asked = called._asked_each(inputs, **kwargs)
+            found = iter(called.pipeline.search_each([one for one in asked if not isinstance(one, Exception)]))
+            documents: list[Any] = [
+                one if isinstance(one, Exception) else outcome_of(partial(called._documents, next(found), text, given))
+                for one, text in zip(asked, inputs, strict=True)
+            ]
+        return documents if return_exceptions else list(map(value_of, documents))
+
+    async def abatch(
+        self,
+        inputs: list[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[list[Document]]:
+        """`batch` on the running event loop."""
+        if isinstance(config, list) or self._invokes_each(config):
+            return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        with below(ensure_config(config)) as given:
+            called = self._for_call(kwargs)
+            pipeline = await adrive(called._opened(), timeout=self.timeout)
+            asked = called._asked_each(inputs, **kwargs)
+            found = iter(await pipeline.asearch_each([one for one in asked if not isinstance(one, Exception)]))
+            documents: list[Any] = [
+                one if isinstance(one, Exception) else await aoutcome_of(called._adocuments(next(found), text, given))
+                for one, text in zip(asked, inputs, strict=True)
+            ]
+        return documents if return_exceptions else list(map(value_of, documents))
+
     def _get_relevant_documents(
         self,
         query: str,
@@ -156,14 +211,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         **asked: Any,
     ) -> list[Document]:
         with below(patch_config(None, callbacks=run_manager.get_child())) as config:
-            result = self.search(query, k, observe=observer(config), **asked)
-            if degraded := list(result.skipped):
-                dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
-            pipeline, asked_for = self.pipeline, reworded(result)
-            documents: Sequence[Document] = [document_of(hit, degraded, asked_for) for hit in pipeline.read(result)]
-            for arrange in self._arranging():
-                documents = arrange.compress_documents(documents, query, config.get("callbacks"))
-        return list(documents)
+            return self._documents(self.search(query, k, observe=observer(config), **asked), query, config)
 
     async def _aget_relevant_documents(
         self,
@@ -175,17 +223,51 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     ) -> list[Document]:
         with below(patch_config(None, callbacks=run_manager.get_child())) as config:
             result = await self.asearch(query, k, observe=aobserver(config), **asked)
-            if degraded := list(result.skipped):
-                await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
-            pipeline, asked_for = self.pipeline, reworded(result)
-            documents: Sequence[Document] = await adrive(
-                converting(
-                    lambda: [document_of(hit, degraded, asked_for) for hit in pipeline.read(result)], len(result.hits)
-                )
-            )
-            for arrange in self._arranging():
-                documents = await arrange.acompress_documents(documents, query, config.get("callbacks"))
+            return await self._adocuments(result, query, config)
+
+    def _documents(self, found: Result | Exception, query: str, config: RunnableConfig) -> list[Document]:
+        result = value_of(found)
+        if degraded := list(result.skipped):
+            dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
+        documents = self._converted(result)
+        for arrange in self._arranging():
+            documents = arrange.compress_documents(documents, query, config.get("callbacks"))
         return list(documents)
+
+    async def _adocuments(self, found: Result | Exception, query: str, config: RunnableConfig) -> list[Document]:
+        result = value_of(found)
+        if degraded := list(result.skipped):
+            await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
+        documents = await adrive(converting(partial(self._converted, result), len(result.hits)))
+        for arrange in self._arranging():
+            documents = await arrange.acompress_documents(documents, query, config.get("callbacks"))
+        return list(documents)
+
+    def _converted(self, result: Result) -> Sequence[Document]:
+        degraded, asked_for = list(result.skipped), reworded(result)
+        return [document_of(hit, degraded, asked_for) for hit in self.pipeline.read(result)]
+
+    def _invokes_each(self, config: RunnableConfig | None) -> bool:
+        """Whether each of a batch is invoked by itself: callbacks listen, or a subclass invokes in its own way."""
+        own = (getattr(type(self), name) is not getattr(PipelineRetriever, name) for name in _INVOKING)
+        return is_heard(config) or any(own)
+
+    def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
+        """This retriever with those options of a call that are not the query's, which are taken out."""
+        return self
+
+    def _asked_each(self, inputs: Sequence[str], **options: Any) -> list[tuple[Query, int] | Exception]:
+        def asked(
+            query: str | Query,
+            k: int | None = None,
+            where: Filter | None = None,
+            require: Filter | None = None,
+            weights: Mapping[str, float] | None = None,
+            history: Sequence[Any] = (),
+        ) -> tuple[Query, int]:
+            return self._asked(query, where, require, weights, history), check_k(self.k if k is None else k)
+
+        return [outcome_of(partial(asked, query, **options)) for query in inputs]
 
     def _unstaged(self) -> Pipeline:
         """What is searched, before this retriever's stages."""

@@ -116,6 +116,9 @@ class ComposedRetriever(PipelineRetriever):
         found = await pipeline.ahybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
         return await adrive(converting(partial(_documents, found), len(found)))
 
+    def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
+        return self._varied(options.pop("fusion", None), options.pop("rerank", None))
+
     def _varied(self: C, fusion: Method | str | None, rerank: Any) -> C:
         """This retriever with a call's own fusion and reranking; it shares what was opened and made."""
         given = {"fusion": fusion, "rerank": rerank}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
-from langchain_core.runnables import RunnableConfig
+from langchain_core.callbacks import CallbackManager, adispatch_custom_event, dispatch_custom_event
+from langchain_core.runnables import RunnableConfig, ensure_config
 
 from voicevault_retrievers.calls import AsyncObserver, Observer, Span
 from voicevault_retrievers.explanation import step
@@ -42,6 +42,11 @@ def aobserver(config: RunnableConfig) -> AsyncObserver | None:
             await adispatch_custom_event(EVENTS[span.kind], step(span, outcome), config=config)
 
     return observe
+
+
+def is_heard(config: RunnableConfig | None) -> bool:
+    """Whether any callbacks, those of a tracer set up for all included, hear of what is invoked with a config."""
+    return bool(CallbackManager.configure(ensure_config(config).get("callbacks")).handlers)
 
 
 def _listened(config: RunnableConfig) -> bool:

@@ -42,6 +42,9 @@ class StagedRetriever(PipelineRetriever):
     async def asearch(self, query: str | Query, k: int | None = None, **asked: Any) -> Result:
         return await super(StagedRetriever, self._bound(k)).asearch(query, k, **asked)
 
+    def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
+        return self._bound(options.get("k"))
+
     def _bound(self, k: int | None) -> StagedRetriever:
         """This retriever for one search, whose `k` goes to a retriever that has one of its own."""
         part = self.retriever

@@ -19,7 +19,8 @@ from voicevault_retrievers.adapters.embedders import model_of
 from voicevault_retrievers.adapters.not_open import NotOpenBase, beside
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.dense.exact import MemoryVectors, VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
+from voicevault_retrievers.dense.exact import MemoryVectors
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.engines.engine import Engine

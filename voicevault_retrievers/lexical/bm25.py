@@ -10,7 +10,7 @@ from typing import Any
 from voicevault_retrievers.checks import flag
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.leaf import Leaf, Match, best_of_wordings
+from voicevault_retrievers.leaf import Leaf, Match, Request, best_of_wordings
 from voicevault_retrievers.lexical.analysis import (
     AnyAnalyzer,
     PlainWords,
@@ -213,6 +213,9 @@ class BM25(Leaf):
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         index = self.index
         return [self._find(index, query, wording, k) for wording in wordings]
+
+    def find_each(self, asked: Sequence[Request]) -> Sequence[Sequence[Sequence[Match]]]:
+        return self.index.each(lambda one: self.find(*one), asked)
 
     def search_many(self, queries: Iterable[str], k: int) -> list[list[tuple[str, float]]]:
         """For each query the ids and scores of its best k chunks; on several cores, without votes."""

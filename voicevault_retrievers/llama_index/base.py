@@ -20,7 +20,7 @@ from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Never
 
 from voicevault_retrievers.adapters.keyword_copy import refreshed
-from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread
+from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread, value_of
 from voicevault_retrievers.channel import Channel, Stage, check_k
 from voicevault_retrievers.context.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.degradation import log_failures
@@ -185,16 +185,44 @@ class PipelineRetriever(BaseRetriever):
         """`warm_up` in a worker thread."""
         await adrive(in_thread("warm_up", self.warm_up))
 
+    def retrieve_many(self, queries: Sequence[str | QueryBundle]) -> list[list[NodeWithScore]]:
+        """`retrieve` of each query, searched together (see `Pipeline.search_many`) where nobody listens."""
+        if self._is_heard():
+            return [self.retrieve(query) for query in queries]
+        pipeline = self.pipeline
+        bundles = [QueryBundle(query) if isinstance(query, str) else query for query in queries]
+        found = pipeline.search_each([(self._asked(bundle, pipeline), self.k) for bundle in bundles])
+        nodes = [self._nodes(pipeline, value_of(result)) for result in found]
+        return [self._handle_recursive_retrieval(*one) for one in zip(bundles, nodes, strict=True)]
+
+    async def aretrieve_many(self, queries: Sequence[str | QueryBundle]) -> list[list[NodeWithScore]]:
+        """`retrieve_many` on the running event loop."""
+        if self._is_heard():
+            return [await self.aretrieve(query) for query in queries]
+        pipeline = await self._opened()
+        bundles = [QueryBundle(query) if isinstance(query, str) else query for query in queries]
+        found = await pipeline.asearch_each([(self._asked(bundle, pipeline), self.k) for bundle in bundles])
+        nodes = [await self._anodes(pipeline, value_of(result)) for result in found]
+        return [await self._ahandle_recursive_retrieval(*one) for one in zip(bundles, nodes, strict=True)]
+
+    def _is_heard(self) -> bool:
+        self._check_callback_manager()
+        return bool(self.callback_manager.handlers) or events.is_heard(dispatcher)
+
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         pipeline = self.pipeline
-        result = self._search(query_bundle, over=pipeline)
-        events.degraded(result.skipped)
-        return nodes_of_hits(pipeline.read(result, _above), result.skipped, reworded(result))
+        return self._nodes(pipeline, self._search(query_bundle, over=pipeline))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         pipeline = await self._opened()
-        result = await self._asearch(query_bundle, over=pipeline)
+        return await self._anodes(pipeline, await self._asearch(query_bundle, over=pipeline))
+
+    def _nodes(self, pipeline: Pipeline, result: Result) -> list[NodeWithScore]:
+        events.degraded(result.skipped)
+        return nodes_of_hits(pipeline.read(result, _above), result.skipped, reworded(result))
+
+    async def _anodes(self, pipeline: Pipeline, result: Result) -> list[NodeWithScore]:
         events.degraded(result.skipped)
         read = partial(pipeline.read, result, _above)
         return await adrive(

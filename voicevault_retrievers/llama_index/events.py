@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from llama_index.core.bridge.pydantic import Field
@@ -10,6 +10,7 @@ from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.dispatcher import Dispatcher
 from llama_index_instrumentation.event_handlers import NullEventHandler
+from llama_index_instrumentation.span_handlers import NullSpanHandler
 
 from voicevault_retrievers.calls import AsyncObserver, Observer, Span
 from voicevault_retrievers.explanation import step
@@ -97,8 +98,18 @@ def _permitted(outcome: Any, passes: Callable[[Any], bool]) -> Any:
 
 def listened(at: Dispatcher) -> bool:
     """Whether anybody hears a dispatcher's events."""
-    handlers = list(at.event_handlers)
+    return any(not isinstance(handler, NullEventHandler) for one in _up(at) for handler in one.event_handlers)
+
+
+def is_heard(at: Dispatcher) -> bool:
+    """Whether anybody hears a dispatcher's events, or records its spans."""
+    spans = (handler for one in _up(at) for handler in one.span_handlers)
+    return listened(at) or any(not isinstance(handler, NullSpanHandler) for handler in spans)
+
+
+def _up(at: Dispatcher) -> Iterator[Dispatcher]:
+    """A dispatcher, and those that its events go on to."""
+    yield at
     while at.propagate:
         at = at.parent
-        handlers += at.event_handlers
-    return any(not isinstance(handler, NullEventHandler) for handler in handlers)
+        yield at

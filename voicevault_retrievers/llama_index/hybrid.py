@@ -20,7 +20,7 @@ from voicevault_retrievers.adapters.not_open import NotOpenBase, NotOpenChannel,
 from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import open_bases, several_bases

@@ -323,7 +323,7 @@ def _rescored(
     for part, own in zip(parts, places, strict=True):
         if part.dense is not None and own:
             chosen = Selection(len(part.rows), np.array(sorted(own), dtype=np.uint32))
-            yield part.dense.nearest(vector, k, chosen)
+            yield from part.dense.nearest_each([vector], k, chosen)
 
 
 def _chosen(rows: Rows, passing: Filter | None) -> int:

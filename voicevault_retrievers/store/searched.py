@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from voicevault_retrievers.dense.exact import VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.hybrid import HybridSearch
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.checks import whole
-from voicevault_retrievers.dense.exact import ExactVectors, VectorChannel
+from voicevault_retrievers.dense.channel import VectorChannel
+from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.errors import NotIndexedError
 from voicevault_retrievers.filters import Filter

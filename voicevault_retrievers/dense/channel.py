@@ -1,0 +1,199 @@
+"""The vector channel, over any vector index."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from voicevault_retrievers.calls import in_thread
+from voicevault_retrievers.dense.exact import ExactVectors, MemoryVectors, rows_of, unit_rows
+from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.frozen import FrozenDict
+from voicevault_retrievers.leaf import Leaf, Match, Request, best_of_wordings
+from voicevault_retrievers.listing import Listing
+from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
+from voicevault_retrievers.recent import Recent
+from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
+
+KEPT = 64
+"""Texts whose vectors a channel keeps: a fused search asks for its query's more than once."""
+
+
+class VectorChannel(Leaf):
+    """Finds chunks by the similarity of their vectors to the query's.
+
+    A score is the cosine, in (0, 1], higher is nearer; a chunk at 0 or below is not a match and is left out. The
+    query's own vector (`Query.vectors`) is used where it is this embedder's, or a bare one that fits; it stands for
+    the query's text, and its variants are embedded as ever. Raises IncompatibleIndexError for another embedder than
+    the index's, where that is known.
+    """
+
+    def __init__(
+        self, index: VectorIndex, embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
+    ) -> None:
+        super().__init__(name, "semantic", timeout=timeout)
+        if isinstance(index, Identified):
+            index.check_embedder(embedder)
+        self.index = index
+        self.embedder = embedder
+        self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
+        self.afind = self._awaited if callable(getattr(embedder, "aembed_queries", None)) else None
+        self.local = self.afind is None and getattr(index, "local", False)
+        self.computes = getattr(embedder, "local", False)
+
+    @classmethod
+    def from_chunks(
+        cls, chunks: Iterable[Chunk], embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
+    ) -> VectorChannel:
+        """Exact search over chunks held in memory; embeds them now."""
+        return cls(MemoryVectors.build(chunks, embedder), embedder, timeout=timeout, name=name)
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        return [
+            matches_of(self.index.nearest(vector, k, where=query.where, require=query.require), vector)
+            for vector in self._vectors(query, wordings)
+        ]
+
+    def find_each(self, asked: Sequence[Request]) -> Sequence[Sequence[Sequence[Match]]]:
+        texts = [wording.text for query, wordings, _ in asked if not query.vectors for wording in wordings]
+        embedded = self._embed(dict.fromkeys(text for text in texts if self._embedded.get(text) is None))
+        if not isinstance(self.index, ExactVectors):
+            return [self.find(*one) for one in asked]
+        alike = defaultdict[Any, list[int]](list)
+        for at, (query, _, k) in enumerate(asked):
+            alike[query.where, query.require, k].append(at)
+        found: list[Sequence[Sequence[Match]]] = [()] * len(asked)
+        for (where, require, k), places in alike.items():
+            vectors = [(at, vector) for at in places for vector in self._vectors(*asked[at][:2], embedded)]
+            near = self.index.nearest_each([vector for _, vector in vectors], k, where=where, require=require)
+            for (at, vector), own in zip(vectors, near, strict=True):
+                found[at] = [*found[at], Near(own, vector)]
+        return found
+
+    async def _awaited(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        """`find`, once the vectors of the wordings have been awaited; what compares them runs in a worker thread."""
+        new = [wording.text for wording in wordings if self._embedded.get(wording.text) is None]
+        if new and not query.vectors:
+            embedder: Any = self.embedder
+            rows = unit_rows(await embedder.aembed_queries(new), len(new), embedder.dimension)
+            for text, row in zip(new, rows, strict=True):
+                self._embedded.put(text, row)
+        return await adrive(in_thread(self.name, partial(self.find, query, wordings, k)))
+
+    def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> VectorScan:
+        return VectorScan(self, query, found)
+
+    def warm_up(self) -> None:
+        self.embedder.embed_queries(["warm up"])
+
+    def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
+        """The stored vectors of given chunks, of length 1; none where the index does not give them."""
+        return self.index.vectors(ids) if isinstance(self.index, Stored) else {}
+
+    def _wordings(self, query: Query) -> tuple[Variant, ...]:
+        """A blank text says something where the query's vector is of this embedder, and not where it is of another."""
+        return tuple(w for w in super()._wordings(query) if w.text.strip() or self._own(query) is not None)
+
+    def _vectors(
+        self, query: Query, wordings: Sequence[Variant], embedded: Mapping[str, Vector] = FrozenDict()
+    ) -> list[Vector]:
+        """The vector of each wording: the query's own, one of those that are `embedded`, or one kept, or made now."""
+        own = self._own(query)
+        texts = [wording.text for wording in wordings]
+        known = {text: embedded[text] if text in embedded else self._embedded.get(text) for text in texts}
+        if own is not None and query.text in known:
+            known[query.text] = own
+        new = [text for text, vector in known.items() if vector is None]
+        known |= self._embed(new)
+        return [vector for text in texts if (vector := known[text]) is not None]
+
+    def _embed(self, texts: Collection[str]) -> dict[str, Vector]:
+        """The vectors of texts, which are kept for the next search."""
+        if not texts:
+            return {}
+        rows = rows_of(self.embedder, self.embedder.embed_queries(list(texts)), len(texts))
+        for text, row in zip(texts, rows, strict=True):
+            self._embedded.put(text, row)
+        return dict(zip(texts, rows, strict=True))
+
+    def _own(self, query: Query) -> Vector | None:
+        if not query.vectors:
+            return None
+        vector = query.vectors.get(self.embedder.fingerprint)
+        bare = query.vectors.get(ANY_EMBEDDER)
+        if vector is None and bare is not None and len(bare) == self.embedder.dimension:
+            vector = bare
+        if vector is None:
+            return None
+        if len(vector) != self.embedder.dimension:
+            raise ConfigError(f"the query's vector has dimension {len(vector)}, the index {self.embedder.dimension}")
+        length = float(np.linalg.norm(vector))
+        if length == 0:
+            raise ConfigError("the query's vector is all zeros, which points nowhere")
+        return vector / np.float32(length)
+
+    def __repr__(self) -> str:
+        return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"
+
+
+class Near(Listing[Match]):
+    """Those of some chunks that are matches, by falling cosine: it is above 0. `vector` is what they are near."""
+
+    def __init__(self, found: Listing[Found], vector: Vector) -> None:
+        above = found.above_zero()
+        super().__init__(above.ids, above.scores, lambda at: Match(*above[at]))
+        self.vector = vector
+
+
+class VectorScan:
+    """The exact cosine of any chunk, by the vectors that a search has `found` matches with, else by those made now."""
+
+    coverage = None
+
+    def __init__(self, channel: VectorChannel, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]]) -> None:
+        self.local = getattr(channel.index, "local", False)
+        self._channel, self._query = channel, query
+        self._vectors = [(wording, matches.vector) for wording, matches in found if isinstance(matches, Near)]
+
+    def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
+        """The best cosine of any wording with each of the given chunks; None where the index cannot tell."""
+        channel, query, told = self._channel, self._query, list[tuple[float, Mapping[str, float]]]()
+        if not self._vectors:
+            wordings = channel._wordings(query)
+            self._vectors = list(zip(wordings, channel._vectors(query, wordings), strict=True))
+        for wording, vector in self._vectors:
+            scores = channel.index.similarities(vector, ids, where=query.where, require=query.require)
+            if scores is None:
+                return None
+            told.append((wording.weight, scores))
+        return best_of_wordings(told, least=-1.0)
+
+
+def matches_of(found: Sequence[Found], vector: Vector) -> Sequence[Match]:
+    """Those of some chunks, by falling cosine with a vector, that are matches."""
+    if isinstance(found, Listing):
+        return Near(found, vector)
+    return [Match(chunk, score) for chunk, score in found if score > 0]
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """A vector index that gives the vectors it holds."""
+
+    def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
+        """The vectors of those of the given chunks that are here, of length 1."""
+        ...
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """A vector index that knows which embedder made its vectors."""
+
+    def check_embedder(self, embedder: Embedder) -> None:
+        """Raises IncompatibleIndexError for another one."""
+        ...

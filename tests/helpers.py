@@ -17,8 +17,8 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
-from voicevault_retrievers.leaf import Leaf, Match
-from voicevault_retrievers.types import ChannelKind, Chunk, Hit, KnownScores, Query, Ranking, Variant
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.types import ChannelKind, Chunk, Hit, KnownScores, Query, Ranking, Variant
 
 
 def examples(share: float) -> settings:
@@ -135,7 +135,7 @@ def ranking_of(*texts: str) -> Ranking:
     return Ranking(tuple(Hit(Chunk(str(at), text), -float(at)) for at, text in enumerate(texts)))
 
 
-class GivenChannel(Leaf):
+class GivenChannel(LeafChannel):
     """Finds these hits, in that order, whatever is asked."""
 
     def __init__(self, hits: Iterable[Hit], *, name: str = "given", kind: ChannelKind = "keyword") -> None:
@@ -146,7 +146,7 @@ class GivenChannel(Leaf):
         return [[Match(hit.chunk, hit.score) for hit in self.hits[:k]] for _ in wordings]
 
 
-class ListChannel(Leaf):
+class ListChannel(LeafChannel):
     """Finds what it was given, in that order, whatever is asked."""
 
     def __init__(
@@ -167,7 +167,7 @@ class ListChannel(Leaf):
         return [matches for _ in wordings]
 
 
-class Careless(Leaf):
+class Careless(LeafChannel):
     """Forgets the rights of a search."""
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -206,7 +206,7 @@ class HeldChannel(ListChannel):
         return super().find(query, wordings, k)
 
 
-class FailingChannel(Leaf):
+class FailingChannel(LeafChannel):
     """Raises whenever it is asked."""
 
     def __init__(self, error: Exception, *, name: str = "failing") -> None:

@@ -9,10 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from voicevault_retrievers.channel import Channel, Rewriter, Stage
     from voicevault_retrievers.claims import check_claims
     from voicevault_retrievers.composing import compose
     from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
+    from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+    from voicevault_retrievers.core.explanation import provenance
+    from voicevault_retrievers.core.leaf import LeafChannel, Match
+    from voicevault_retrievers.core.stages import skippable
+    from voicevault_retrievers.core.types import (
+        Chunk,
+        Citation,
+        Context,
+        Failure,
+        Hit,
+        Query,
+        Ranking,
+        Result,
+        Route,
+        Variant,
+        Vote,
+    )
     from voicevault_retrievers.dense import VectorChannel
     from voicevault_retrievers.display import explain
     from voicevault_retrievers.diversity import (
@@ -20,7 +36,6 @@ if TYPE_CHECKING:
         NearDuplicates,
         PageCap,
     )
-    from voicevault_retrievers.explanation import provenance
     from voicevault_retrievers.flare import Flare
     from voicevault_retrievers.fusion import (
         ISR,
@@ -34,7 +49,6 @@ if TYPE_CHECKING:
         fuse,
     )
     from voicevault_retrievers.hybrid import hybrid_search
-    from voicevault_retrievers.leaf import Leaf, Match
     from voicevault_retrievers.lexical import BM25, BM25F
     from voicevault_retrievers.models import OllamaModel, OpenAIModel
     from voicevault_retrievers.pipeline import Pipeline
@@ -56,25 +70,11 @@ if TYPE_CHECKING:
         Together,
     )
     from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
-    from voicevault_retrievers.stages import skippable
     from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex, question_index, update_graph
     from voicevault_retrievers.structure import ParentExpansion
     from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, GraphExpansion
     from voicevault_retrievers.structure.questions import QuestionChannel
     from voicevault_retrievers.text import Analyzer
-    from voicevault_retrievers.types import (
-        Chunk,
-        Citation,
-        Context,
-        Failure,
-        Hit,
-        Query,
-        Ranking,
-        Result,
-        Route,
-        Variant,
-        Vote,
-    )
 
 __version__ = "0.1.0"
 
@@ -110,7 +110,7 @@ __all__ = [
     "HyDE",
     "KnowledgeBase",
     "LLMRerank",
-    "Leaf",
+    "LeafChannel",
     "Match",
     "ModelExpansion",
     "ModelFollowUp",
@@ -164,30 +164,30 @@ _HOMES = {
     "BM25F": "lexical",
     "Bases": "store",
     "Borda": "fusion",
-    "Channel": "channel",
-    "Chunk": "types",
-    "Citation": "types",
+    "Channel": "core.channel",
+    "Chunk": "core.types",
+    "Citation": "core.types",
     "CombMNZ": "fusion",
     "CompoundExpansion": "query",
-    "Context": "types",
+    "Context": "core.types",
     "ContextBuilder": "context",
     "Convex": "fusion",
     "CrossEncoderRerank": "rerank",
     "DistributionBased": "fusion",
     "EmbeddedGraph": "structure.graph",
-    "Failure": "types",
+    "Failure": "core.types",
     "Flare": "flare",
     "FollowUp": "query",
     "GraphChannel": "structure.graph",
     "GraphExpansion": "structure.graph",
-    "Hit": "types",
+    "Hit": "core.types",
     "HyDE": "query",
     "ISR": "fusion",
     "KnowledgeBase": "store",
     "LLMRerank": "rerank",
-    "Leaf": "leaf",
+    "LeafChannel": "core.leaf",
     "MMR": "diversity",
-    "Match": "leaf",
+    "Match": "core.leaf",
     "ModelExpansion": "query",
     "ModelFollowUp": "query",
     "ModelRouter": "query",
@@ -197,28 +197,28 @@ _HOMES = {
     "PageCap": "diversity",
     "ParentExpansion": "structure",
     "Pipeline": "pipeline",
-    "Query": "types",
+    "Query": "core.types",
     "QuestionChannel": "structure.questions",
     "RM3": "query",
     "RRF": "fusion",
-    "Ranking": "types",
+    "Ranking": "core.types",
     "RecencyRerank": "rerank",
-    "Result": "types",
-    "Rewriter": "channel",
-    "Route": "types",
+    "Result": "core.types",
+    "Rewriter": "core.channel",
+    "Route": "core.types",
     "Routes": "query",
     "RuleExpansion": "query",
     "RuleRouter": "query",
     "Source": "store",
     "SpellingExpansion": "query",
-    "Stage": "channel",
+    "Stage": "core.channel",
     "SynonymExpansion": "query",
     "TenantIndex": "store",
     "Together": "query",
     "Turn": "context",
-    "Variant": "types",
+    "Variant": "core.types",
     "VectorChannel": "dense",
-    "Vote": "types",
+    "Vote": "core.types",
     "WeightedRerank": "rerank",
     "WeightedSum": "fusion",
     "check_claims": "claims",
@@ -227,10 +227,10 @@ _HOMES = {
     "fuse": "fusion",
     "hybrid_search": "hybrid",
     "load_preset": "presets",
-    "provenance": "explanation",
+    "provenance": "core.explanation",
     "question_index": "store",
     "resolve_citations": "context",
-    "skippable": "stages",
+    "skippable": "core.stages",
     "update_graph": "store",
 }
 

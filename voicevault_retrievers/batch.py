@@ -8,15 +8,15 @@ from functools import partial
 from itertools import starmap
 from typing import Any, Literal
 
-from voicevault_retrievers import telemetry
-from voicevault_retrievers.access_control import permitted
-from voicevault_retrievers.calls import Plan, Span, aoutcome_of, in_thread, outcome_of, value_of
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.drive import adrive, adrive_all, drive_all
+from voicevault_retrievers.core import telemetry
+from voicevault_retrievers.core.access_control import permitted
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute, aexecute_all, execute_all
+from voicevault_retrievers.core.execution.plan import Plan, Span, aoutcome_of, in_thread, outcome_of, value_of
+from voicevault_retrievers.core.execution.run import ABREAST
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Result, as_query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.query_file import Asked, File, read_queries
-from voicevault_retrievers.runs import ABREAST
-from voicevault_retrievers.types import Failure, Query, Ranking, Result, as_query
 
 TOGETHER = 32
 """Queries that are searched at a time, of many."""
@@ -98,7 +98,7 @@ class Batched(ABC):
         results: list[Result | Exception] = []
         for group in self._groups(asked):
             spans = [list[Span]() for _ in group]
-            found = drive_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
+            found = execute_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
             results += [outcome_of(partial(self._ended, *one)) for one in zip(_read(found), spans, strict=True)]
         return results
 
@@ -110,8 +110,8 @@ class Batched(ABC):
                 results += [await aoutcome_of(self.asearch(query, k)) for query, k in group]
                 continue
             spans = [list[Span]() for _ in group]
-            found = await adrive_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
-            read = await adrive(in_thread("read", partial(_read, found)))
+            found = await aexecute_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
+            read = await aexecute(in_thread("read", partial(_read, found)))
             results += [await aoutcome_of(self._aended(*one)) for one in zip(read, spans, strict=True)]
         return results
 

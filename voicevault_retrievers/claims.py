@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from voicevault_retrievers.calls import Call, Plan
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.context.citations import Marker, ResolvedAnswer, resolve_citations
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Call, Plan
+from voicevault_retrievers.core.protocols import Scorer
+from voicevault_retrievers.core.types import Chunk, Citation, Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.flare.segments import sentences
-from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query.follow_up import content_words
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.calibration import Threshold
-from voicevault_retrievers.types import Chunk, Citation, Failure, Hit, Query, Ranking
 
 STAGE = "claims"
 MAX_CHARS = 2000
@@ -82,7 +82,7 @@ def check_claims(
     fails is in the claims' `errors`.
     """
     checking = _Checking(search, scorer, threshold, {hit.id: hit for hit in hits}, whole("top_k", top_k), timeout)
-    return drive(checking.plan(_resolved(answer, citations, numbered)))
+    return execute(checking.plan(_resolved(answer, citations, numbered)))
 
 
 async def acheck_claims(answer: str | ResolvedAnswer, search: Any, **options: Any) -> tuple[Claim, ...]:
@@ -90,7 +90,7 @@ async def acheck_claims(answer: str | ResolvedAnswer, search: Any, **options: An
     given: dict[str, Any] = {"scorer": None, "threshold": None, "top_k": 5, "timeout": TIMEOUT, **options}
     hits = {hit.id: hit for hit in given.pop("hits", ())}
     resolved = _resolved(answer, given.pop("citations", ()), given.pop("numbered", False))
-    return await adrive(_Checking(search=search, hits=hits, **given).plan(resolved))
+    return await aexecute(_Checking(search=search, hits=hits, **given).plan(resolved))
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleExpansion, RuleRouter, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import Channel, Rewritten, Then, Through
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import Channel, Rewritten, Then, Through
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.filters import Filter, both, scope
+from voicevault_retrievers.core.types import Query, Ranking, as_query
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.fusion.fuse import Fused
-from voicevault_retrievers.types import Query, Ranking, as_query
 
 KINDS = ("keyword", "semantic", "hybrid")
 
@@ -104,7 +104,7 @@ class HybridSearch:
         self, text: str | Query, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
     ) -> Ranking:
         """`hybrid_search` on the running event loop; the same ranking."""
-        channels = await adrive(self._searching())
+        channels = await aexecute(self._searching())
         return await ahybrid_search(channels, text, top_k, where=where, require=require)
 
     def _searching(self) -> Plan[Mapping[str, Channel]]:

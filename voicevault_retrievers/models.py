@@ -18,12 +18,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.checks import seconds_or_none
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers._support.checks import seconds_or_none
+from voicevault_retrievers._support.hosts import mask_credentials
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, RetrievalError, SearchTimeoutError
 from voicevault_retrievers.exchange import Exchange
-from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.written import Written
 
 TIMEOUT = 30.0
@@ -56,25 +56,25 @@ class ServedModel(ABC):
 
     def complete(self, prompt: str) -> str:
         """What the model answers."""
-        return drive(self._asking(prompt)).text
+        return execute(self._asking(prompt)).text
 
     async def acomplete(self, prompt: str) -> str:
         """`complete` without blocking the running event loop; when it is cancelled the connection is closed."""
-        return (await adrive(self._asking(prompt))).text
+        return (await aexecute(self._asking(prompt))).text
 
     def write(self, prompt: str) -> Written:
         """What the model answers, with the probabilities of its tokens where the server gives them."""
-        return drive(self._asking(prompt, logprobs=True))
+        return execute(self._asking(prompt, logprobs=True))
 
     async def awrite(self, prompt: str) -> Written:
         """`write`, as `acomplete`."""
-        return await adrive(self._asking(prompt, logprobs=True))
+        return await aexecute(self._asking(prompt, logprobs=True))
 
     def stream(self, prompt: str) -> Iterator[Written]:
         """What `write` gives, part by part as it comes. Closing it closes the connection."""
         reading = _Reading(self, prompt)
         try:
-            while (part := drive(reading.next())) is not None:
+            while (part := execute(reading.next())) is not None:
                 yield part
         finally:
             reading.close()
@@ -83,7 +83,7 @@ class ServedModel(ABC):
         """`stream` on the running event loop."""
         reading = _Reading(self, prompt)
         try:
-            while (part := await adrive(reading.next())) is not None:
+            while (part := await aexecute(reading.next())) is not None:
                 yield part
         finally:
             reading.close()

@@ -9,10 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
-from voicevault_retrievers import telemetry
-from voicevault_retrievers.access_control import Access, admitted, permitted
+from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.batch import Batched
-from voicevault_retrievers.calls import (
+from voicevault_retrievers.context.builder import ContextBuilder
+from voicevault_retrievers.core import telemetry
+from voicevault_retrievers.core.access_control import Access, admitted, permitted
+from voicevault_retrievers.core.channel import Channel, Over, Stage, Then, Through, check_k
+from voicevault_retrievers.core.degradation import log_failures
+from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
     Observer,
     Plan,
@@ -21,21 +25,17 @@ from voicevault_retrievers.calls import (
     timings,
     value_of,
 )
-from voicevault_retrievers.channel import Channel, Over, Stage, Then, Through, check_k
-from voicevault_retrievers.checks import seconds_or_none
-from voicevault_retrievers.context.builder import ContextBuilder
-from voicevault_retrievers.degradation import log_failures
+from voicevault_retrievers.core.filters import Filter, both, scope
+from voicevault_retrievers.core.turns import Turn, as_turn
+from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.hybrid import ahybrid_search, hybrid_search
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.structure.graph import GraphChannel
-from voicevault_retrievers.turns import Turn, as_turn
-from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.turns import Turn
+from voicevault_retrievers.core.types import Query, Route, Variant
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.turns import Turn
-from voicevault_retrievers.types import Query, Route, Variant
 
 File: TypeAlias = str | Path | IO[bytes] | IO[str]
 

@@ -19,7 +19,7 @@ from mcp.client.stdio import stdio_client
 from mcp_server import add_options, index, server
 
 from voicevault_retrievers.context import header, resolve_citations
-from voicevault_retrievers.types import Citation
+from voicevault_retrievers.core.types import Citation
 
 sys.path.append(str(Path(__file__).parents[1]))
 from scripted_model import SCRIPTED, chat_model

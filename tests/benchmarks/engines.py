@@ -35,9 +35,9 @@ from tests.benchmarks.lexical_measure import percentiles
 from tests.benchmarks.quality import embedded, load
 from tests.benchmarks.results import Row, write
 from tests.engines.engines import SYSTEMS
+from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Ranking
 
 LABELS = {
     "embedded": "knowledge base",

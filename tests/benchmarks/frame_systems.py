@@ -37,9 +37,9 @@ from voicevault_retrievers import (
     VectorChannel,
     fuse,
 )
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense import ExactVectors, VectorPart
 from voicevault_retrievers.lexical import LexicalIndex
-from voicevault_retrievers.rows import Rows
 
 K, DEPTH, CONSTANT = 10, 100, 60
 HAND, PLAIN, DEFAULT = "by hand", "package, RRF", "package, default"

@@ -23,11 +23,11 @@ from threadpoolctl import threadpool_limits
 from tests.benchmarks.quality import COLLECTIONS, embedded, load
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import Chunk
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense import ExactVectors, SentenceTransformerEmbedder, VectorPart
 from voicevault_retrievers.dense.funnel import MatryoshkaFunnel
 from voicevault_retrievers.dense.prefixes import CANDIDATES, prefix_recall
-from voicevault_retrievers.protocols import Found
-from voicevault_retrievers.rows import Rows
 
 Matrix = NDArray[np.float32]
 

@@ -23,13 +23,13 @@ from tests.benchmarks.quality_mixed import base_of_all
 from tests.benchmarks.quality_multilingual import ACROSS
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, RRF, AdaptiveSum, Channel, Chunk, VectorChannel, WeightedSum, fuse
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense import ExactVectors, SentenceTransformerEmbedder, UniversalSentenceEncoder
 from voicevault_retrievers.evaluation import Judged
 from voicevault_retrievers.evaluation.remembered import remembered
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.fusion import Evidence, Method
 from voicevault_retrievers.fusion import adaptive_sum as parts
-from voicevault_retrievers.protocols import Embedder
 
 ASKED = 300
 RANKS = "RRF(60)"

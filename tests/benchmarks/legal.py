@@ -26,19 +26,19 @@ from tests.benchmarks.reranking import scorer
 from tests.benchmarks.results import Row, write
 from tests.benchmarks.structure import STATUTES, statutes
 from voicevault_retrievers import Channel, Chunk, KnowledgeBase, Pipeline, Query, Ranking, Result, question_index
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.protocols import Scorer
+from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.evaluation import Judged, ndcg, rule_questions
 from voicevault_retrievers.evaluation.metrics import recall
 from voicevault_retrievers.evaluation.remembered import RememberedScorer, remembered
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.presets import Preset, preset_data
-from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS
 from voicevault_retrievers.text.tokens import estimate_tokens
-from voicevault_retrievers.types import Route
 
 BOOK, AILA = "statute book", "aila2019-statutes"
 PACKAGES = ("voicevault-retrievers", "numpy", "PyStemmer", "openvino", "onnxruntime")

@@ -23,8 +23,8 @@ from tests.benchmarks.lexical_systems import (
     reader_of_tantivy,
 )
 from tests.benchmarks.results import Row
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.lexical import LexicalIndex
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text import Analyzer
 
 T = TypeVar("T")

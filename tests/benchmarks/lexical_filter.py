@@ -10,9 +10,9 @@ from tests.benchmarks.lexical_corpora import BUCKETS, chunks_of
 from tests.benchmarks.lexical_measure import Case, Figures, isolated, latencies, ratios, seconds
 from tests.benchmarks.lexical_systems import K, analysed, terms_of
 from tests.benchmarks.results import Row
-from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.lexical import LexicalIndex, Lucene
-from voicevault_retrievers.rows import Rows
 
 ROUNDS = 5
 CHECKED = 10

@@ -22,8 +22,8 @@ import Stemmer
 import tantivy
 
 from tests.benchmarks.lexical_corpora import Collection, chunks_of
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.lexical import LexicalIndex, Lucene
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.analyzed import Analyzed
 

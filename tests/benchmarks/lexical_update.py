@@ -14,8 +14,8 @@ from tests.benchmarks.lexical_measure import Case, isolated, latencies, percenti
 from tests.benchmarks.lexical_systems import K, analysed, terms_of
 from tests.benchmarks.results import Row
 from voicevault_retrievers import Chunk
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.lexical import LexicalIndex, Lucene
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text.analyzed import Analyzed
 
 CHANGES = 1_000

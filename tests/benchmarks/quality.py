@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, RRF, Channel, Chunk, Convex, Query, VectorChannel, WeightedSum, fuse
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense import ExactVectors, SentenceTransformerEmbedder, VectorPart
 from voicevault_retrievers.evaluation import Judged, ndcg
 from voicevault_retrievers.evaluation.remembered import remembered
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.fusion import Evidence, Method, Pool
-from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.rows import Rows
 
 COLLECTIONS = (
     "scifact", "cranfield", "cisi", "covidqa-passages", "aila2019-statutes", "mmlongbench-pages", "cosqa",

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from tests.benchmarks.quality import drawn, load, ndcgs, run, vectors
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, Channel, VectorChannel, fuse
-from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.dense import SentenceTransformerEmbedder
 from voicevault_retrievers.evaluation import Judged, ndcg
 from voicevault_retrievers.evaluation.significance import paired
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.query import RM3, AcronymExpansion, CompoundExpansion, RuleExpansion, SpellingExpansion
 from voicevault_retrievers.query.expansion import keywords
-from voicevault_retrievers.types import Query, Variant
 
 QUESTIONS = 300
 PACKAGES = ("voicevault-retrievers", "numpy", "PyStemmer", "sentence-transformers", "torch")

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from tests.benchmarks.quality import Ahead, embedded, gains, load, rows_of, systems, vectors
 from tests.benchmarks.results import Row
 from voicevault_retrievers import Chunk
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense import ExactVectors, VectorPart
 from voicevault_retrievers.evaluation import Judged
-from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.rows import Rows
 
 ASKED = 100
 TIMES = 100

@@ -29,10 +29,10 @@ from tests.benchmarks.quality import (
     vectors,
 )
 from tests.benchmarks.results import Row, write
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import UniversalSentenceEncoder
 from voicevault_retrievers.evaluation import Judged
-from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.types import Chunk
 
 ENGLISH = ("xquad-en", "xquad-r-en", "scifact", "cranfield", "cisi", "covidqa-passages", "cosqa", "mmlongbench-pages")
 ACROSS = (

@@ -19,13 +19,13 @@ import numpy as np
 from tests.benchmarks.quality import Ahead, load, run, vectors
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, VectorChannel
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense import SentenceTransformerEmbedder
 from voicevault_retrievers.evaluation import Judged, ndcg
 from voicevault_retrievers.evaluation.remembered import RememberedBase
 from voicevault_retrievers.evaluation.significance import Comparison, paired
 from voicevault_retrievers.evaluation.tuning import LEVEL, Tuned, tune
 from voicevault_retrievers.presets import Preset
-from voicevault_retrievers.protocols import Embedder
 
 DEFAULT: Mapping[str, Any] = {"version": 1, "fusion": {"method": "adaptive_sum"}}
 LABELLED = 40

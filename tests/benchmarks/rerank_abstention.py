@@ -22,10 +22,10 @@ from tests.benchmarks.quality import run
 from tests.benchmarks.reranking import PACKAGES, Collection, collection, embedder, scorer
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import Channel
+from voicevault_retrievers.core.types import Ranking
 from voicevault_retrievers.evaluation import Judged
 from voicevault_retrievers.rerank import Calibration, CrossEncoderRerank, brier_score, calibration_error
 from voicevault_retrievers.rerank import fit_calibration as fit
-from voicevault_retrievers.types import Ranking
 
 DEPTH = 20
 LEARNT = ("scifact", "covidqa-passages", "mmlongbench-pages", "xquad-en", "xquad-r-en")

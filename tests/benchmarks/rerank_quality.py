@@ -19,8 +19,8 @@ import numpy as np
 from tests.benchmarks.quality import ndcgs, run
 from tests.benchmarks.reranking import PACKAGES, Collection, collection, embedder, scorer
 from tests.benchmarks.results import Row, write
+from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.evaluation.significance import paired
-from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import CrossEncoderRerank
 
 DEPTH = 20

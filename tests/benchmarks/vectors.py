@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 from tests.benchmarks.quality import load, vectors
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import Chunk
-from voicevault_retrievers.compiled import installed
+from voicevault_retrievers._support.compiled import installed
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense import Codes, ExactVectors, VectorPart, gate, int8, load_embedder, quantise, rescoring
-from voicevault_retrievers.rows import Rows
 
 Matrix = NDArray[np.float32]
 

@@ -16,9 +16,9 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import KnowledgeBase, question_index, update
-from voicevault_retrievers.types import Chunk
 
 WIDE, NARROW = (1440, 900), (390, 844)
 

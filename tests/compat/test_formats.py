@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.store import KnowledgeBase, Source, commit
 from voicevault_retrievers.store.manifest import FORMAT
 from voicevault_retrievers.text import CustomAnalyzer
-from voicevault_retrievers.types import Chunk, Query
 
 FOLDER = Path(__file__).parent
 BASES = sorted(FOLDER.glob("format-*"))

@@ -69,7 +69,7 @@ def customise(runs: str) -> None:
 
 def unhurried() -> Iterator[Replacement]:
     """The clock by which searches and rerankers are late, slower."""
-    from voicevault_retrievers import runs as scheduler
+    from voicevault_retrievers.core.execution import run as scheduler
     from voicevault_retrievers.rerank import cross_encoder
 
     slow = SimpleNamespace(monotonic=lambda: time.monotonic() / SLOWER)

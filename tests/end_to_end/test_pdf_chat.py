@@ -21,7 +21,8 @@ fpdf = pytest.importorskip("fpdf")
 from tests.end_to_end.frameworks import Ask, by_langchain, by_llama_index, scored  # noqa: E402 - where not skipped
 from tests.engines.servers import chroma_server  # noqa: E402 - where it is not skipped
 from voicevault_retrievers import Chunk, KnowledgeBase, Pipeline, Query, load_preset  # noqa: E402 - as above
-from voicevault_retrievers.channel import Channel  # noqa: E402 - as above
+from voicevault_retrievers.core.channel import Channel  # noqa: E402 - as above
+from voicevault_retrievers.core.types import Hit, Vote  # noqa: E402 - as above
 from voicevault_retrievers.dense import load_embedder  # noqa: E402 - as above
 from voicevault_retrievers.documents import read  # noqa: E402 - as above
 from voicevault_retrievers.engines.engine import Engine  # noqa: E402 - as above
@@ -30,7 +31,6 @@ from voicevault_retrievers.lexical.formulas import Okapi  # noqa: E402 - as abov
 from voicevault_retrievers.presets import Preset, preset_data  # noqa: E402 - as above
 from voicevault_retrievers.rerank import WeightedRerank  # noqa: E402 - as above
 from voicevault_retrievers.text import Analyzer  # noqa: E402 - as above
-from voicevault_retrievers.types import Hit, Vote  # noqa: E402 - as above
 
 pytestmark = pytest.mark.usefixtures("patient")
 

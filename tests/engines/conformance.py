@@ -9,11 +9,11 @@ import pytest
 
 from tests.engines import awkward
 from tests.engines.engines import SYSTEMS
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.testing import EngineConformance
 from voicevault_retrievers.testing.clients import Collections, Connect
 from voicevault_retrievers.testing.corpora import WordEmbedder
 from voicevault_retrievers.testing.suite import AUTO, Suite
-from voicevault_retrievers.types import Chunk
 
 
 class Started(Suite):

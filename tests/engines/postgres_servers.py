@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.core.types import Chunk
 
 
 class Hashed(HashEmbedder):

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import ExactVectors, VectorChannel
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import IncompatibleIndexError
-from voicevault_retrievers.types import Chunk
 
 chromadb = pytest.importorskip("chromadb")
 

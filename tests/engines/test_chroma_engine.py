@@ -24,6 +24,8 @@ from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
 from tests.engines.meanwhile import meanwhile
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import Chunk, KnowledgeBase, Query
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.types import Ranking
 from voicevault_retrievers.engines.chroma.clients import Ask
 from voicevault_retrievers.engines.chroma.collection import OPEN, PARENTS
 from voicevault_retrievers.engines.chroma.engine import ChromaEngine, at
@@ -36,10 +38,8 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
-from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.testing.expect import held
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Ranking
 
 pytest.importorskip("chromadb")
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests.engines.engines import SYSTEMS, Server, running
 from tests.engines.servers import in_time
+from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.engines import writing
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.postgres import connections
@@ -30,7 +31,6 @@ from voicevault_retrievers.testing.clients import Client, Collections, ended
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, mixed, vectors_of
 from voicevault_retrievers.testing.expect import alike, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT
-from voicevault_retrievers.types import Chunk, Ranking
 
 TIMEOUT = 0.5
 """Seconds that a client waits for a server that hangs."""

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.engines.engines import SYSTEMS
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.testing.clients import Client, Collections, Connect
 from voicevault_retrievers.testing.corpora import WordEmbedder
 from voicevault_retrievers.testing.expect import equal, held, that
 from voicevault_retrievers.testing.suite import AUTO
-from voicevault_retrievers.types import Chunk, Query
 
 TARGETS = ("canary", "chunks", "voicevault")
 """What a statement that got through would name: collections, tables, keys."""

@@ -12,13 +12,13 @@ import pytest
 from tests.engines.graph_servers import FalkorDBServer, falkordb_server
 from tests.helpers import ListChannel
 from voicevault_retrievers import RRF, fuse
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.engines.falkordb import FalkorDBGraph
 from voicevault_retrievers.engines.neo4j import Neo4jGraph
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.structure.graph import GraphChannel, GraphExpansion, build_graph
 from voicevault_retrievers.structure.graph.cypher import Statement
-from voicevault_retrievers.types import Chunk, Ranking
 
 CHUNKS = [
     Chunk("c420", "Section 420. Cheating. See section 415.", metadata={"act": "IPC"}),

@@ -14,6 +14,7 @@ from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.graph_stores.types import Relation
 
 from tests.engines.graph_servers import FalkorDBServer, falkordb_server
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.engines.falkordb import FalkorDBGraph
 from voicevault_retrievers.engines.neo4j import Neo4jGraph
 from voicevault_retrievers.errors import ConfigError
@@ -28,7 +29,6 @@ from voicevault_retrievers.structure.graph import (
     GraphStore,
     Link,
 )
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 HOSTILE = 'it\'s "quoted" \\ $ids }) DETACH DELETE n //\n\t\u2028 é 水 `x`'
 

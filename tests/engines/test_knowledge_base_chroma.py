@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError, StorageError
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.store import Bases, KnowledgeBase, chroma, commit
 from voicevault_retrievers.store.chroma import Chroma, Marker
-from voicevault_retrievers.types import Chunk, Query
 
 pytest.importorskip("chromadb")
 

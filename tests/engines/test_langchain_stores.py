@@ -19,9 +19,9 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from tests.engines.awkward import FILTERS, UNHELD, VALUES, WHERE, metadata, passing
+from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, RetrieverChannel, VectorStoreChannel
-from voicevault_retrievers.types import Query, Ranking
 
 pytestmark = pytest.mark.filterwarnings("ignore:legacy embedding function config")  # Chroma says so of each collection
 

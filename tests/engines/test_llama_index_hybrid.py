@@ -21,7 +21,7 @@ from llama_index.core.vector_stores.types import VectorStoreQueryMode
 from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
 from tests.engines.llama_index_stores import PUSHED, Counted, Maker, kind, make, number
 from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding
-from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridVectorStore, provenance
 

@@ -14,9 +14,9 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata, passing
 from tests.engines.llama_index_stores import PUSHED, Counted, Maker, kind, make, number
 from tests.frameworks.llama_index_parts import HashEmbedding
+from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, as_channel
 from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel
-from voicevault_retrievers.types import Query, Ranking
 
 __all__ = ["kind", "make"]
 

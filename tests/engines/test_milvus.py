@@ -20,6 +20,8 @@ from tests.engines.engines import Program, running
 from tests.engines.meanwhile import meanwhile
 from tests.engines.servers import in_time
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.filters import compile_filter, parse
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.engines.keywords import Keywords, Population, score, weigh
 from voicevault_retrievers.engines.languages import said
 from voicevault_retrievers.engines.milvus import MilvusEngine, collection, rows
@@ -31,7 +33,6 @@ from voicevault_retrievers.engines.milvus.schema import checked_name
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.records import Record
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, SearchError, SearchNotAvailableError
-from voicevault_retrievers.filters import compile_filter, parse
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, RankBM25L, Robertson
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import Connect
@@ -40,7 +41,6 @@ from voicevault_retrievers.testing.keyword_search import Keywords as KeywordSear
 from voicevault_retrievers.testing.suite import Suite
 from voicevault_retrievers.testing.together import Together
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query
 
 pymilvus = pytest.importorskip("pymilvus")
 manager = pytest.importorskip("milvus_lite.server_manager").server_manager_instance

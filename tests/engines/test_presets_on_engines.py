@@ -14,12 +14,12 @@ from tests.engines.presets import THROUGH, asked_of, casefile, legal
 from tests.helpers import HashEmbedder
 from tests.model_server import ModelServer, model_server, says
 from voicevault_retrievers import Chunk, KnowledgeBase, Result
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.copying import copy
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.questions import engine_questions
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.graph import EmbeddedGraph, build_graph
-from voicevault_retrievers.types import Query
 
 TEXTS = {
     "s1": "Section 1. This Act may be cited as the Water Act.",

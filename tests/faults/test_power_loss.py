@@ -18,10 +18,10 @@ import pytest
 from tests.faults.crashes import Disk, Tree
 from tests.faults.disks import Event, Recorder, Site, Unflushed, through
 from tests.faults.states import EMBEDDER, MEMORY, State, chunks, harmed, merge, opened, small, together
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import RetrievalError, StorageError
 from voicevault_retrievers.store import KnowledgeBase, Source, disk
 from voicevault_retrievers.store.names import vacant
-from voicevault_retrievers.types import Chunk
 
 PLACE = Path("homes", "kbs", "kb")
 PARENTS = [Chunk(f"p{n}", f"the whole story {n}") for n in range(3)]

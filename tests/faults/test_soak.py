@@ -9,8 +9,8 @@ import pytest
 
 from tests.benchmarks.soak import GROUP, NAME, READERS, soak, state, state_of
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 
 def test_eight_readers_see_every_commit_whole() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.dense import int8
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -30,7 +31,6 @@ from voicevault_retrievers.errors import (
 from voicevault_retrievers.store import Bases, KnowledgeBase, Source, commit, disk, files, log, table
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.verify import problems
-from voicevault_retrievers.types import Chunk, Query
 
 ROOT = Path(__file__).parents[2]
 QUERIES = ("dog", "quick fox", "cat")
@@ -354,7 +354,7 @@ import sys
 from pathlib import Path
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Query
+from voicevault_retrievers.core.types import Chunk, Query
 
 kb = KnowledgeBase.open("kb", root=sys.argv[1], embedder=HashEmbedder())
 kb.add([Chunk("mine", "my fox")])

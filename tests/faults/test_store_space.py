@@ -16,10 +16,10 @@ import pytest
 
 from tests.faults.disks import REFUSED, Failing, Recorder, refuse, through
 from tests.faults.states import EMBEDDER, State, chunks, opened, small, written
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import StorageError
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.names import vacant
-from voicevault_retrievers.types import Chunk
 
 MOUNT = shutil.which("mount") or ""
 NOBODY = 65534

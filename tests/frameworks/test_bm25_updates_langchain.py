@@ -19,6 +19,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from tests.frameworks.langchain_parts import TEXTS, documents, ids
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers import langchain
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
@@ -30,7 +31,6 @@ from voicevault_retrievers.lexical import BM25, BM25Plus, Formula
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk
 
 QUERIES = ["pump seal", "door", "hot water lamp", "zeppelin", "the"]
 NEW = Document("A spare lamp for the pump", id="spare", metadata={"page": 7, "owner": "ann"})

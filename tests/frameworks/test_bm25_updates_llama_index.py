@@ -28,13 +28,13 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from tests.frameworks.llama_index_parts import KEPT, TEXTS, HashEmbedding, ids, nodes, where
 from tests.helpers import ListChannel
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical import BM25, BM25Plus
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, provenance
 from voicevault_retrievers.llama_index.convert import node_of
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk
 
 QUERIES = ["drain the pump before winter", "filter", "water level alarm", "zeppelin"]
 NEW = TextNode(

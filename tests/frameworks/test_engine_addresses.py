@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk, Query, Result
 from voicevault_retrievers.engines.copying import copy
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, open_bases
@@ -16,7 +17,6 @@ from voicevault_retrievers.langchain import HybridRetriever as LangChainRetrieve
 from voicevault_retrievers.llama_index import HybridRetriever as LlamaIndexRetriever
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.types import Chunk, Query, Result
 
 pytest.importorskip("qdrant_client")
 

@@ -18,11 +18,12 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import AsyncChild, Child, Runs, by_length, documents, hybrid, ids
 from tests.helpers import FailingChannel, HashEmbedder, ListChannel
+from voicevault_retrievers.core.explanation import provenance
+from voicevault_retrievers.core.types import Chunk, Hit, Vote
 from voicevault_retrievers.errors import (
     ConfigError,
     SearchNotAvailableError,
 )
-from voicevault_retrievers.explanation import provenance
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.langchain import (
     BM25Retriever,
@@ -33,7 +34,6 @@ from voicevault_retrievers.langchain import (
 )
 from voicevault_retrievers.rerank import CallableScorer
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Hit, Vote
 
 # What a call can say
 

@@ -20,11 +20,11 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from tests.frameworks.langchain_parts import Runs, documents, hybrid, ids
 from voicevault_retrievers.context import ContextBuilder as Builder
 from voicevault_retrievers.context import Turn
+from voicevault_retrievers.core.types import Citation, Context
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.context import ContextBuilder, content_blocks, resolve_citations
 from voicevault_retrievers.langchain.convert import hit_of
 from voicevault_retrievers.langchain.reorder import ContextReorder
-from voicevault_retrievers.types import Citation, Context
 
 
 def numbers(found: list[Document]) -> list[tuple[str | None, int]]:

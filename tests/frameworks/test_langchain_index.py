@@ -20,11 +20,11 @@ from langchain_tests.integration_tests.indexer import AsyncDocumentIndexTestSuit
 
 from tests.frameworks.langchain_parts import TEXTS, documents, hybrid, ids
 from tests.helpers import Counting, HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.langchain import HybridIndex, HybridRetriever
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk
 
 NEW = Document("A spare pump seal is in the drawer", id="spare", metadata={"source": "notes.txt"})
 

@@ -16,12 +16,12 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import ids
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, VectorRetriever
 from voicevault_retrievers.langchain.parents import ParentExpander
 from voicevault_retrievers.langchain.stores import documents_of
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 PUMP = "The pump seal is rated for hot water. Flush the pump housing before the seal is changed."
 LAMP = "The warning lamp blinks red. Close the door of the cabinet."

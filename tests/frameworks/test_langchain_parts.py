@@ -18,7 +18,9 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, Hashed, Runs, by_length, documents, hybrid, ids
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain as ours
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.types import Query, Ranking, Variant
 from voicevault_retrievers.dense import VectorChannel
 from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.engines import foreign
@@ -28,7 +30,6 @@ from voicevault_retrievers.errors import (
     MissingExtraError,
     RetrievalError,
 )
-from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.langchain import (
     BM25Retriever,
     ContextReorder,
@@ -47,7 +48,6 @@ from voicevault_retrievers.langchain import (
 )
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.rerank import CallableScorer
-from voicevault_retrievers.types import Query, Ranking, Variant
 
 # Other people's parts as channels
 

@@ -24,15 +24,15 @@ from langchain_core.runnables import RunnableLambda
 
 from tests.frameworks.langchain_parts import Starts, by_length, documents, hybrid, ids
 from tests.helpers import KnowingChannel, ListChannel, Says, no_model
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.explanation import provenance
+from voicevault_retrievers.core.types import ChannelKind, Chunk, Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, RerankerError
-from voicevault_retrievers.explanation import provenance
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.langchain.compressors import CrossEncoderReranker, StageCompressor, ranking_of
 from voicevault_retrievers.langchain.convert import document_of, hit_of
 from voicevault_retrievers.langchain.rerankers import LLMReranker, RecencyReranker, WeightedReranker
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, LLMRerank, WeightedRerank
-from voicevault_retrievers.types import ChannelKind, Chunk, Hit, Query, Ranking, Vote
 
 QUESTION = "pump seal"
 

@@ -16,6 +16,7 @@ from langchain_tests.integration_tests.indexer import AsyncDocumentIndexTestSuit
 from tests.frameworks.langchain_parts import by_length
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain
+from voicevault_retrievers.core.types import Hit
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.langchain import (
@@ -31,7 +32,6 @@ from voicevault_retrievers.langchain import (
 )
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.rerank import CallableScorer
-from voicevault_retrievers.types import Hit
 
 CHUNKS = [chunk_of(Document(f"pump {word}", id=word)) for word in ("valve", "motor", "seal", "filter", "hose")]
 

@@ -20,11 +20,11 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import AsyncChild, Child, Runs, by_length, documents
 from tests.helpers import Careless, FailingChannel, HashEmbedder
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, PageDiversityFilter, VectorRetriever
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.rerank import CallableScorer
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 SCORER = CallableScorer(by_length, name="by length")
 
@@ -241,7 +241,7 @@ async def test_a_failing_channels_span_has_its_error_and_a_clients_span_is_below
     assert spans["channel near"].status.status_code.name == "UNSET"
 
 
-class Numpy(Leaf):
+class Numpy(LeafChannel):
     """A channel of somebody's own, whose scores are numpy's and whose matches are many."""
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:

@@ -23,12 +23,12 @@ from llama_index.core.vector_stores import (
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, ids, nodes, recorded
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.engines import foreign
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import HybridRetriever, HybridVectorStore, LlamaIndexEmbedder, as_channel
 from voicevault_retrievers.llama_index.channels import RetrieverChannel
 from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel
-from voicevault_retrievers.types import Query, Variant
 
 QUESTION = "drain the pump before winter"
 

@@ -38,6 +38,7 @@ from pydantic import BaseModel, Field
 from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, ListRetriever, nodes, recorded
 from tests.helpers import FailingChannel
 from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, NodeWithProvenance, provenance
 from voicevault_retrievers.llama_index.citations import CitationPostprocessor, citations_of, resolve_citations
@@ -50,7 +51,6 @@ from voicevault_retrievers.llama_index.responses import (
     CitedStreamingResponse,
 )
 from voicevault_retrievers.llama_index.synthesis import CitedSynthesizer, cite_prompts
-from voicevault_retrievers.types import Citation
 
 QUESTION = "When is the pump drained?"
 ANSWER = "Before winter [2], after priming [1][2]. Or in May [7]."

@@ -27,9 +27,11 @@ from llama_index.core.vector_stores import (
 
 from tests.frameworks.llama_index_parts import KEPT, HashEmbedding, ListRetriever, nodes, scored
 from tests.helpers import HashEmbedder, ListChannel
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, InvalidScoreError
-from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
     HybridRetriever,
@@ -40,8 +42,6 @@ from voicevault_retrievers.llama_index import (
 )
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of, query_of
 from voicevault_retrievers.llama_index.filters import filter_of
-from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,16 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from tests.frameworks.llama_index_parts import Answering, hybrid, ids, nodes, recorded, scored
 from tests.helpers import KnowingChannel
-from voicevault_retrievers.channel import Then
+from voicevault_retrievers.core.channel import Then
+from voicevault_retrievers.core.explanation import provenance as provenance_of
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError, RerankerError
-from voicevault_retrievers.explanation import provenance as provenance_of
 from voicevault_retrievers.llama_index import BM25Retriever, provenance
 from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
 from voicevault_retrievers.llama_index.reranking_events import announced
 from voicevault_retrievers.llama_index.staged import stage_of
 from voicevault_retrievers.rerank import LLMRerank as LLMStage
 from voicevault_retrievers.rerank import WeightedRerank as WeightedStage
-from voicevault_retrievers.types import Query
 
 QUESTION = "pump"
 GIVEN = ("pump", 0.5), ("valve", 0.4), ("filter", 0.3)

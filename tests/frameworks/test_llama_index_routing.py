@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("llama_index.core")
 
 from tests.frameworks.llama_index_parts import hybrid
+from voicevault_retrievers.core.turns import Turn
+from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.query import FollowUp
-from voicevault_retrievers.turns import Turn
-from voicevault_retrievers.types import Query, Route
 
 
 async def test_a_route_chooses_channels() -> None:

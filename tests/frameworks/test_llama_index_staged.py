@@ -25,9 +25,10 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from tests.frameworks.llama_index_parts import Lengths, nodes
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.explanation import provenance
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, StageError
-from voicevault_retrievers.explanation import provenance
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever
 from voicevault_retrievers.llama_index import provenance as provenance_of
@@ -36,7 +37,6 @@ from voicevault_retrievers.llama_index.postprocessors import CrossEncoderRerank,
 from voicevault_retrievers.llama_index.staged import PostprocessorStage, stage_of
 from voicevault_retrievers.rerank import CallableScorer, WeightedRerank
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 QUESTION = "pump water"
 

@@ -22,8 +22,10 @@ from llama_index_instrumentation.span_handlers import SimpleSpanHandler
 
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, recorded, scored
 from tests.helpers import Careless, FailingChannel
-from voicevault_retrievers.calls import Span
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.execution.plan import Span
+from voicevault_retrievers.core.stages import skippable
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.errors import MissingExtraError, RerankerNotAvailableError, SearchNotAvailableError
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
@@ -36,8 +38,6 @@ from voicevault_retrievers.llama_index import (
 from voicevault_retrievers.llama_index import events as told
 from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
 from voicevault_retrievers.rerank import CallableScorer
-from voicevault_retrievers.stages import skippable
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 QUESTION = "where is the pump valve"
 SCORER = CallableScorer(lambda query, passages: [float(len(p)) for p in passages], name="by length")

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import BM25, Query, VectorChannel, compose
+from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.types import ANY_EMBEDDER, Chunk
 
 pytest.importorskip("langchain_core")
 pytest.importorskip("llama_index.core")

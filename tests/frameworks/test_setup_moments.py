@@ -15,6 +15,7 @@ import pytest
 from tests.frameworks import langchain_parts, llama_index_parts
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain, llama_index
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
@@ -25,7 +26,6 @@ from voicevault_retrievers.errors import (
 )
 from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 WRONG_FILTER = {"page": {"$above": 1}}
 PRESETS = {

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.lexical.formulas import FORMULAS
-from voicevault_retrievers.types import Chunk
 
 rank_bm25 = pytest.importorskip("rank_bm25")
 bm25s = pytest.importorskip("bm25s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.core.types import Chunk
 
 WORDS = [
     "pump", "valve", "turbine", "oil", "ERR_2043", "hot", "reset", "the", "泵站", "电池维护", "Prüfung", "größe",

@@ -18,16 +18,17 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder, ListChannel
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.composing import compose
 from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.explanation import explain, provenance
+from voicevault_retrievers.core.filters import Filter, scope
+from voicevault_retrievers.core.leaf import LeafChannel
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Result, Variant
 from voicevault_retrievers.dense import int8
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.explanation import explain, provenance
-from voicevault_retrievers.filters import Filter, scope
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.leaf import Leaf
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline import Pipeline
@@ -35,7 +36,6 @@ from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.store import Bases, KnowledgeBase, commit
 from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Result, Variant
 
 ROUNDS, PRINCIPALS = 10, 5
 QUERIES = ROUNDS * PRINCIPALS * (settings.default.max_examples // 2)
@@ -290,9 +290,9 @@ def _same_scores(real: Channel, fresh: Channel, query: Query, ids: Sequence[str]
 
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither disks nor threads are waited for: what is found does not depend on them."""
-    call = Leaf._call
+    call = LeafChannel._call
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(Leaf, "_call", lambda *given: replace(call(*given), inline=True))
+    monkeypatch.setattr(LeafChannel, "_call", lambda *given: replace(call(*given), inline=True))
     monkeypatch.setattr(CrossEncoderRerank, "blocking", False)
 
 

@@ -13,12 +13,12 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voicevault_retrievers.columns import Columns
-from voicevault_retrievers.filters import Filter, compile_filter, parse
-from voicevault_retrievers.rows import Rows
+from voicevault_retrievers.core.columns import Columns
+from voicevault_retrievers.core.filters import Filter, compile_filter, parse
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import columns, files
 from voicevault_retrievers.store.columns import StoredColumns
-from voicevault_retrievers.types import Chunk
 
 KEYS = st.sampled_from("abc")
 BIG = 2**53

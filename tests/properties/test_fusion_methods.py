@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import ListChannel, examples
 from tests.properties.strategies import found
+from voicevault_retrievers.core.types import ChannelKind, KnownScores, Query, Ranking
 from voicevault_retrievers.fusion import (
     METHODS,
     CombMNZ,
@@ -27,7 +28,6 @@ from voicevault_retrievers.fusion import (
     fuse,
     method_named,
 )
-from voicevault_retrievers.types import ChannelKind, KnownScores, Query, Ranking
 
 Entries = list[tuple[str, float]]
 KINDS: tuple[ChannelKind, ...] = ("keyword", "semantic", "question", "hybrid")

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from tests.helpers import HashEmbedder, ListChannel, examples
 from tests.properties.strategies import chunk_lists, found, queries
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.diversity import PageCap, page_of
 from voicevault_retrievers.errors import InvalidScoreError
@@ -29,9 +31,7 @@ from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Ranking
 
 EMBEDDER = HashEmbedder(16)
 Make = Callable[[Sequence[Chunk]], Channel]

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import HashEmbedder, examples
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store import Changes, KnowledgeBase, Source, commit
-from voicevault_retrievers.types import Chunk, Query
 
 WORDS = ("fox", "foxes", "dog", "cat", "Prüfung", "東京都", "the")
 QUERIES = ("fox", "dog cat fox", Query("dog fox", where={"page": 1}), "東京", "the")

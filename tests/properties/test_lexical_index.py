@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import examples
-from voicevault_retrievers.compiled import installed
+from voicevault_retrievers._support.compiled import installed
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import LexicalIndex, tiers
 from voicevault_retrievers.lexical.formulas import FORMULAS, Formula
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text.analyzed import Analyzed
-from voicevault_retrievers.types import Chunk
 
 QUERIES = (["a"], ["a", "b", "a"], ["b", "c", "z"], [("a", "b"), "d"], ["z"], [])
 WHERE = {"page": {"$lt": 2}}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.store import KnowledgeBase, commit
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.questions import QuestionChannel, QuestionIndex
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 WORDS = "pump pumps valve turbine oil ERR_2043 hot reset running the of 泵站 Prüfung größe und ventil".split()
 RIGHTS: tuple[Any, ...] = ("red", "blue", ["red", "gold"], [], None, True, 1)
@@ -58,7 +58,7 @@ class World:
 
     def fresh(self, number: int, require: Mapping[str, Any]) -> QuestionIndex:
         """The questions of a base with nothing but what is permitted and as it was when they were made."""
-        from voicevault_retrievers.filters import compile_filter, scope
+        from voicevault_retrievers.core.filters import compile_filter, scope
 
         permitted = compile_filter(scope(require))
         chunks = [chunk for chunk in self.kb if permitted(chunk.metadata) and self._is_fresh(chunk)]

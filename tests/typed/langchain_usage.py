@@ -21,6 +21,7 @@ from langchain_core.vectorstores import VectorStore
 from typing_extensions import assert_type
 
 from voicevault_retrievers.context import ResolvedAnswer
+from voicevault_retrievers.core.types import Citation, Context, Result
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.langchain import (
     BM25Index,
@@ -54,7 +55,6 @@ from voicevault_retrievers.langchain import (
     retrieval_tool,
     skippable,
 )
-from voicevault_retrievers.types import Citation, Context, Result
 
 PROMPT = ChatPromptTemplate.from_messages(
     [("system", "Answer from these sources:\n{context}"), ("human", "{question}")]

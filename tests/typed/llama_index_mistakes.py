@@ -5,7 +5,7 @@ from __future__ import annotations
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
     CitationPostprocessor,

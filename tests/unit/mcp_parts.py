@@ -16,9 +16,9 @@ from mcp.types import CallToolResult, TextContent
 
 from voicevault_retrievers import Chunk, KnowledgeBase
 from voicevault_retrievers.context.numbered import from_data
+from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.mcp import Client, Offer, server_for
 from voicevault_retrievers.mcp.bases import Library
-from voicevault_retrievers.types import Citation
 
 RUN = "from voicevault_retrievers.cli import main; main()"
 KEYWORDS = "version: 1\nk: 3\nchannels: {bm25: {}}\n"

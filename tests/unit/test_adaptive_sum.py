@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.helpers import Counting, HashEmbedder, KnowingChannel, ListChannel
+from voicevault_retrievers.core.types import ChannelKind, Chunk, Query
 from voicevault_retrievers.dense import VectorChannel
 from voicevault_retrievers.fusion import AdaptiveSum, Pool, fuse
 from voicevault_retrievers.fusion.adaptive_sum import LEAST
 from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import ChannelKind, Chunk, Query
 
 EMBEDDER = HashEmbedder(16)
 WORDS = "pump valve seal motor shaft bolt gauge hose filter drain relay fuse wire lamp switch".split()

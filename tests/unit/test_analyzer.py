@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.store import KnowledgeBase
@@ -22,7 +23,6 @@ from voicevault_retrievers.text import (
 )
 from voicevault_retrievers.text.languages import LANGUAGES, TAGS
 from voicevault_retrievers.text.stopwords import STOPWORDS
-from voicevault_retrievers.types import Chunk
 
 TEXTS = {
     "ar": "المضخة تعمل", "da": "pumperne kører", "de": "Druckbehälter werden geprüft", "el": "οι αντλίες λειτουργούν",

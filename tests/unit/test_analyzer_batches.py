@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from voicevault_retrievers import compiled
+from voicevault_retrievers._support import compiled
 from voicevault_retrievers.text import Analyzed, Analyzer, batch, scan
 from voicevault_retrievers.text.analyzer import AUTO
 from voicevault_retrievers.text.pieces import BREAKS, encoded, split

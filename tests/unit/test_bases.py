@@ -15,9 +15,10 @@ import pytest
 
 from tests.helpers import Counting, FailingChannel, HashEmbedder, ListChannel
 from voicevault_retrievers import RRF, fuse
+from voicevault_retrievers.core.explanation import explain, provenance
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, NotIndexedError
-from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset
@@ -27,7 +28,6 @@ from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 
 TEXTS = ["the pump hums", "a valve and a pump", "hot oil in the pump", "pump pump pump", "an idle turbine"]
 LOUD = CustomAnalyzer(lambda text: text.upper().split(), name="loud")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from voicevault_retrievers import baton
-from voicevault_retrievers.baton import Baton
+from voicevault_retrievers.core.execution import baton
+from voicevault_retrievers.core.execution.baton import Baton
 
 
 @pytest.fixture

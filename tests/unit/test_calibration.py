@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicevault_retrievers.core.types import Chunk, Failure, Hit, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline
@@ -26,7 +27,6 @@ from voicevault_retrievers.rerank.calibration import (
     fit_calibration,
 )
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Failure, Hit, Ranking, Vote
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 MODERATE = st.floats(-1e6, 1e6)

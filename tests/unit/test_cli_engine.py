@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli_parts import Run, ran
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 pytest.importorskip("qdrant_client")
 WORDS = ("pump", "valve", "turbine")

@@ -10,10 +10,10 @@ from click.testing import Result
 
 from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import eval as command
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 TEXTS = {"a": "The pump hums.", "b": "A valve hisses and hums.", "c": "The rotor turns."}
 QUESTIONS = [

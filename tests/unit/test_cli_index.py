@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tests.helpers import Counting, HashEmbedder
 from tests.unit.cli_parts import Run, ran
-from voicevault_retrievers import prometheus
 from voicevault_retrievers.cli import index
+from voicevault_retrievers.core import prometheus
 from voicevault_retrievers.documents import Part, _load
 from voicevault_retrievers.store import KnowledgeBase, indexing
 from voicevault_retrievers.store.lock import Lock

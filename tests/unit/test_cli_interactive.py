@@ -15,8 +15,8 @@ import pytest
 
 from tests.model_server import Handler, model_server, says
 from tests.unit.cli_parts import ran
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 PATIENCE = 60.0
 

@@ -12,11 +12,11 @@ from tests.helpers import HashEmbedder
 from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import kb as commands
 from voicevault_retrievers.cli.commands import voicevault
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase, manifest
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.text import CustomAnalyzer
-from voicevault_retrievers.types import Chunk
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from click.testing import Result
 from tests.helpers import HashEmbedder
 from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import asking
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import weights
 from voicevault_retrievers.errors import MissingExtraError, ModelNotAvailableError, RerankerNotAvailableError
 from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import KnowledgeBase, embedding
-from voicevault_retrievers.types import Chunk
 
 TEXTS = {"a": "the pump hums", "b": "the valve of the pump is shut", "c": "see section 420 of the IPC"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 PATIENCE = 60.0
 TEXT = "浮标 – pump 😀"

@@ -14,13 +14,13 @@ from tests.engines.graph_servers import falkordb_server
 from tests.engines.redis_server import RedisServer, program
 from tests.model_server import Handler, model_server, refused_url, says
 from tests.unit.cli_parts import Run, ran
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.graphs import FILE
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.graph import GraphChannel
-from voicevault_retrievers.types import Chunk
 
 LAW = [
     Chunk("s1", "Section 1. This Act may be cited as the Water Act or as WA.", "p1", {"act": "WA"}),

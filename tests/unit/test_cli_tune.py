@@ -11,10 +11,10 @@ from click.testing import Result
 
 from tests.helpers import HashEmbedder
 from tests.unit.cli_parts import Run, ran
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.evaluation import Judged, save_judged
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.store import KnowledgeBase, embedding
-from voicevault_retrievers.types import Chunk
 
 PRESET = "version: 1\nfusion: {method: rrf}\nstages: [page_cap]\n"
 

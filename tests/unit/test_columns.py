@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.columns import MANY, Columns, columns_of
+from voicevault_retrievers.core.columns import MANY, Columns, columns_of
+from voicevault_retrievers.core.filters import compile_filter, parse
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.selection import FEW, Selection
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.filters import compile_filter, parse
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.selection import FEW, Selection
 from voicevault_retrievers.store import KnowledgeBase, columns, commit, files, manifest
 from voicevault_retrievers.store.manifest import SegmentEntry
-from voicevault_retrievers.types import Chunk
 
 N = 2000
 
@@ -233,7 +233,7 @@ def forms(ordinals: list[int]) -> list[Selection]:
 
 
 def test_rows_keep_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voicevault_retrievers.rows.KEPT_BYTES", 5 * N)
+    monkeypatch.setattr("voicevault_retrievers.core.rows.KEPT_BYTES", 5 * N)
     rows = Rows(sample())
     first = rows.selection({"number": 1})
     assert rows.selection({"number": 1}) is first

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from voicevault_retrievers.compiled import Beside, installed, kind
+from voicevault_retrievers._support.compiled import Beside, installed, kind
 
 FIRST = """
 import sys
@@ -23,7 +23,7 @@ assert index.postings >= COMPILED_FROM, index.postings
 words = BM25(index)
 found = words.search("w1 w2 w3")
 assert "numba" not in sys.modules, "the first search has imported a compiler"
-from voicevault_retrievers.compiled import BESIDE
+from voicevault_retrievers._support.compiled import BESIDE
 while not BESIDE._ready:
     assert words.search("w1 w2 w3") == found
     BESIDE.wait(0.05)

@@ -9,8 +9,8 @@ import pytest
 
 from voicevault_retrievers.context import ContextBuilder, Turn, citations, ends_first, resolve_citations
 from voicevault_retrievers.context.citations import cited, is_numbered, names_of, title
+from voicevault_retrievers.core.types import Chunk, Citation, Context, Hit
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.types import Chunk, Citation, Context, Hit
 
 
 def _hit(chunk_id: str, text: str, kb: str = "", **metadata: Any) -> Hit:

@@ -10,10 +10,10 @@ import pytest
 
 from tests.helpers import ListChannel
 from tests.model_server import model_server, refused_url, says
+from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.engines.neo4j import Neo4jGraph
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.flare import Flare
-from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.models import OllamaModel, OpenAIModel
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset

@@ -15,10 +15,13 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import BERLIN, PASSAGES, GivenChannel, ranking_of
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.explanation import explain, provenance, votes_of
+from voicevault_retrievers.core.protocols import Scorer
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant
 from voicevault_retrievers.dense import onnx_model, weights
 from voicevault_retrievers.dense.onnx_model import saturates
 from voicevault_retrievers.dense.weights import PROFILES, Packed, canonical, find
-from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import (
     ConfigError,
     InvalidScoreError,
@@ -26,9 +29,7 @@ from voicevault_retrievers.errors import (
     RerankerError,
     RerankerNotAvailableError,
 )
-from voicevault_retrievers.explanation import explain, provenance, votes_of
 from voicevault_retrievers.presets import Preset
-from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import (
     Calibration,
     CallableScorer,
@@ -42,7 +43,6 @@ from voicevault_retrievers.rerank.adaptive import lead
 from voicevault_retrievers.rerank.blending import blended
 from voicevault_retrievers.rerank.cross_encoder import AT_ONCE
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant
 
 
 def words(texts: Sequence[str]) -> GivenChannel:
@@ -327,8 +327,8 @@ async def test_where_the_first_is_far_ahead_nothing_is_read() -> None:
     far = Ranking(tuple(Hit(Chunk(str(at), "text" * at), score) for at, score in enumerate(scores)))
     for found in (
         stage.refine(Query("q"), far),
-        drive(stage.plan(Query("q"), far)),
-        await adrive(stage.plan(Query("q"), far)),
+        execute(stage.plan(Query("q"), far)),
+        await aexecute(stage.plan(Query("q"), far)),
     ):
         assert found.hits == far.hits
         assert [(note.kind, note.degrades) for note in found.errors] == [("Skipped", False)]
@@ -376,7 +376,7 @@ def test_of_many_candidates_the_first_are_scored_and_a_note_and_a_warning_say_so
     scorer = Counting()
     given = ranking_of(*(str(at) for at in range(130)))
     stage = CrossEncoderRerank(scorer, depth=1000, timeout=None)
-    found = drive(stage.plan(Query("q"), given))
+    found = execute(stage.plan(Query("q"), given))
     assert len(scorer.asked) == 100
     assert len(found) == 130
     (note,) = found.errors
@@ -385,7 +385,7 @@ def test_of_many_candidates_the_first_are_scored_and_a_note_and_a_warning_say_so
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warned == [f"rerank: {note.message}"]
     assert stage.needs(5) == 100
-    assert drive(CrossEncoderRerank(Counting(), depth=50).plan(Query("q"), given)).errors == ()
+    assert execute(CrossEncoderRerank(Counting(), depth=50).plan(Query("q"), given)).errors == ()
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_passages_are_given_to_the_model_in_batches(options: dict[str, Any], siz
         return [float(passage) for passage in passages]
 
     stage = CrossEncoderRerank(CallableScorer(score, name="counting"), depth=70, **options)
-    drive(stage.plan(Query("q"), ranking_of(*map(str, range(70)))))
+    execute(stage.plan(Query("q"), ranking_of(*map(str, range(70)))))
     assert asked == sizes
     with pytest.raises(ConfigError, match="batch_size"):
         CrossEncoderRerank(CallableScorer(score, name="counting"), batch_size=0)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.helpers import FailingChannel, GivenChannel, ListChannel
-from voicevault_retrievers.channel import Rewriter
 from voicevault_retrievers.composing import compose
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Result, Variant, Vote
 from voicevault_retrievers.display import BADGES, Lists, alists, analyzer_of, hit_data, marked, result_data
 from voicevault_retrievers.display.data import MOST_MARKED
 from voicevault_retrievers.display.lists import MOST
@@ -27,7 +28,6 @@ from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, WeightedRerank
 from voicevault_retrievers.structure.graph import EmbeddedGraph, Entry, GraphChannel, Link
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Hit, Query, Result, Variant, Vote
 
 CHUNKS = [
     Chunk("a", "The contract ends; see ERR_2043.", metadata={"source_file": "x.pdf", "page_number": 3, "section": "S"}),

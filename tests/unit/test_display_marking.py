@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.display import marked
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk
 
 WORDS = (
     "contract", "Contracts", "the", "running", "Verträge", "des", "Vertrages", "war", "ERR_2043", "err-2043", "ERR2043",

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.helpers import Counting, GivenChannel, HashEmbedder, ListChannel
 from tests.properties.strategies import chunk_lists, found
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.core.channel import Channel, Stage
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote, ranked
 from voicevault_retrievers.dense import VectorChannel
 from voicevault_retrievers.diversity import MMR, Cosines, NearDuplicates, PageCap, Shingles
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Vote, ranked
 
 EMBEDDER = HashEmbedder()
 QUERY = Query("pump")

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense import (
     CallableEmbedder,
     OnnxEmbedder,
@@ -22,8 +24,6 @@ from voicevault_retrievers.dense import (
 from voicevault_retrievers.dense.graph_model import batches, cls_pooled, mean_pooled
 from voicevault_retrievers.dense.weights import Weights, canonical, find
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RetrievalError
-from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.recent import Recent
 
 SENTENCES = [
     "The invoice is due thirty days after delivery.",
@@ -241,7 +241,7 @@ def test_queries_are_embedded_once_and_answers_cannot_spoil_the_memory() -> None
 
 
 def test_the_memory_forgets_what_was_unused_for_longest() -> None:
-    recent: Recent[str, int] = Recent(2)
+    recent: LRUCache[str, int] = LRUCache(2)
     recent.put("a", 1)
     recent.put("b", 2)
     assert recent.get("a") == 1

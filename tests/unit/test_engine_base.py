@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.filters import Filter, both, compile_filter
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.types import Chunk, Query, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, best, score, weigh
 from voicevault_retrievers.engines.opening import SCHEMES, connect, is_address
 from voicevault_retrievers.engines.recipe import VERSION, Recipe
 from voicevault_retrievers.engines.steps import Steps, Work, arun, asking, in_thread, run
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, SearchError
-from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.lexical.formulas import BM25Plus, Lucene, Okapi, Robertson
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.testing import EngineConformance
 from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk, Query, Vector
 
 ONE_AT_A_TIME = Mutex()
 

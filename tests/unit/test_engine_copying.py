@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines import copying
 from voicevault_retrievers.engines.copying import copy
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
@@ -17,11 +20,8 @@ from voicevault_retrievers.engines.parity import parity
 from voicevault_retrievers.engines.questions import engine_questions
 from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.questions import question_index
-from voicevault_retrievers.types import Chunk, Vector
 
 WORDS = ("pump", "valve", "turbine", "seal", "pipe")
 

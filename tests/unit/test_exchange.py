@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import (
     ConfigError,
     DocumentError,
@@ -26,7 +27,6 @@ from voicevault_retrievers.errors import (
 from voicevault_retrievers.store import KnowledgeBase, Limits, Source, commit, disk, exported, files
 from voicevault_retrievers.store.exchange import export, restore
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
-from voicevault_retrievers.types import Chunk
 
 QUERIES = ("fox", "a lazy dog", "der Hund")
 Lines = list[dict[str, Any]]

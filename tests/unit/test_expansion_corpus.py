@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import FailingChannel, ListChannel, texts_of
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
@@ -29,7 +30,6 @@ from voicevault_retrievers.query.nearest import Nearest, distance
 from voicevault_retrievers.query.phrases import Phrases
 from voicevault_retrievers.query.regional import american
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 TEXTS = [
     "The World Health Organization (WHO) met. Who came?",

@@ -9,12 +9,12 @@ import pytest
 
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.composing import compose
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.query import AcronymExpansion, SynonymExpansion
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 CHUNKS = [
     Chunk("a", "the World Health Organization (WHO)"),

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import texts_of
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.query import SynonymExpansion
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 SYNONYMS = {"pump": ["compressor", "blower"], "heat pump": "chiller", "C++": "cpp", "node.js": "node"}
 

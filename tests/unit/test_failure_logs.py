@@ -13,8 +13,10 @@ import pytest
 
 from tests.helpers import FailingChannel, HashEmbedder, Says
 from tests.unit.cli_parts import ran
-from voicevault_retrievers.channel import Stage
 from voicevault_retrievers.composing import compose
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.stages import skippable
+from voicevault_retrievers.core.types import Chunk, Query, Ranking, Result
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.pipeline import Pipeline
@@ -22,10 +24,8 @@ from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.query import HyDE, ModelExpansion, ModelRouter, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
 from voicevault_retrievers.rerank.scorers import CallableScorer
-from voicevault_retrievers.stages import skippable
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion
-from voicevault_retrievers.types import Chunk, Query, Ranking, Result
 
 QUESTION = "Analyse how the pump and the valve are cleaned"
 QUOTED = "what a document says"

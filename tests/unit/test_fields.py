@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, BM25F, Lucene
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 BODIES = st.lists(st.sampled_from("abcde"), max_size=8).map(" ".join)
 TITLES = st.none() | BODIES | st.lists(BODIES, max_size=2)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from voicevault_retrievers.core.filters import Condition, Every, Not, Some, both, canonical, compile_filter, parse
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Condition, Every, Not, Some, both, canonical, compile_filter, parse
-from voicevault_retrievers.types import Query
 
 META: dict[str, Any] = {
     "file": "a.pdf", "page": 3, "ratio": 0.5, "done": True, "tags": ["x", "y", 2], "none": None, "void": [],

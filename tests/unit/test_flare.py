@@ -27,6 +27,7 @@ from voicevault_retrievers import (
     VectorChannel,
     fuse,
 )
+from voicevault_retrievers.core.types import Vote
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.flare import Flare, Token, Written
@@ -34,7 +35,6 @@ from voicevault_retrievers.flare.drafts import Draft, Drafted
 from voicevault_retrievers.flare.segments import sentences
 from voicevault_retrievers.hybrid import ahybrid_search, bare, hybrid_search
 from voicevault_retrievers.query import RuleExpansion, RuleRouter
-from voicevault_retrievers.types import Vote
 from voicevault_retrievers.written import tokens_of
 
 GIVEN = ListChannel([("a", 2.0), ("b", 1.0)]).search("q")

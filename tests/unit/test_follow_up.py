@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from tests.helpers import ListChannel, Says
 from voicevault_retrievers.composing import compose
+from voicevault_retrievers.core.turns import Turn
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.query import FollowUp, ModelFollowUp, RuleExpansion
-from voicevault_retrievers.turns import Turn
-from voicevault_retrievers.types import Query, Variant
 
 ENGLISH = [("What is the VAT rate in France?", "20 %.")]
 GERMAN = [("Wie lange gilt die Garantie für Pumpen?", "Zwei Jahre.")]

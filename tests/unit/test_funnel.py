@@ -11,16 +11,16 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import Counting, HashEmbedder
+from voicevault_retrievers.core.protocols import VectorIndex
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel, prefix_key
 from voicevault_retrievers.dense.prefixes import cut_vector, made, prefix_recall
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.protocols import VectorIndex
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 ROWS, DIMENSION, PREFIX = 2000, 96, 16
 Matrix = NDArray[np.float32]

@@ -11,19 +11,19 @@ from functools import partial
 import pytest
 
 from tests.helpers import FailingChannel, HeldChannel, ListChannel
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.composing import compose
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.explanation import explain, provenance
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.stages import skippable
+from voicevault_retrievers.core.types import Chunk, Query, Ranking, Variant
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError, StageError
-from voicevault_retrievers.explanation import explain, provenance
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.stages import skippable
-from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
 
 A = ListChannel([("x", 3.0), ("y", 2.0), ("z", 1.0)])
 B = ListChannel([("y", 0.9), ("w", 0.8), ("v", 0.7), ("u", 0.6), ("x", 0.5)], kind="keyword")
@@ -229,7 +229,7 @@ def test_values_pickle_and_copy() -> None:
 
 
 def test_variants_count_once_by_their_best_and_for_their_channels_only() -> None:
-    class Echo(Leaf):
+    class Echo(LeafChannel):
         def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
             scores = {"long": 4.0, "short": 3.0, "original": 2.0}
             return [[Match(A.find(query, wordings, 1)[0][0].chunk, scores[w.text])] for w in wordings]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import KnowingChannel, ListChannel
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import (
     ISR,

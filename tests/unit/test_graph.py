@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import Awaited, ListChannel
 from voicevault_retrievers import RRF, fuse
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant, Vote
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
@@ -32,7 +33,6 @@ from voicevault_retrievers.structure.graph import (
     build_graph,
 )
 from voicevault_retrievers.structure.graph.walk import Reached, Walk, run
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant, Vote
 
 IPC = "indian penal code"
 CHUNKS = [

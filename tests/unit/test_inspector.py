@@ -19,12 +19,12 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.inspector import app, shelf
 from voicevault_retrievers.store import KnowledgeBase, embedding, remove
 from voicevault_retrievers.store.questions import question_index
-from voicevault_retrievers.types import Chunk
 
 HOME = "http://127.0.0.1:8460"
 PRESET = "version: 1\nchannels: {bm25: {}, dense: {}}\nstages: [page_cap]\n"

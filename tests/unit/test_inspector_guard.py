@@ -23,10 +23,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.inspector import app, serve
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 HOME = "http://127.0.0.1:8460"
 TOKEN = "a token of thirty-two characters"  # noqa: S105 - of a test

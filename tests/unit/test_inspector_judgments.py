@@ -16,11 +16,11 @@ pytest.importorskip("uvicorn", reason="the extra inspector is not installed")
 from starlette.testclient import TestClient
 
 from tests.unit.cli_parts import ran
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, StorageError
 from voicevault_retrievers.evaluation import load_judged
 from voicevault_retrievers.inspector import Judgment, Judgments, app
 from voicevault_retrievers.store import KnowledgeBase, remove
-from voicevault_retrievers.types import Chunk
 
 PRESET = "version: 1\nchannels: {bm25: {}}\nstages: [page_cap]\n"
 

@@ -23,6 +23,7 @@ from pypdf.constants import PageLabelStyle
 from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, StreamObject
 from starlette.testclient import TestClient
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.inspector import app, pages
 from voicevault_retrievers.inspector.drawing import PIXELS, WIDTH, png
@@ -30,7 +31,6 @@ from voicevault_retrievers.inspector.pages import Pages
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.sources import Source
-from voicevault_retrievers.types import Chunk
 
 MANUAL = "operations-manual.pdf"
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.helpers import examples
-from voicevault_retrievers.compiled import installed
+from voicevault_retrievers._support.compiled import installed
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.selection import Selection
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import Codes, ExactVectors, VectorPart, gate, int8, quantise, rescoring
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.protocols import Found
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.types import Chunk
 
 Matrix = NDArray[np.float32]
 WAYS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not installed(), reason="numba is not installed"))]

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import Counting, HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import embedders, load_embedder
 from voicevault_retrievers.dense.weights import find, installed
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
@@ -18,7 +19,6 @@ from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.store import Bases, Changes, KnowledgeBase, commit, default_root, embedding
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk
 
 FOX = Chunk("fox", "the quick brown fox", "parent", {"page": 3, "tags": ["a", "b"], "draft": True})
 DOG = Chunk("dog", "a lazy dog sleeps")

@@ -10,11 +10,11 @@ import pytest
 import Stemmer
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store import Bases, KnowledgeBase, commit
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer, analyzer, languages
-from voicevault_retrievers.types import Chunk
 
 CHUNKS = [
     Chunk("a", "Die Prüfungen der Pumpen beginnen", metadata={"page": 1}),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers import ListChannel
 from voicevault_retrievers import Chunk, KnowledgeBase, Pipeline, Query, RuleRouter, compose, fuse
+from voicevault_retrievers.core.types import Hit, Ranking
 from voicevault_retrievers.errors import StorageError
 from voicevault_retrievers.store import Bases, commit, graphs
 from voicevault_retrievers.store.graphs import FILE, GraphUpdate, update_graph
@@ -25,7 +26,6 @@ from voicevault_retrievers.structure.graph import (
     saved,
 )
 from voicevault_retrievers.structure.graph.building import entry_of
-from voicevault_retrievers.types import Hit, Ranking
 
 ACT = [
     Chunk("s1", "Section 1. This Act may be cited as the Water Act or as WA.", metadata={"act": "WA"}),

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.dense import int8
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Query
 
 WORDS = np.array(["fox", "dog", "cat", "bird", "tree", "river", "stone", "cloud"])
 QUERIES = ("fox tree", "a stone in the river", Query("dog", where={"page": 3}))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, DocumentError
 from voicevault_retrievers.store import Changes, Drift, KnowledgeBase, Source, commit
-from voicevault_retrievers.types import Chunk
 
 PARENTS = [Chunk("p1", "the whole fox story", metadata={"source_file": "a.md"}), Chunk("p2", "all about dogs")]
 CHILDREN = [

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.tiers import plan
 from voicevault_retrievers.store import KnowledgeBase, commit, files
 from voicevault_retrievers.store.segment import StoredSegment
-from voicevault_retrievers.types import Chunk
 
 
 def sample(start: int, stop: int) -> list[Chunk]:

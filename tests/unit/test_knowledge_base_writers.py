@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.removed import Removed
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.store import (
     Changes,
     KnowledgeBase,
@@ -31,7 +32,6 @@ from voicevault_retrievers.store import (
     lock,
     writer,
 )
-from voicevault_retrievers.types import Chunk
 
 
 def opened(path: Path, **options: Any) -> KnowledgeBase:

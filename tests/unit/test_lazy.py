@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from voicevault_retrievers.lazy import Ascending, Lazy
+from voicevault_retrievers._support.lazy import Ascending, Lazy
 
 
 def test_a_lazy_sequence_is_a_sequence() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, BM25F, BM25L, LexicalIndex, Lucene, tiers
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 ENGLISH = [
     Chunk("0", "Perry Como was the singer of that song", metadata={"acl": "open"}),

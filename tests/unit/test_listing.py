@@ -11,11 +11,11 @@ import pytest
 
 from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers import BM25, RRF, Chunk, Pipeline, Query, fuse
+from voicevault_retrievers.core.listing import Listing, merged
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical import LexicalIndex
-from voicevault_retrievers.listing import Listing, merged
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text import Analyzer
 
 

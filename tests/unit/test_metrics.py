@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from tests.helpers import FailingChannel, HashEmbedder, HeldChannel, ListChannel
-from voicevault_retrievers import metrics
+from voicevault_retrievers.core import metrics
+from voicevault_retrievers.core.types import Result
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase, update
 from voicevault_retrievers.store.standardised import Standardised
-from voicevault_retrievers.types import Result
 
 pytest.importorskip("opentelemetry.sdk.metrics")
 
@@ -281,7 +281,7 @@ search = Pipeline(ListChannel([("a", 1.0)])).search
 search("pump")
 print(any(name.startswith("opentelemetry") for name in sys.modules))
 import opentelemetry.metrics
-from voicevault_retrievers import metrics
+from voicevault_retrievers.core import metrics
 search("pump")
 print(metrics.loaded(), metrics._parts)
 """

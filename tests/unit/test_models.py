@@ -17,6 +17,7 @@ from tests.model_server import (
     refused_url,
     says,
 )
+from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import (
     ConfigError,
     RetrievalError,
@@ -24,7 +25,6 @@ from voicevault_retrievers.errors import (
     SearchTimeoutError,
 )
 from voicevault_retrievers.models import OllamaModel, OpenAIModel, ServedModel
-from voicevault_retrievers.protocols import TextModel
 
 PROMPT = 'Which of these?\n{"number": 1, "text": "é 水"}'
 MESSAGES = [{"role": "user", "content": PROMPT}]

@@ -15,8 +15,8 @@ from voicevault_retrievers.context.numbered import (
     kept_numbers,
     mentioned,
 )
+from voicevault_retrievers.core.types import Chunk, Citation, Hit
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.types import Chunk, Citation, Hit
 
 
 def hit(name: str, text: str = "A pump.", score: float | None = 1.0, kb: str = "") -> Hit:

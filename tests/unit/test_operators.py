@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, Operators, tiers
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 ENGLISH = Analyzer("en")
 WORDS = ["pump", "pumps", "valve", "the", "ERR_2043", "err-2043", "2043", "e-mail", "mail", "oil", "Öl"]

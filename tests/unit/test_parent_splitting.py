@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents import Document, Part, files, load, read, recipe, split, split_families
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store import Changes, KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.text.sentences import beginning, pieces
-from voicevault_retrievers.types import Chunk
 
 SENTENCE = "Pump {} is rated for hot water. "
 

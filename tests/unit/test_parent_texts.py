@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.documents import Document, Part, split_families
 from voicevault_retrievers.structure import OverBudget, ParentExpansion
 from voicevault_retrievers.structure.shown import Span, Text, together
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 BOOK = "One pump. Two valves. Three filters. Four alarms. Five doors. Six lamps."
 HEADER = "State v. Smith, 2001"

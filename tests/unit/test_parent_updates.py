@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.cli_parts import ran
 from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.store import KnowledgeBase, update
 from voicevault_retrievers.store.indexing import outdated
-from voicevault_retrievers.types import Chunk, Hit
 
 
 @pytest.fixture

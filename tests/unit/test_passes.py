@@ -12,12 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers import baton
+from voicevault_retrievers.core.execution import baton
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, passes, rescoring
 from voicevault_retrievers.dense.passes import MOST, Passes
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.types import Chunk
 
 MATRIX = np.random.default_rng(1).standard_normal((50, 24)).astype(np.float32)
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.helpers import HashEmbedder, Says
 from voicevault_retrievers import Chunk, KnowledgeBase, Query
+from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.presets import Preset, preset_data
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure import ParentExpansion
-from voicevault_retrievers.types import Route
 
 CHUNKS = [
     Chunk("a", "Section 420 IPC: cheating and dishonestly inducing delivery.", "p1", {"source_file": "ipc.txt"}),

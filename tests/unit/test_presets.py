@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers import ListChannel
 from voicevault_retrievers import presets
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
@@ -22,7 +23,6 @@ from voicevault_retrievers.rerank.calibration import any_hit
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.structure.graph import EmbeddedGraph
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk
 
 A, B = ListChannel([("x", 1.0), ("y", 0.5)]), ListChannel([("y", 1.0)], kind="keyword")
 

@@ -10,11 +10,11 @@ from urllib.request import urlopen
 import pytest
 
 from tests.helpers import FailingChannel, ListChannel
-from voicevault_retrievers import prometheus
+from voicevault_retrievers.core import prometheus
+from voicevault_retrievers.core.prometheus import serve_prometheus
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.prometheus import serve_prometheus
 
 pytest.importorskip("opentelemetry.exporter.prometheus")
 

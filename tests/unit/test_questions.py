@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import Awaited, HashEmbedder
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import (
     ConfigError,
     FilterNotSupportedError,
@@ -32,7 +33,6 @@ from voicevault_retrievers.structure.questions import (
     digest,
 )
 from voicevault_retrievers.text import CustomAnalyzer
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 CHUNKS = [
     Chunk("pump", "Reset the pump with the green key.", None, {"file": "a", "rights": "red"}),

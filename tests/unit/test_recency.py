@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import ListChannel
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, RecencyRerank
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Vote
 
 NOW = datetime(2024, 7, 1, tzinfo=timezone.utc)
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import FailingChannel, ListChannel
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import RM3, RuleExpansion, Together
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 FILLER = [Chunk(f"x{at:02}", f"filler{at} nothing", metadata={"team": 1 + at % 2}) for at in range(60)]
 CHUNKS = [

@@ -10,6 +10,7 @@ import pytest
 from tests.helpers import Counting, FailingChannel, ListChannel, Says
 from voicevault_retrievers import RRF, Channel, Chunk, VectorChannel, fuse
 from voicevault_retrievers.composing import compose
+from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset
@@ -17,7 +18,6 @@ from voicevault_retrievers.prompts import CallableTextModel
 from voicevault_retrievers.query import ModelRouter, RuleExpansion, RuleRouter
 from voicevault_retrievers.query.routing import Routes, Rule
 from voicevault_retrievers.structure.graph import EmbeddedGraph, Entry, GraphChannel, Link
-from voicevault_retrievers.types import Query, Route
 
 ROUTER = RuleRouter()
 CASES = {

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.helpers import examples
-from voicevault_retrievers.compiled import installed
+from voicevault_retrievers._support.compiled import installed
+from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical import native, vectorised
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.formulas import FORMULAS, Curve, Floats, Formula, Lucene
 from voicevault_retrievers.lexical.forward import Forward
 from voicevault_retrievers.lexical.postings import ARRAYS, Postings, Source
 from voicevault_retrievers.lexical.vectorised import Found, Wanted, search
-from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.text.analyzed import Analyzed
 
 Ordinals: TypeAlias = NDArray[np.int64]

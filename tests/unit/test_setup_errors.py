@@ -11,7 +11,9 @@ import pytest
 
 from tests.helpers import FailingChannel, HashEmbedder, ListChannel, Says
 from tests.model_server import answers, model_server, writes
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.dense import OnnxEmbedder, VectorChannel
 from voicevault_retrievers.dense.weights import PROFILES
 from voicevault_retrievers.errors import (
@@ -30,14 +32,12 @@ from voicevault_retrievers.errors import (
     StorageError,
     is_setup_error,
 )
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query import HyDE
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import CallableScorer, SentenceTransformerScorer
 from voicevault_retrievers.store.standardised import Standardised
-from voicevault_retrievers.types import Chunk, Query, Ranking
 
 GOOD = ListChannel([("a", 2.0), ("b", 1.0)])
 

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from tests.helpers import ListChannel
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.stages import Around, TopN, id_at, place_id, place_of
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
-from voicevault_retrievers.stages import Around, TopN, id_at, place_id, place_of
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, in_order
 
 CHANNEL = ListChannel([("a", 4.0), ("b", 3.0), ("c", 2.0), ("d", 1.0)])
 

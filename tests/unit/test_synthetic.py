@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import Says
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation import (
@@ -18,7 +19,6 @@ from voicevault_retrievers.evaluation import (
     save_judged,
 )
 from voicevault_retrievers.resources import shipped
-from voicevault_retrievers.types import Chunk
 
 CHUNKS = [
     Chunk("a", "# The pump\n\nThe pump is a machine that moves oil. It is loud.", None, {"section": "1.2 Oil pump"}),

@@ -9,6 +9,7 @@ import pytest
 
 import voicevault_retrievers
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, DocumentError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.lexical.bm25 import BM25
@@ -16,7 +17,6 @@ from voicevault_retrievers.presets import Preset
 from voicevault_retrievers.store import Changes, KnowledgeBase, TenantIndex
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 NEWS = [Chunk("a", "the minister resigns", metadata={"year": 2024}), Chunk("b", "the minister stays")]
 

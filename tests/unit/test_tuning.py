@@ -12,7 +12,9 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import BM25, VectorChannel
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.types import ChannelKind, Chunk, KnownScores, Query, Variant
 from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.evaluation import Judged, ndcg, paired
 from voicevault_retrievers.evaluation.bench import Bench
@@ -30,16 +32,14 @@ from voicevault_retrievers.evaluation.tuning import (
     reason_to_keep,
     tune,
 )
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.presets import Preset, load_preset, preset_data, save_preset
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
-from voicevault_retrievers.types import ChannelKind, Chunk, KnownScores, Query, Variant
 
 DATA: Mapping[str, Any] = {"version": 1, "fusion": {"method": "rrf"}, "k": 10}
 Scores = Mapping[str, Mapping[str, float]]
 
 
-class Table(Leaf):
+class Table(LeafChannel):
     """Knows the score of every chunk for every question."""
 
     def __init__(self, name: str, kind: ChannelKind, scores: Scores, metadata: Mapping[str, Any]) -> None:

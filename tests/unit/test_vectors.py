@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import Counting, HashEmbedder, ListChannel
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query.phrases import extended
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 CHUNKS = [Chunk("a", "pump"), Chunk("b", "valve"), Chunk("c", "pump valve")]
 

@@ -17,12 +17,12 @@ import rank_bm25
 from langchain_core.documents import Document
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.names import names
 from voicevault_retrievers.store.voicevault import import_voicevault, read_bm25
 from voicevault_retrievers.text import CustomAnalyzer
-from voicevault_retrievers.types import Chunk
 
 TEXTS = ["the quick brown fox", "a lazy dog", "the dog and the fox", "quick quick birds", "the the the"]
 IDS = [f"chunk-{letter}" for letter in "ebdac"]

@@ -10,9 +10,9 @@ import pytest
 
 from tests.helpers import Counting
 from voicevault_retrievers import BM25, Chunk, KnowledgeBase, Pipeline, TenantIndex, VectorChannel, fuse
+from voicevault_retrievers.core.stages import TopN
 from voicevault_retrievers.query import RuleExpansion, RuleRouter
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
-from voicevault_retrievers.stages import TopN
 from voicevault_retrievers.store.questions import question_index
 
 CHUNKS = [Chunk("a", "the pump"), Chunk("b", "the valve")]

@@ -10,12 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.helpers import FailingChannel, KnowingChannel, ListChannel
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.explanation import explain, provenance, votes_of
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import explain, provenance, votes_of
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.rerank import WeightedRerank
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Vote
 
 PLACES = {chunk_id: {"chunk_index": at, "chunks_in_file": 5} for at, chunk_id in enumerate("abcd")}
 

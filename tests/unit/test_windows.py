@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.structure.windows import Place, WindowExpansion, joined
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 SENTENCES = [f"S{at} says {word}." for at, word in enumerate(["this", "that", "much", "more", "less", "none", "all"])]
 

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import MemoryVectors
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.types import Chunk
 
 Commit: TypeAlias = Callable[[], object]
 """Makes a change that was prepared: what can be wrong with it has been raised before."""

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.dense import probes
 from voicevault_retrievers.dense.base import BaseEmbedder
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.hosts import mask_credentials
 
 _WRAPPED = {"CacheBackedEmbeddings": "underlying_embeddings", "LangchainEmbedding": "_langchain_embedding"}
 """Classes that add nothing to the model below, and where they have it."""

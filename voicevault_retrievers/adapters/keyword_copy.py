@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.filters import both, compile_filter
+from voicevault_retrievers.core.leaf import Match
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import both, compile_filter
-from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.lexical import BM25, LexicalIndex
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.store.persisted import live_chunks
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 _LOG = logging.getLogger(__name__)
 _REFUSALS = (NotImplementedError, TypeError, ValueError, AssertionError)

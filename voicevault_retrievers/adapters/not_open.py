@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.types import ChannelKind, Chunk, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.structure.graph import EmbeddedGraph
-from voicevault_retrievers.types import ChannelKind, Chunk, Query, Ranking
 
 
 class NotOpenChannel(Channel):

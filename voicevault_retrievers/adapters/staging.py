@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.stages import TopN
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import is_own
-from voicevault_retrievers.filters import compile_filter
-from voicevault_retrievers.stages import TopN
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Vote
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import os
 import sys
 from io import TextIOWrapper
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import MissingExtraError
-from voicevault_retrievers.extras import require
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended, as of a program that the signal ends."""

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from voicevault_retrievers._support.hosts import mask_credentials
+from voicevault_retrievers.core.filters import Filter, both, scope
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import is_address, open_bases
-from voicevault_retrievers.filters import Filter, both, scope
-from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.presets.models import text_model
 from voicevault_retrievers.presets.sections import filled
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query_file import Asked
 from voicevault_retrievers.store import Bases
-from voicevault_retrievers.types import Query
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.cli.render import metrics_table, show
 from voicevault_retrievers.context import header
+from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.evaluation import evaluate, load_judged

@@ -13,10 +13,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from voicevault_retrievers._support.extras import DISTRIBUTION
 from voicevault_retrievers.cli import installed, measuring, options
 from voicevault_retrievers.dense.int8 import PAYS_FROM
 from voicevault_retrievers.errors import MissingExtraError, RetrievalError
-from voicevault_retrievers.extras import DISTRIBUTION
 from voicevault_retrievers.presets import DEFAULT_MODEL
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL as SCORER
 from voicevault_retrievers.store import KnowledgeBase, default_root

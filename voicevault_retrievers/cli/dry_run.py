@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel, Rewriter, Then
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.asking import Asking
 from voicevault_retrievers.cli.progress import plain
+from voicevault_retrievers.core.channel import Channel, Rewriter, Then
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import is_address
 from voicevault_retrievers.errors import ConfigError
@@ -25,7 +26,6 @@ from voicevault_retrievers.query_file import Asked
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions
-from voicevault_retrievers.types import Query, Ranking
 
 JSON_VERSION = 1
 

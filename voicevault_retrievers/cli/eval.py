@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.demo import indexed
 from voicevault_retrievers.cli.progress import bar, plain
+from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation import (
     MEASURES,
@@ -33,7 +34,6 @@ from voicevault_retrievers.evaluation import (
 )
 from voicevault_retrievers.evaluation.judging import By
 from voicevault_retrievers.evaluation.measures import parsed
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import KnowledgeBase, default_root

@@ -14,11 +14,11 @@ from voicevault_retrievers.batch import answer
 from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.asking import Asking
 from voicevault_retrievers.cli.progress import plain
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.query_file import Asked
 from voicevault_retrievers.store import Bases
-from voicevault_retrievers.types import Query
 
 HELP = """\
 A line is a query; one that begins with a colon is a setting, shown where nothing follows it:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import INTERRUPTED, options
 from voicevault_retrievers.cli.metered import metered
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.extras import require
 
 PORT = 8461
 _EXAMPLES = ("voicevault mcp --kb plant", f"voicevault mcp --kb plant --http --port {PORT}")

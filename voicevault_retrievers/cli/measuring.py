@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.embedders import GraphEmbedder
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.rerank.scorers import GraphScorer, load_scorer
-from voicevault_retrievers.types import Chunk
 
 SECONDS = 1.0
 CHUNKS = 10_000

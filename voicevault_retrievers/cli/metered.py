@@ -23,7 +23,7 @@ def metered(command: Command) -> Command:
     def run(*args: Any, metrics_port: int | None, **options: Any) -> Any:
         if metrics_port is None:
             return command(*args, **options)
-        from voicevault_retrievers.prometheus import serve_prometheus
+        from voicevault_retrievers.core.prometheus import serve_prometheus
 
         with serve_prometheus(metrics_port) as served:
             click.echo(f"metrics: {served.url}", err=True)

@@ -16,9 +16,9 @@ from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.context import header
 from voicevault_retrievers.context.citations import citation_of
-from voicevault_retrievers.explanation import explain as explained
-from voicevault_retrievers.explanation import provenance, told_wordings, wordings
-from voicevault_retrievers.types import Hit, Result
+from voicevault_retrievers.core.explanation import explain as explained
+from voicevault_retrievers.core.explanation import provenance, told_wordings, wordings
+from voicevault_retrievers.core.types import Hit, Result
 
 JSON_VERSION = 1
 

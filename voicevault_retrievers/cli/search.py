@@ -17,10 +17,10 @@ from voicevault_retrievers.cli.asking import Asking
 from voicevault_retrievers.cli.dry_run import rehearse
 from voicevault_retrievers.cli.interactive import Session
 from voicevault_retrievers.cli.progress import bar
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.query_file import Asked, read_queries
-from voicevault_retrievers.types import Query
 
 _EXAMPLES = options.examples(
     "voicevault search 'how is the pump reset' --kb plant --top-k 3 --explain",

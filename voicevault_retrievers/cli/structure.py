@@ -14,14 +14,15 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bar, plain
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.engines.falkordb import FalkorDBGraph
 from voicevault_retrievers.engines.neo4j import Neo4jGraph
 from voicevault_retrievers.engines.redis import BATCH
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.models import OllamaModel, OpenAIModel
 from voicevault_retrievers.presets.sections import filled
 from voicevault_retrievers.store import KnowledgeBase
@@ -32,7 +33,6 @@ from voicevault_retrievers.structure.graph.building import DOCUMENTS, LAWS
 from voicevault_retrievers.structure.graph.cypher import Statement
 from voicevault_retrievers.structure.graph.reference import chunk_id, work_of
 from voicevault_retrievers.structure.questions import ModelQuestions, QuestionUpdate
-from voicevault_retrievers.types import Chunk
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from voicevault_retrievers.checks import flag, whole, whole_or_none
+from voicevault_retrievers._support.checks import flag, whole, whole_or_none
 from voicevault_retrievers.context.citations import (
     LAST,
     ResolvedAnswer,
@@ -17,11 +17,11 @@ from voicevault_retrievers.context.citations import (
     without_headers,
 )
 from voicevault_retrievers.context.order import ends_first
+from voicevault_retrievers.core.turns import Turn, as_turn
+from voicevault_retrievers.core.types import Citation, Context, Hit
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.text.sentences import beginning
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
-from voicevault_retrievers.turns import Turn, as_turn
-from voicevault_retrievers.types import Citation, Context, Hit
 
 SEPARATOR = "\n\n"
 

@@ -13,8 +13,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from voicevault_retrievers.context.places import DASH, WIDEST, Place, is_file, place_of, plain, without_lead
+from voicevault_retrievers.core.types import Citation, Context, Hit
 from voicevault_retrievers.diversity import file_of, page_of
-from voicevault_retrievers.types import Citation, Context, Hit
 
 LAST = 999_999
 """The highest number that a marker may have."""

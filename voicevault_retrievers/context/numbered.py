@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from typing import Any
 
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.context.builder import ContextBuilder
 from voicevault_retrievers.context.citations import LAST, citation_of, without_headers
+from voicevault_retrievers.core.types import Citation, Hit
 from voicevault_retrievers.errors import is_setup_error, pauses, told
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.types import Citation, Hit
 
 CITATION = "citation"
 """Where a hit's provenance has the number that it has in citations."""

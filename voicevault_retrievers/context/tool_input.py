@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema, create_model
 
+from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, parse
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Condition, Filter, Node, Not, parse
 
 Offered: TypeAlias = Sequence[str] | Literal["any"] | None
 """The metadata keys by which a model may narrow a search; None where it may not."""

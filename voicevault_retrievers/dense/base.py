@@ -9,11 +9,11 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.baton import BATON
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.execution.baton import BATON
+from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense import probes
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
-from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.types import Vector
 
 Matrix: TypeAlias = NDArray[np.float32]
 
@@ -27,7 +27,7 @@ class BaseEmbedder(ABC):
     """It computes in this process, unless it has an `aembed_queries`."""
 
     def __init__(self) -> None:
-        self._queries: Recent[str, Vector] = Recent(QUERIES_KEPT, for_queries=True)
+        self._queries: LRUCache[str, Vector] = LRUCache(QUERIES_KEPT, for_queries=True)
 
     @property
     @abstractmethod

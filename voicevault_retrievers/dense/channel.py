@@ -9,22 +9,22 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from voicevault_retrievers.calls import in_thread
+from voicevault_retrievers._support.frozen import FrozenDict
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.leaf import LeafChannel, Match, Request, best_of_wordings
+from voicevault_retrievers.core.listing import Listing
+from voicevault_retrievers.core.protocols import Embedder, Found, VectorIndex
+from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
 from voicevault_retrievers.dense.exact import ExactVectors, MemoryVectors, rows_of, unit_rows
-from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.frozen import FrozenDict
-from voicevault_retrievers.leaf import Leaf, Match, Request, best_of_wordings
-from voicevault_retrievers.listing import Listing
-from voicevault_retrievers.protocols import Embedder, Found, VectorIndex
-from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
 
 KEPT = 64
 """Texts whose vectors a channel keeps: a fused search asks for its query's more than once."""
 
 
-class VectorChannel(Leaf):
+class VectorChannel(LeafChannel):
     """Finds chunks by the similarity of their vectors to the query's.
 
     A score is the cosine, in (0, 1], higher is nearer; a chunk at 0 or below is not a match and is left out. The
@@ -41,7 +41,7 @@ class VectorChannel(Leaf):
             index.check_embedder(embedder)
         self.index = index
         self.embedder = embedder
-        self._embedded: Recent[str, Vector] = Recent(KEPT, for_queries=True)
+        self._embedded: LRUCache[str, Vector] = LRUCache(KEPT, for_queries=True)
         self.afind = self._awaited if callable(getattr(embedder, "aembed_queries", None)) else None
         self.local = self.afind is None and getattr(index, "local", False)
         self.computes = getattr(embedder, "local", False)
@@ -83,7 +83,7 @@ class VectorChannel(Leaf):
             rows = unit_rows(await embedder.aembed_queries(new), len(new), embedder.dimension)
             for text, row in zip(new, rows, strict=True):
                 self._embedded.put(text, row)
-        return await adrive(in_thread(self.name, partial(self.find, query, wordings, k)))
+        return await aexecute(in_thread(self.name, partial(self.find, query, wordings, k)))
 
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> VectorScan:
         return VectorScan(self, query, found)

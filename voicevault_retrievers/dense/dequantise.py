@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ModelNotAvailableError
-from voicevault_retrievers.extras import require
 
 FLOAT = 1
 """What ONNX calls 32-bit floats."""

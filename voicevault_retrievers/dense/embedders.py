@@ -11,6 +11,9 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense.base import BaseEmbedder, Matrix
 from voicevault_retrievers.dense.dequantise import quantises_as_it_runs
 from voicevault_retrievers.dense.graph_model import GraphModel, cls_pooled, mean_pooled
@@ -19,9 +22,6 @@ from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
 from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
 from voicevault_retrievers.dense.weights import Backend, Weights, canonical, choose, fetch, find, installed
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, unknown
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.types import Vector
 
 Pooling: TypeAlias = Literal["mean", "cls"]
 

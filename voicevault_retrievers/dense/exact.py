@@ -10,19 +10,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.baton import BATON
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.baton import BATON
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.listing import Listing, merged
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.rows import Rows, best, spaced
+from voicevault_retrievers.core.selection import Ordinals, Selection
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
-from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.listing import Listing, merged
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.protocols import Embedder, Found
-from voicevault_retrievers.rows import Rows, best
-from voicevault_retrievers.selection import Ordinals, Selection
-from voicevault_retrievers.shuffled import Drawn, Shuffled, smallest
-from voicevault_retrievers.types import Chunk, Vector
 
 X = TypeVar("X", bound="ExactVectors")
 
@@ -36,13 +35,11 @@ class VectorPart:
     """Rows and their vectors, of shape (rows, dimension) and length 1: row i is the same chunk in both.
 
     `codes` are those of the vectors (`quantise`): where they are given, a search reads them, and few of the vectors.
-    `order` is that of the rows' ids by hash, where somebody keeps it.
     """
 
     rows: Rows
     matrix: NDArray[np.float32]
     codes: Codes | None = None
-    order: Shuffled | None = None
 
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.rows):
@@ -83,14 +80,6 @@ class VectorPart:
     @cached_property
     def _passes(self) -> Passes:
         return Passes(self.matrix)
-
-    def first(self, size: int) -> Drawn:
-        """The live rows whose ids have the smallest hashes."""
-        return self._order.first(size, self.rows.selection(None))
-
-    @cached_property
-    def _order(self) -> Shuffled:
-        return self.order or Shuffled(self.rows.ids)
 
 
 class ExactVectors:
@@ -159,11 +148,10 @@ class ExactVectors:
         return found
 
     def sample(self, size: int) -> NDArray[np.float32]:
-        """The vectors (at most `size`, dimension) of those chunks whose ids have the smallest hashes."""
-        drawn = [(part, part.first(size)) for part in self.parts]
+        """The vectors (at most `size`, dimension) of chunks that are evenly spaced by id."""
+        drawn = zip(self.parts, spaced([part.rows for part in self.parts], size), strict=True)
         none = np.empty((0, self.dimension), np.float32)
-        rows = np.concatenate([none, *(part.matrix[found.ordinals] for part, found in drawn)])
-        return rows[smallest([found.hashes for _, found in drawn], size)]
+        return np.concatenate([none, *(part.matrix[ordinals] for part, ordinals in drawn)])
 
 
 class MemoryVectors(ExactVectors):

@@ -14,7 +14,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.leaf import Match
+from voicevault_retrievers.core.listing import Listing, merged
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.rows import best
+from voicevault_retrievers.core.selection import Selection
+from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Query, Variant, Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.channel import VectorChannel, matches_of
 from voicevault_retrievers.dense.exact import ExactVectors, VectorPart, listed
@@ -31,13 +38,6 @@ from voicevault_retrievers.dense.prefixes import (
     unit,
 )
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.listing import Listing, merged
-from voicevault_retrievers.protocols import Embedder, Found
-from voicevault_retrievers.rows import best
-from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.types import ANY_EMBEDDER, Failure, Query, Variant, Vector
 
 OnLoss: TypeAlias = Literal["raise", "full", "accept"]
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.dense.native import NATIVE
 from voicevault_retrievers.dense.weights import HUB, Backend, Weights, fetch
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, RetrievalError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.mutex import Mutex
 
 _LOG = getLogger(__name__)
 

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.compiled import BESIDE, FEW, installed, kind
+from voicevault_retrievers._support.compiled import BESIDE, FEW, installed, kind
+from voicevault_retrievers.core.selection import Ordinals
+from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.rescoring import Bounds
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.selection import Ordinals
-from voicevault_retrievers.types import Vector
 
 TOP = 127
 """The largest code."""

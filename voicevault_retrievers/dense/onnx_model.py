@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.dense.dequantise import quantises_as_it_runs
 from voicevault_retrievers.dense.graph_model import Feed, Floats, GraphModel, Session
 from voicevault_retrievers.dense.weights import Weights
-from voicevault_retrievers.extras import require
 
 ONE_PRODUCT = (
     b'\x08\x08:V\n\x18\n\x01a\n\x01b\x12\x01y"\rMatMulInteger\x12\x01g*\r\x08\x02\x08\x01\x10\x03*\x02\x7f\x7fB\x01b'

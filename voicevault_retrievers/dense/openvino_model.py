@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.dense.dequantise import dequantised, quantises_as_it_runs
 from voicevault_retrievers.dense.graph_model import (
     Feed,
@@ -20,7 +21,6 @@ from voicevault_retrievers.dense.graph_model import (
 )
 from voicevault_retrievers.dense.weights import Weights
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.extras import require
 
 Precision: TypeAlias = Literal["auto", "f32", "bf16", "int8"]
 

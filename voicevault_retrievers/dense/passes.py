@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.baton import PATIENCE
+from voicevault_retrievers.core.execution.baton import PATIENCE
+from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense import rescoring
-from voicevault_retrievers.types import Vector
 
 MOST = 16
 """Queries that share a pass: each needs room for a number a row."""

@@ -10,11 +10,11 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense.exact import ExactVectors, VectorPart
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.types import Vector
 
 T = TypeVar("T")
 
@@ -71,8 +71,8 @@ def prefix_recall(
 ) -> PrefixRecall:
     """Which share of the true k nearest a funnel keeps.
 
-    `queries`, of shape (queries, dimension), are real ones; without them rows of the index are asked for (those whose
-    ids have the smallest hashes), each held out. Rows of the index are more like each other than a question is like
+    `queries`, of shape (queries, dimension), are real ones; without them rows of the index are asked for (evenly
+    spaced by id), each held out. Rows of the index are more like each other than a question is like
     them, so real questions tell more. The more rows there are, the less do as many candidates keep. Sums are float32,
     so a share may be off where rows are nearly equal. Raises ConfigError for a prefix that is not below the dimension,
     and queries of another one.

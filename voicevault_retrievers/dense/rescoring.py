@@ -7,8 +7,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.selection import Ordinals
-from voicevault_retrievers.types import Vector
+from voicevault_retrievers.core.selection import Ordinals
+from voicevault_retrievers.core.types import Vector
 
 Bounds: TypeAlias = NDArray[np.float32]
 Cosines: TypeAlias = NDArray[np.float64]

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.dense.base import BaseEmbedder, Matrix
 from voicevault_retrievers.dense.weights import locate
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.mutex import Mutex
 
 MODEL, DIMENSION = "use-multilingual-v3", 512
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple, TypeAlias, cast
 
+from voicevault_retrievers._support.extras import DISTRIBUTION, require
 from voicevault_retrievers.errors import (
     ConfigError,
     MissingExtraError,
@@ -22,7 +23,6 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     unknown,
 )
-from voicevault_retrievers.extras import DISTRIBUTION, require
 
 Backend: TypeAlias = Literal["onnx", "openvino", "numpy", "sentence-transformers"]
 

@@ -8,16 +8,16 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
-from voicevault_retrievers.calls import Span
-from voicevault_retrievers.channel import Channel
 from voicevault_retrievers.context import header
 from voicevault_retrievers.context.citations import citation_of
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.plan import Span
+from voicevault_retrievers.core.explanation import finite, wordings
+from voicevault_retrievers.core.types import Failure, Hit, Result, Vote
 from voicevault_retrievers.display.lists import scored
 from voicevault_retrievers.display.marking import marked
 from voicevault_retrievers.errors import told as told_of_error
-from voicevault_retrievers.explanation import finite, wordings
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.types import Failure, Hit, Result, Vote
 
 BADGES: Mapping[str, str] = MappingProxyType(
     {

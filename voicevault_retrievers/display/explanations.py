@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from voicevault_retrievers.core.explanation import explain as in_words
+from voicevault_retrievers.core.explanation import explain_result as result_in_words
+from voicevault_retrievers.core.types import Hit, Result
 from voicevault_retrievers.display.html import explanation_html, result_html
-from voicevault_retrievers.explanation import explain as in_words
-from voicevault_retrievers.explanation import explain_result as result_in_words
-from voicevault_retrievers.types import Hit, Result
 
 
 class Explanation(str):

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from voicevault_retrievers.core.types import Hit, Result
 from voicevault_retrievers.display.data import BADGES, account, hit_data
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.types import Hit, Result
 
 COLOURS: Mapping[str, str] = {
     "hybrid": "#7c3aed",

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from voicevault_retrievers.calls import AsyncObserver, Span
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Span
+from voicevault_retrievers.core.telemetry import found_in
+from voicevault_retrievers.core.types import Hit, Query, Ranking
 from voicevault_retrievers.errors import told
-from voicevault_retrievers.telemetry import found_in
-from voicevault_retrievers.types import Hit, Query, Ranking
 
 MOST = 50
 """Hits of a list that are kept."""

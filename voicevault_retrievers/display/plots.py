@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.types import Result
 from voicevault_retrievers.display.data import account
 from voicevault_retrievers.display.html import COLOURS
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.types import Result
 
 MOST_HITS = 20
 """Hits that are drawn."""

@@ -6,12 +6,12 @@ import copy
 from collections.abc import Mapping
 from typing import TypeVar
 
-from voicevault_retrievers.channel import Channel, Stage
-from voicevault_retrievers.checks import seconds_or_none
+from voicevault_retrievers._support.checks import seconds_or_none
+from voicevault_retrievers.core.channel import Channel, Stage
+from voicevault_retrievers.core.stages import id_at
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.diversity.likeness import By, Cosines, Likeness, likeness
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.stages import id_at
 
 C = TypeVar("C", bound="Comparing")
 

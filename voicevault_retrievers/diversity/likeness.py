@@ -11,14 +11,14 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Hit
 from voicevault_retrievers.dense.base import BaseEmbedder
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import embedded
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.protocols import Embedder
-from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.types import Hit
 
 Alike: TypeAlias = NDArray[np.float32]
 Shingled: TypeAlias = NDArray[np.uint64]
@@ -99,7 +99,7 @@ class Shingles(Likeness):
 
     def __init__(self, size: int = 3) -> None:
         self.size = whole("size", size)
-        self._kept: Recent[str, Shingled] = Recent(_KEPT)
+        self._kept: LRUCache[str, Shingled] = LRUCache(_KEPT)
 
     def rows(self, hits: Sequence[Hit]) -> list[Shingled]:
         return [self._shingles(hit.chunk.text) for hit in hits]

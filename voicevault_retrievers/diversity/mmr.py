@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.types import Hit, Query, Ranking, Vote
 from voicevault_retrievers.diversity.compared import Comparing
 from voicevault_retrievers.diversity.likeness import By
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.types import Hit, Query, Ranking, Vote
 
 
 class MMR(Comparing):

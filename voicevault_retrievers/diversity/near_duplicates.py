@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.diversity.compared import Comparing
 from voicevault_retrievers.diversity.likeness import By
 from voicevault_retrievers.diversity.mmr import share
-from voicevault_retrievers.types import Query, Ranking
 
 _AT_ONCE = 256
 _ROUNDING = 1e-6

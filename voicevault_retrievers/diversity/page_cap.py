@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.types import Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.types import Hit, Query, Ranking
 
 PAGE_KEYS = (("source_file", "page_number"), ("source", "page"), ("file_name", "page_label"))
 """Where metadata names a file and its page: the first pair of which both are there."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile, ZipFile
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.errors import DocumentError
-from voicevault_retrievers.extras import require
 
 if TYPE_CHECKING:
     from docx.document import Document as WordDocument

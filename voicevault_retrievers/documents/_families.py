@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import Any
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents._model import Document
 from voicevault_retrievers.documents._split import digest, named, place
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.text.sentences import pieces
-from voicevault_retrievers.types import Chunk
 
 PARENT_CHARS = 8000
 CHILD_CHARS = 2000

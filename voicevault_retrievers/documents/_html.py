@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.documents._text import decode
 from voicevault_retrievers.errors import DocumentError
-from voicevault_retrievers.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

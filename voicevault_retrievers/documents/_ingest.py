@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents._families import CHILD_CHARS, Split, split_families
 from voicevault_retrievers.documents._load import LOADERS, load, name_below
 from voicevault_retrievers.documents._split import split
 from voicevault_retrievers.errors import DocumentError
-from voicevault_retrievers.types import Chunk
 
 READING = 2
 """Counts up when files are read or split into other chunks than before."""

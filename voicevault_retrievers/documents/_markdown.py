@@ -7,9 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.documents._text import decode
-from voicevault_retrievers.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

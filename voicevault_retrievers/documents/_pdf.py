@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
+from voicevault_retrievers._support.extras import DISTRIBUTION, require
 from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.errors import DocumentError, MissingExtraError
-from voicevault_retrievers.extras import DISTRIBUTION, require
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader

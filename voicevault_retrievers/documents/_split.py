@@ -9,10 +9,10 @@ from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents._model import EXTRA, Document, Part
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.types import Chunk
 
 if TYPE_CHECKING:
     from semantic_text_splitter import MarkdownSplitter, TextSplitter

@@ -8,21 +8,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from voicevault_retrievers.checks import flag
+from voicevault_retrievers._support.checks import flag
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.leaf import LeafChannel, Match, best_of_wordings
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.leaf import Leaf, Match, best_of_wordings
 from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.index import TermScore
-from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import QueryTerm, untagged
-from voicevault_retrievers.types import ChannelKind, Query, Variant, Vector, as_query
 
 T = TypeVar("T")
 Asked: TypeAlias = Callable[[SavedAnalyzer, str], Keywords]
@@ -68,7 +68,7 @@ class Searched(Protocol):
 E = TypeVar("E", bound=Searched)
 
 
-class EngineLeaf(Leaf, Generic[E]):
+class EngineLeaf(LeafChannel, Generic[E]):
     """A channel that takes steps of an engine for each wording, sync and async alike; subclasses say which."""
 
     each_alone = True
@@ -237,7 +237,7 @@ class EngineDense(VectorChannel):
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
         """Those that say something; whether the query's own vector fits is seen when it is searched."""
-        return Leaf._wordings(self, query)
+        return LeafChannel._wordings(self, query)
 
     def _present(self, embedder: Embedder | None) -> Embedder:
         if embedder is None:

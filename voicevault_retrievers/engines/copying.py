@@ -9,13 +9,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from voicevault_retrievers.checks import number, whole
+from voicevault_retrievers._support.checks import number, whole
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.engine import BATCH, Engine, Written
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.store import KnowledgeBase, embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
 from voicevault_retrievers.store.questions import has_questions, question_index
-from voicevault_retrievers.types import Chunk
 
 Source: TypeAlias = KnowledgeBase | Engine
 Progress: TypeAlias = Callable[[int, int], None]

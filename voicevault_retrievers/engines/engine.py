@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.channels import Asked, EngineBM25, EngineDense
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, coverage, explained
 from voicevault_retrievers.engines.questions import QUESTIONS, question_channel
@@ -24,14 +27,11 @@ from voicevault_retrievers.engines.writing import BATCH as BATCH
 from voicevault_retrievers.engines.writing import Progress as Progress
 from voicevault_retrievers.engines.writing import Writing
 from voicevault_retrievers.errors import ConfigError, SearchError
-from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.hybrid import HybridSearch
 from voicevault_retrievers.lexical.index import TermScore
-from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.structure.questions import QuestionChannel
-from voicevault_retrievers.types import Chunk, Vector
 
 
 class Engine(Writing, HybridSearch):

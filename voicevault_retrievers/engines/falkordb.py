@@ -9,10 +9,10 @@ from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from voicevault_retrievers.checks import number, seconds_or_none
+from voicevault_retrievers._support.checks import number, seconds_or_none
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.structure.graph.cypher import Cypher, Rows, Statement
 from voicevault_retrievers.structure.graph.server import CypherStore
 

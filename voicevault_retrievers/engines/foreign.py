@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from voicevault_retrievers.calls import Call, Plan, converting
-from voicevault_retrievers.channel import MAX_DEPTH
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import MAX_DEPTH
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import Call, Plan, converting
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.leaf import LeafChannel, Match, in_given_order
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Variant
 from voicevault_retrievers.engines.languages import nothing_passes
-from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.leaf import Leaf, Match, in_given_order
-from voicevault_retrievers.types import Failure, Query, Ranking, Variant
 
 A = TypeVar("A")
 N = TypeVar("N")
@@ -26,7 +26,7 @@ _CUT = (
 )
 
 
-class Foreign(Leaf, Generic[A, N, E]):
+class Foreign(LeafChannel, Generic[A, N, E]):
     """A channel over a part that filters in its own way, or not at all; subclasses say how it is searched.
 
     A is what the part is asked with, N what it is given of a filter, E what it gives, an entry for each hit.
@@ -102,7 +102,7 @@ class Foreign(Leaf, Generic[A, N, E]):
                 deeper.fail(error)
             else:
                 keeping = converting(partial(self._kept, found, where, deeper.k), len(found))
-                deeper.take(len(found), await adrive(keeping))
+                deeper.take(len(found), await aexecute(keeping))
         return self._matches(deeper)
 
     def _matches(self, deeper: _Deepening) -> _Matches:

@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.filters import Condition, Every, Filter, Node, Not, Some, parse
+from voicevault_retrievers.core.filters import Condition, Every, Filter, Node, Not, Some, parse
 
 Clause: TypeAlias = Any
 Scalar: TypeAlias = str | int | float | bool

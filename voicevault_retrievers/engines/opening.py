@@ -7,9 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.names import check_name

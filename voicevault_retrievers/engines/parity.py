@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.types import Chunk, Query, Ranking
 
 TOLERANCE = 1e-6
 """Scores nearer than this, relative to the larger, are equal."""

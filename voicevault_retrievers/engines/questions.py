@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.channels import EngineBM25, EngineDense
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
-from voicevault_retrievers.types import Chunk
 
 QUESTIONS = f"_{COLLECTION}"
 """What stands behind the name of a collection in that of its questions."""

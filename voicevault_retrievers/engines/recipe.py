@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import EmbedderEntry

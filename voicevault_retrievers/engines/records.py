@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from voicevault_retrievers.types import Chunk, Vector
+from voicevault_retrievers.core.types import Chunk, Vector
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from functools import cached_property, partial
 from inspect import isawaitable
 from typing import Any
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.checks import seconds_or_none, whole_or_none
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers._support.checks import seconds_or_none, whole_or_none
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.hosts import mask_credentials
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.hosts import mask_credentials
 from voicevault_retrievers.structure.stored import json_of, parent_of
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
-from voicevault_retrievers.types import Chunk
 
 TIMEOUT = 2.0
 BATCH = 500
@@ -73,7 +73,7 @@ class RedisParents:
         if not wanted:
             return {}
         if not self._is_async:
-            return await adrive(_in_thread(partial(self.fetch, wanted)))
+            return await aexecute(_in_thread(partial(self.fetch, wanted)))
         return self._found(wanted, await self._asked(wanted))
 
     def put(
@@ -90,7 +90,9 @@ class RedisParents:
     ) -> int:
         """`put` on the running event loop."""
         if not self._is_async:
-            return int(await adrive(_in_thread(partial(self.put, parents, seconds=seconds, count_tokens=count_tokens))))
+            return int(
+                await aexecute(_in_thread(partial(self.put, parents, seconds=seconds, count_tokens=count_tokens)))
+            )
         return sum([len(await batch.execute()) for batch in self._batches(parents, seconds, count_tokens)])
 
     def delete(self, ids: Iterable[str]) -> int:
@@ -102,7 +104,7 @@ class RedisParents:
         """`delete` on the running event loop."""
         wanted = list(ids)
         if not self._is_async:
-            return int(await adrive(_in_thread(partial(self.delete, wanted))))
+            return int(await aexecute(_in_thread(partial(self.delete, wanted))))
         keys = [self._key(parent_id) for parent_id in wanted]
         return int(await self.client.delete(*keys)) if keys else 0
 

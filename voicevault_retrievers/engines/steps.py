@@ -11,8 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -69,7 +69,7 @@ async def arun(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
 
 async def in_thread(function: Callable[[], Any]) -> Any:
     """What a function returns that an event loop must not wait for."""
-    return await adrive(_called(function))
+    return await aexecute(_called(function))
 
 
 def _called(function: Callable[[], Any]) -> Plan[Any]:

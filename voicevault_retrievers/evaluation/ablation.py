@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 from statistics import median
 
-from voicevault_retrievers.channel import Channel, Rewriter, Rewritten, Stage, Then
+from voicevault_retrievers.core.channel import Channel, Rewriter, Rewritten, Stage, Then
 from voicevault_retrievers.errors import ConfigError, told
 from voicevault_retrievers.evaluation.judged import Judged
 from voicevault_retrievers.evaluation.judging import By, Judgements, unit_of

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cache
 from unicodedata import category, normalize
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.evaluation.judged import Judged
-from voicevault_retrievers.types import Chunk
 
 # Scripts without spaces between words: there a text may begin and end anywhere.
 _UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.types import Ranking
 from voicevault_retrievers.diversity.page_cap import page_of
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RerankerNotAvailableError, SearchError
 from voicevault_retrievers.evaluation.judged import Judged, Unit, names_of
@@ -17,7 +18,6 @@ from voicevault_retrievers.evaluation.metrics import ndcg
 from voicevault_retrievers.evaluation.remembered import RememberedBase, RememberedRewriter, read_once
 from voicevault_retrievers.evaluation.settings import Settings
 from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.types import Ranking
 
 Progress: TypeAlias = Callable[[int, int], None]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
-from voicevault_retrievers.types import Chunk, Ranking
 
 DEPTH = 50
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.evaluation.answers import by_answer
 from voicevault_retrievers.evaluation.judged import Judged, Unit, id_of, place_of
-from voicevault_retrievers.types import Chunk
 
 By: TypeAlias = Literal["chunk", "place", "answer"]
 

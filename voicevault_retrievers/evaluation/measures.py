@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.judged import DEPTH, Judged
-from voicevault_retrievers.extras import require
 
 MEASURES = ("nDCG@10", "RR@10", "R@5", "Success@5")
 

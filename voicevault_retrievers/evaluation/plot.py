@@ -5,8 +5,8 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.evaluation.report import Report
-from voicevault_retrievers.extras import require
 
 _SHARE = 0.8
 """How much of the room between two rows their bars take."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel, Rewriter
-from voicevault_retrievers.protocols import Scorer
+from voicevault_retrievers.core.channel import Channel, Rewriter
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.protocols import Scorer
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Scan
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS
 from voicevault_retrievers.rerank.scorers import shared_scorer
-from voicevault_retrievers.types import Failure, Query, Ranking, Scan
 
 R = TypeVar("R", bound="Remembering")
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from voicevault_retrievers.calls import Span
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers._support.lru import afresh
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.plan import Span
+from voicevault_retrievers.core.types import Failure
 from voicevault_retrievers.evaluation.judged import Judged, Unit, names_of
-from voicevault_retrievers.recent import afresh
-from voicevault_retrievers.types import Failure
 
 
 @dataclass(frozen=True)

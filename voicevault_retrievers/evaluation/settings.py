@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
-from voicevault_retrievers.channel import Rewriter, Stage
+from voicevault_retrievers.core.channel import Rewriter, Stage
 from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.fusion import RRF, Method
 from voicevault_retrievers.fusion.methods import METHODS

@@ -15,14 +15,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.judged import Judged
 from voicevault_retrievers.prompts import aloud, filled
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query.wordings import one_line, wordings_of
 from voicevault_retrievers.text.stopwords import STOPWORDS
-from voicevault_retrievers.types import Chunk
 
 PROMPT = (
     "Below is a passage of a collection. Write one question that it answers, as somebody would ask who has not read "

@@ -10,16 +10,16 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeAlias
 
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.checks import flag, number, seconds_or_none, whole
+from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole
 from voicevault_retrievers.context.builder import ContextBuilder
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, Result, Route, as_query
 from voicevault_retrievers.errors import ConfigError, FLAREError, unknown
 from voicevault_retrievers.flare.loop import Plan, Signal, State, Writing
 from voicevault_retrievers.flare.steps import Searching, Waiting, atexts, texts
 from voicevault_retrievers.flare.uncertainty import Segment
 from voicevault_retrievers.flare.writers import TextWriter, as_writer
 from voicevault_retrievers.prompts import filled
-from voicevault_retrievers.types import Failure, Hit, Query, Ranking, Result, Route, as_query
 
 Found: TypeAlias = Result | Ranking | Sequence[Hit]
 THRESHOLD = 0.4

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from voicevault_retrievers.core.types import Failure, Hit, Ranking, Vote
 from voicevault_retrievers.errors import FLAREError, RetrievalError, told
 from voicevault_retrievers.flare.drafts import Draft, Drafted
 from voicevault_retrievers.flare.steps import Ask, Begin, Drop, Read, Settled, Steps
@@ -13,7 +14,6 @@ from voicevault_retrievers.flare.uncertainty import Segment
 from voicevault_retrievers.prompts import aloud, filled
 from voicevault_retrievers.query.follow_up import content_words
 from voicevault_retrievers.query.wordings import wordings_of
-from voicevault_retrievers.types import Failure, Hit, Ranking, Vote
 
 STAGE = "flare"
 Signal: TypeAlias = Literal["tokens", "marks"]

@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from voicevault_retrievers.calls import Call, Lane, Plan, value_of
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
 from voicevault_retrievers.flare.writers import Writer, aparts, checked, parts
 from voicevault_retrievers.written import Written
 
@@ -65,15 +65,15 @@ class Waiting:
     def __init__(self, writer: Writer, timeout: float | None) -> None:
         self.writer = writer
         self.timeout = timeout
-        self.writing = Lane()
-        self.searching = Lane()
+        self.writing = CircuitBreaker()
+        self.searching = CircuitBreaker()
 
     def call(
         self, name: str, run: Callable[[], Any], arun: Callable[[], Awaitable[Any]] | None = None
     ) -> Plan[list[Any]]:
         """One call as a plan; its outcome, alone in a list, may be an exception."""
-        lane = self.searching if name == "flare search" else self.writing
-        (outcome,) = yield (Call(name, run, arun, timeout=self.timeout, lane=lane),)
+        breaker = self.searching if name == "flare search" else self.writing
+        (outcome,) = yield (Call(name, run, arun, timeout=self.timeout, breaker=breaker),)
         return [outcome]
 
 
@@ -87,9 +87,9 @@ def texts(steps: Steps[None], waiting: Waiting, searching: Searching, *, streams
             opened.append(source)
             return source
         if isinstance(step, Read):
-            return drive(waiting.call("flare model", step.source.read))[0]
+            return execute(waiting.call("flare model", step.source.read))[0]
         if isinstance(step, Ask):
-            return drive(waiting.call("flare search", partial(searching.search, step.text)))[0]
+            return execute(waiting.call("flare search", partial(searching.search, step.text)))[0]
         if isinstance(step, Drop):
             opened.remove(step.source)
             step.source.close()
@@ -122,10 +122,10 @@ async def atexts(steps: Steps[None], waiting: Waiting, searching: Searching, *, 
             opened.append(source or _AsyncSource(iterator))  # type: ignore[arg-type]  # one of them is there
             return opened[-1]
         if isinstance(step, Read):
-            return (await adrive(waiting.call("flare model", step.source.read, step.source.aread)))[0]
+            return (await aexecute(waiting.call("flare model", step.source.read, step.source.aread)))[0]
         if isinstance(step, Ask):
             arun = None if searching.asearch is None else partial(searching.asearch, step.text)
-            return (await adrive(waiting.call("flare search", partial(searching.search, step.text), arun)))[0]
+            return (await aexecute(waiting.call("flare search", partial(searching.search, step.text), arun)))[0]
         if isinstance(step, Drop):
             opened.remove(step.source)
             await step.source.aclose()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol, runtime_checkable
 
+from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.prompts import CallableTextModel
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.written import Written
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import number
+from voicevault_retrievers._support.checks import number
 from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, at
 from voicevault_retrievers.fusion.scored import ScoreMethod
 

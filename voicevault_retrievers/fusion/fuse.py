@@ -10,15 +10,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.checks import number, whole
+from voicevault_retrievers._support.checks import number, whole
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, check_scores
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
 from voicevault_retrievers.fusion.identity import Identified, identified
 from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, Method, Pool
 from voicevault_retrievers.fusion.methods import method_of
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, check_scores
 
 OnError: TypeAlias = Literal["skip", "raise"]
 DEPTH = 100

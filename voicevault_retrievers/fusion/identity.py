@@ -9,7 +9,7 @@ from datetime import date
 from itertools import chain
 from typing import Any
 
-from voicevault_retrievers.types import Hit, Ranking, ranked
+from voicevault_retrievers.core.types import Hit, Ranking, ranked
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.listing import Listing
-from voicevault_retrievers.types import ChannelKind, Ranking
+from voicevault_retrievers.core.listing import Listing
+from voicevault_retrievers.core.types import ChannelKind, Ranking
 
 Column: TypeAlias = NDArray[np.float64]
 """A number for each chunk of a pool."""

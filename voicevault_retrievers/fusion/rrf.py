@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voicevault_retrievers.checks import number
+from voicevault_retrievers._support.checks import number
 from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, at, ranks
 
 

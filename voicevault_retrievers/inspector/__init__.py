@@ -1,6 +1,6 @@
 """A local web page that searches knowledge bases and shows why each hit is there."""
 
-from voicevault_retrievers.extras import require
+from voicevault_retrievers._support.extras import require
 
 for _module in ("starlette", "uvicorn"):
     require(_module, extra="inspector")

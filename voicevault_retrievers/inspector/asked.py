@@ -10,9 +10,9 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.inspector.judgments import Judgment
-from voicevault_retrievers.types import Query
 
 BODY, QUERY, NAME, MOST_HITS, MOST_BASES = 64 * 1024, 4000, 4096, 100, 32
 """The longest body in bytes, query and name in characters; the most hits and bases of a search."""

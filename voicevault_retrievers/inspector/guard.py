@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from voicevault_retrievers._support.hosts import LOOPBACK
 from voicevault_retrievers.errors import told
-from voicevault_retrievers.hosts import LOOPBACK
 from voicevault_retrievers.inspector.answers import refused
 
 _POLICY = "; ".join(

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.display import Lists, analyzer_of, result_data
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import RetrievalError, unknown
@@ -19,7 +20,6 @@ from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.structure.questions import QuestionChannel
 from voicevault_retrievers.structure.questions.kept import source_of
-from voicevault_retrievers.types import Chunk, Hit
 
 _QUESTION = re.compile(r".+\?[1-9]\d*", re.DOTALL)
 """The id of a question: that of its chunk, and a number."""

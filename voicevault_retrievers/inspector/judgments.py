@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.errors import ConfigError, StorageError
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.store import disk
 
 _logger = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.diversity.page_cap import PAGE_KEYS
 from voicevault_retrievers.errors import DocumentError
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.inspector import drawing
 from voicevault_retrievers.inspector.drawing import REFUSED, TOO_LONG
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.store.sources import Source
-from voicevault_retrievers.types import Chunk
 
 FILE_BYTES = 512 << 20
 
@@ -44,7 +44,7 @@ class Pages:
 
     def __init__(self, folders: Iterable[Path | str] = ()) -> None:
         self._folders = [Path(os.path.realpath(folder)) for folder in folders]
-        self._digests: Recent[tuple[str, int, int], str] = Recent(256)
+        self._digests: LRUCache[tuple[str, int, int], str] = LRUCache(256)
 
     def has(self, chunk: Chunk, sources: Mapping[str, Source]) -> bool:
         """Whether there is a file with a page to show; `png` may yet refuse one that has changed."""

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, is_address, open_bases
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset, load_preset, preset_names
 from voicevault_retrievers.presets.sections import filled
-from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.store import KnowledgeBase, default_root
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
 from voicevault_retrievers.store.names import existing, locate, names
@@ -44,7 +44,7 @@ class Shelf:
             raise ConfigError("name at least one knowledge base")
         self._presets = _presets(presets or ("voicevault",))
         self._opened: dict[str, Present] = {}
-        self._pipelines: Recent[tuple[tuple[str, ...], str], Remade[Pipeline]] = Recent(PIPELINES)
+        self._pipelines: LRUCache[tuple[tuple[str, ...], str], Remade[Pipeline]] = LRUCache(PIPELINES)
         self._mutex = Mutex()
 
     @property

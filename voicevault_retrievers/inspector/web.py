@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from voicevault_retrievers._support.hosts import LOOPBACK
 from voicevault_retrievers.engines.steps import in_thread
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -23,7 +24,6 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
-from voicevault_retrievers.hosts import LOOPBACK
 from voicevault_retrievers.inspector.answers import as_json, refused
 from voicevault_retrievers.inspector.asked import Asked, body_of, judgment_of, text
 from voicevault_retrievers.inspector.guard import Guard

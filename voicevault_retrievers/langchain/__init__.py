@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from voicevault_retrievers.extras import require
+from voicevault_retrievers._support.extras import require
 
 if TYPE_CHECKING:
     from voicevault_retrievers.langchain.middleware import RetrievalMiddleware as RetrievalMiddleware

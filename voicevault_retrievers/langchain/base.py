@@ -21,8 +21,11 @@ from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import Field
 
+from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.adapters.keyword_copy import refreshed
-from voicevault_retrievers.calls import (
+from voicevault_retrievers.core.channel import Channel, check_k
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
     Observer,
     Plan,
@@ -32,18 +35,15 @@ from voicevault_retrievers.calls import (
     outcome_of,
     value_of,
 )
-from voicevault_retrievers.channel import Channel, check_k
-from voicevault_retrievers.checks import seconds_or_none
-from voicevault_retrievers.drive import adrive
-from voicevault_retrievers.explanation import reworded
-from voicevault_retrievers.filters import Filter, both, compile_filter, scope
+from voicevault_retrievers.core.explanation import reworded
+from voicevault_retrievers.core.filters import Filter, both, compile_filter, scope
+from voicevault_retrievers.core.types import Query, Result, as_query
 from voicevault_retrievers.langchain.checked import STRICT, Checked, OwnFilter
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, is_heard, observer
 from voicevault_retrievers.langchain.history import turns_of
 from voicevault_retrievers.langchain.staged import arranges, changing, stage_of
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Query, Result, as_query
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
@@ -128,7 +128,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         observe: AsyncObserver | None = None,
     ) -> Result:
         """`search` on the running event loop; the same result but for the timings."""
-        pipeline = await adrive(self._opened(), timeout=self.timeout)
+        pipeline = await aexecute(self._opened(), timeout=self.timeout)
         asked = self._asked(query, where, require, weights, history)
         return await pipeline.asearch(asked, check_k(self.k if k is None else k), observe=observe)
 
@@ -141,7 +141,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     async def arefresh(self) -> bool:
         """`refresh` in a worker thread."""
-        return await adrive(in_thread("refresh", self.refresh))
+        return await aexecute(in_thread("refresh", self.refresh))
 
     def warm_up(self) -> None:
         """Load the models that the first search would wait for, see `Pipeline.warm_up`."""
@@ -149,7 +149,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     async def awarm_up(self) -> None:
         """`warm_up` in a worker thread."""
-        await adrive(in_thread("warm_up", self.warm_up))
+        await aexecute(in_thread("warm_up", self.warm_up))
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
         with below(ensure_config(config)) as given:
@@ -193,7 +193,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         with below(ensure_config(config)) as given:
             called = self._for_call(kwargs)
-            pipeline = await adrive(called._opened(), timeout=self.timeout)
+            pipeline = await aexecute(called._opened(), timeout=self.timeout)
             asked = called._asked_each(inputs, **kwargs)
             found = iter(await pipeline.asearch_each([one for one in asked if not isinstance(one, Exception)]))
             documents: list[Any] = [
@@ -238,7 +238,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         result = value_of(found)
         if degraded := list(result.skipped):
             await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
-        documents = await adrive(converting(partial(self._converted, result), len(result.hits)))
+        documents = await aexecute(converting(partial(self._converted, result), len(result.hits)))
         for arrange in self._arranging():
             documents = await arrange.acompress_documents(documents, query, config.get("callbacks"))
         return list(documents)
@@ -316,15 +316,15 @@ class ThreadedIndex(DocumentIndex):
 
     async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
         """`upsert` in a worker thread."""
-        return await adrive(in_thread("upsert", partial(self.upsert, items, **kwargs)))
+        return await aexecute(in_thread("upsert", partial(self.upsert, items, **kwargs)))
 
     async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
         """`delete` in a worker thread."""
-        return await adrive(in_thread("delete", partial(self.delete, ids, **kwargs)))
+        return await aexecute(in_thread("delete", partial(self.delete, ids, **kwargs)))
 
     async def aget(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
         """`get` in a worker thread."""
-        return await adrive(in_thread("get", partial(self.get, ids, **kwargs)))
+        return await aexecute(in_thread("get", partial(self.get, ids, **kwargs)))
 
 
 @contextmanager

@@ -14,11 +14,12 @@ from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy, refreshed
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.filters import Filter, compile_filter, says_nothing
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex
 from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
@@ -30,7 +31,6 @@ from voicevault_retrievers.store import persisted
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk
 
 K = TypeVar("K", bound="KeywordRetriever")
 
@@ -67,7 +67,7 @@ class KeywordRetriever(PipelineRetriever):
     @classmethod
     async def afrom_documents(cls: type[K], documents: Iterable[Document], **options: Any) -> K:
         """`from_documents` in a worker thread."""
-        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, **options)))
+        return await aexecute(in_thread("from_documents", partial(cls.from_documents, documents, **options)))
 
     @classmethod
     def from_texts(
@@ -114,7 +114,7 @@ class KeywordRetriever(PipelineRetriever):
     @classmethod
     async def afrom_vector_store(cls: type[K], store: VectorStore, **options: Any) -> K:
         """`from_vector_store` in a worker thread; a store that is async alone is awaited."""
-        return await adrive(in_thread("from_vector_store", partial(cls.from_vector_store, store, **options)))
+        return await aexecute(in_thread("from_vector_store", partial(cls.from_vector_store, store, **options)))
 
     @classmethod
     def from_rank_bm25(
@@ -156,7 +156,7 @@ class KeywordRetriever(PipelineRetriever):
 
     async def apersist(self, persist_dir: str | Path) -> None:
         """`persist` in a worker thread."""
-        await adrive(in_thread("persist", partial(self.persist, persist_dir)))
+        await aexecute(in_thread("persist", partial(self.persist, persist_dir)))
 
     def _index(self) -> BM25:
         if not isinstance(self.bm25, BM25):
@@ -181,7 +181,7 @@ class BM25Retriever(KeywordRetriever):
 
     async def aadd(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
         """`add` in a worker thread."""
-        return await adrive(in_thread("add", partial(self.add, documents, ids=ids)))
+        return await aexecute(in_thread("add", partial(self.add, documents, ids=ids)))
 
     def add_documents(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
         """`add` under the name that LangChain's vector stores have for it."""
@@ -197,7 +197,7 @@ class BM25Retriever(KeywordRetriever):
 
     async def adelete(self, ids: Iterable[str]) -> int:
         """`delete` in a worker thread."""
-        return await adrive(in_thread("delete", partial(self.delete, ids)))
+        return await aexecute(in_thread("delete", partial(self.delete, ids)))
 
 
 class BM25Index(KeywordRetriever, ThreadedIndex):

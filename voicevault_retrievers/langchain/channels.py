@@ -15,19 +15,19 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, ensure_config
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
-from voicevault_retrievers.calls import Call, Plan
-from voicevault_retrievers.channel import MAX_DEPTH, Channel, Over
+from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
+from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
+from voicevault_retrievers.core.execution.plan import Call, Plan
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.leaf import Match
+from voicevault_retrievers.core.types import PARENT_TYPE, ChannelKind, Chunk, Hit, Query, Ranking, Variant, ranked
 from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.event_loop import call_or_await, overrides, waits
-from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.langchain.store_filters import pushed
 from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified
-from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.types import PARENT_TYPE, ChannelKind, Chunk, Hit, Query, Ranking, Variant, ranked
 
 _Given: TypeAlias = tuple[Document, float | None]
 

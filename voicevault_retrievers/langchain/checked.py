@@ -8,9 +8,9 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from voicevault_retrievers._support.hosts import mask_credentials
+from voicevault_retrievers._support.memo import Parts, same
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.hosts import mask_credentials
-from voicevault_retrievers.made import Parts, same
 
 T = TypeVar("T")
 OwnFilter = Annotated[dict[str, Any] | None, AfterValidator(deepcopy)]

@@ -12,12 +12,14 @@ from langchain_core.documents import Document
 from pydantic import InstanceOf
 
 from voicevault_retrievers.adapters.not_open import beside
-from voicevault_retrievers.calls import AsyncObserver, Observer, converting
-from voicevault_retrievers.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.composing import compose, router_of
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage, check_k
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.protocols import Scorer, TextModel
+from voicevault_retrievers.core.types import Query, Ranking, Result
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.langchain.base import PipelineRetriever
@@ -30,12 +32,10 @@ from voicevault_retrievers.presets import Base, Preset, load_preset
 from voicevault_retrievers.presets.absent import channels_there
 from voicevault_retrievers.presets.models import NO_PRESET
 from voicevault_retrievers.presets.structure import graph_over
-from voicevault_retrievers.protocols import Scorer, TextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store
 from voicevault_retrievers.structure.graph import GraphStore
-from voicevault_retrievers.types import Query, Ranking, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
 
@@ -112,9 +112,9 @@ class ComposedRetriever(PipelineRetriever):
         self, text: str, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
     ) -> list[Document]:
         """`hybrid_search` on the running event loop; the same documents."""
-        pipeline = await adrive(self._opened(), timeout=self.timeout)
+        pipeline = await aexecute(self._opened(), timeout=self.timeout)
         found = await pipeline.ahybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
-        return await adrive(converting(partial(_documents, found), len(found)))
+        return await aexecute(converting(partial(_documents, found), len(found)))
 
     def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
         return self._varied(options.pop("fusion", None), options.pop("rerank", None))

@@ -11,12 +11,14 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from voicevault_retrievers.calls import Call, Plan
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Call, Plan
+from voicevault_retrievers.core.explanation import after_stage
+from voicevault_retrievers.core.stages import place_id, place_of, settled
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, in_order
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import after_stage
 from voicevault_retrievers.langchain.base import below
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, told_of
@@ -26,8 +28,6 @@ from voicevault_retrievers.rerank import Calibration, CrossEncoderRerank
 from voicevault_retrievers.rerank.blending import BLEND
 from voicevault_retrievers.rerank.cross_encoder import BATCH, MAX_CANDIDATES, OPTIONS, Overtime
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.stages import place_id, place_of, settled
-from voicevault_retrievers.types import Failure, Hit, Query, Ranking, in_order
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,12 +73,12 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
 
     def _compress(self, asked: dict[str, Any]) -> list[Document]:
         given = ranking_of(asked["documents"])
-        return self._told(asked["documents"], given, drive(self._plan(asked["query"], given)))
+        return self._told(asked["documents"], given, execute(self._plan(asked["query"], given)))
 
     async def _acompress(self, asked: dict[str, Any], config: RunnableConfig) -> list[Document]:
         given = ranking_of(asked["documents"])
         with below(config):
-            return self._told(asked["documents"], given, await adrive(self._plan(asked["query"], given)))
+            return self._told(asked["documents"], given, await aexecute(self._plan(asked["query"], given)))
 
     def _plan(self, query: str, given: Ranking) -> Plan[Ranking]:
         # What is made on first use may load for long, which an event loop must not wait for.

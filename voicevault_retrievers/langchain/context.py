@@ -15,7 +15,6 @@ from langchain_core.messages.content import create_plaintext_block
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from pydantic import ValidationError
 
-from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.context import ContextBuilder as Builder
 from voicevault_retrievers.context import Marker, ResolvedAnswer
 from voicevault_retrievers.context import resolve_citations as markers_of
@@ -28,14 +27,15 @@ from voicevault_retrievers.context.citations import (
     title,
     without_headers,
 )
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.types import Citation, Context
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import hit_of
 from voicevault_retrievers.langchain.history import turns_of
 from voicevault_retrievers.langchain.reorder import numbers_of
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
-from voicevault_retrievers.types import Citation, Context
 
 _OPTIONS = [option.name for option in fields(Builder)]
 _STYLES = ("text-plain", "search_result")
@@ -85,7 +85,7 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
 
     async def _acontext(self, given: Any, *, max_tokens: int | None = None) -> Context:
         """In a worker thread: a model's own way of counting tokens may ask a server."""
-        return await adrive(in_thread(self.get_name(), partial(self._context, given, max_tokens=max_tokens)))
+        return await aexecute(in_thread(self.get_name(), partial(self._context, given, max_tokens=max_tokens)))
 
 
 def resolve_citations(

@@ -10,9 +10,9 @@ from typing import Any
 
 from langchain_core.documents import Document
 
+from voicevault_retrievers.core.explanation import finite, of_search, votes_of
+from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import finite, of_search, votes_of
-from voicevault_retrievers.types import Chunk, Hit
 
 SCORE = "relevance_score"
 PROVENANCE = "voicevault"

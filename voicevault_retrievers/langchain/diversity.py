@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.diversity import MMR, NearDuplicates
 from voicevault_retrievers.diversity.compared import by_place
 from voicevault_retrievers.diversity.likeness import By

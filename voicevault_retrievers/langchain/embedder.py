@@ -10,13 +10,13 @@ from langchain_core.embeddings import Embeddings
 from numpy.typing import ArrayLike
 
 from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
-from voicevault_retrievers.calls import in_thread
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense.base import BaseEmbedder
 from voicevault_retrievers.dense.embedders import load_embedder
-from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.event_loop import call_or_await, overrides, waits
-from voicevault_retrievers.protocols import Embedder
 
 
 class LangChainEmbedder(FrameworkEmbedder):
@@ -77,10 +77,10 @@ class LocalEmbeddings(Embeddings):
         return self.embedder.embed_queries([text])[0].tolist()  # type: ignore[no-any-return]  # numpy says Any
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        return await adrive(in_thread("embed", partial(self.embed_documents, texts)))
+        return await aexecute(in_thread("embed", partial(self.embed_documents, texts)))
 
     async def aembed_query(self, text: str) -> list[float]:
-        return await adrive(in_thread("embed", partial(self.embed_query, text)))
+        return await aexecute(in_thread("embed", partial(self.embed_query, text)))
 
     def __repr__(self) -> str:
         return f"LocalEmbeddings({self.model!r}, backend={self.backend!r})"

@@ -7,8 +7,8 @@ from typing import Any
 from langchain_core.callbacks import CallbackManager, adispatch_custom_event, dispatch_custom_event
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from voicevault_retrievers.calls import AsyncObserver, Observer, Span
-from voicevault_retrievers.explanation import step
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, Span
+from voicevault_retrievers.core.explanation import step
 
 DEGRADED_EVENT = "voicevault_degraded"
 EVENTS = {

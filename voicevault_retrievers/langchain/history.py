@@ -7,8 +7,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
+from voicevault_retrievers.core.turns import Turn
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.turns import Turn
 
 _ROLES = ("human", "user", "ai", "assistant", "system", "developer")
 

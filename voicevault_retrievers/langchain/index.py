@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, UpsertResponse
 
-from voicevault_retrievers.calls import Plan, in_thread
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import Plan, in_thread
+from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import ThreadedIndex
 from voicevault_retrievers.langchain.bm25 import analyzer_of
@@ -26,7 +27,6 @@ from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.names import locate, vacant
-from voicevault_retrievers.types import Query, Ranking
 
 D = TypeVar("D", bound="HybridIndex")
 
@@ -83,7 +83,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
     @classmethod
     async def aopen(cls: type[D], base: str | Path, **options: Any) -> D:
         """`open` in a worker thread; embeddings that are async are awaited."""
-        return await adrive(in_thread("open", partial(cls.open, base, **options)))
+        return await aexecute(in_thread("open", partial(cls.open, base, **options)))
 
     def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
         """Add documents, in one commit; one whose id is here already takes the other's place.

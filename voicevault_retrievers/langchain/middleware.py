@@ -11,10 +11,10 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import Runnable, ensure_config
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.context import ContextBuilder, ResolvedAnswer, resolve_citations
 from voicevault_retrievers.context.numbered import as_data, failure
 from voicevault_retrievers.errors import unknown
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.langchain.convert import PROVENANCE
 from voicevault_retrievers.langchain.numbered import GIVEN, Found, Search, given_citations, listed, next_numbers
 

@@ -11,13 +11,13 @@ from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.flare import Flare, Writer, as_writer
 from voicevault_retrievers.prompts import CallableTextModel
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.written import Written
 
 QUIET: RunnableConfig = {"tags": ["nostream"]}
@@ -88,10 +88,10 @@ class NamedTextModel:
 
     async def acomplete(self, prompt: str) -> str:
         """`complete` on the running event loop; the model is looked up in a worker thread."""
-        model: Any = await adrive(in_thread("model", self._model, inline=self._found is not None))
+        model: Any = await aexecute(in_thread("model", self._model, inline=self._found is not None))
         if hasattr(model, "acomplete"):
             return str(await model.acomplete(prompt))
-        return await adrive(in_thread("model", partial(model.complete, prompt)))
+        return await aexecute(in_thread("model", partial(model.complete, prompt)))
 
     def _model(self) -> TextModel:
         if self._found is None:

@@ -16,16 +16,16 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import merge_configs
 
-from voicevault_retrievers.channel import check_k
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.context import numbered as sources
+from voicevault_retrievers.core.channel import check_k
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import PROVENANCE, hit_of, told_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT
 from voicevault_retrievers.langchain.reorder import numbered, numbers_of
-from voicevault_retrievers.types import Citation
 
 GIVEN = "voicevault_given"
 """The state key under which the middleware keeps what it gave."""

@@ -12,13 +12,13 @@ from langchain_core.runnables.utils import ConfigurableFieldSpec
 from langchain_core.vectorstores import VectorStoreRetriever
 from pydantic import InstanceOf
 
-from voicevault_retrievers.channel import MAX_DEPTH
-from voicevault_retrievers.filters import scope
+from voicevault_retrievers.core.channel import MAX_DEPTH
+from voicevault_retrievers.core.filters import scope
+from voicevault_retrievers.core.types import Query, Result
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.channels import as_channel, asks_for_k, takes_k
 from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Query, Result
 
 
 class StagedRetriever(PipelineRetriever):

@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.stores import BaseStore
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.checked import OwnFilter
 from voicevault_retrievers.langchain.compressors import StageCompressor
@@ -16,7 +17,6 @@ from voicevault_retrievers.langchain.context import token_counter
 from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
 from voicevault_retrievers.structure.stored import parent_of
 from voicevault_retrievers.text.tokens import estimate_tokens
-from voicevault_retrievers.types import Chunk
 
 
 class ParentExpander(StageCompressor):

@@ -10,16 +10,16 @@ from langchain_core.prompts import StringPromptTemplate
 from langchain_core.runnables import RunnableConfig, RunnableSerializable, patch_config
 from pydantic import Field, InstanceOf
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import Rewriter
-from voicevault_retrievers.degradation import log_failures
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.degradation import log_failures
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.langchain.base import below
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.models import as_text_model
 from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
-from voicevault_retrievers.types import Query
 
 _LOG = logging.getLogger(__name__)
 _VARIABLES = {"query": "{query}", "question": "{query}", "count": "{count}"}
@@ -71,13 +71,13 @@ class QueryExpander(Checked[Together], RunnableSerializable[str, list[str]]):
         return Together([wordings, answer])
 
     def _expand(self, question: str) -> list[str]:
-        return drive(self._plan(question))
+        return execute(self._plan(question))
 
     async def _aexpand(
         self, question: str, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> list[str]:
         with below(patch_config(config, callbacks=run_manager.get_child())):
-            return await adrive(self._plan(question))
+            return await aexecute(self._plan(question))
 
     def _plan(self, question: str) -> Plan[list[str]]:
         (outcome,) = yield (Call("open", self._built, inline=self._is_built()),)

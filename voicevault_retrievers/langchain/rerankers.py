@@ -6,12 +6,12 @@ import copy
 from datetime import date, datetime
 from typing import Any
 
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.core.channel import Channel, Stage
+from voicevault_retrievers.core.stages import ByPlace
 from voicevault_retrievers.langchain.compressors import Reranker
 from voicevault_retrievers.langchain.models import as_text_model
 from voicevault_retrievers.rerank import LLMRerank, RecencyRerank, WeightedRerank
 from voicevault_retrievers.rerank.llm import PROMPT
-from voicevault_retrievers.stages import ByPlace
 
 
 class LLMReranker(Reranker):

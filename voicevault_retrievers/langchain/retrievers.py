@@ -17,11 +17,12 @@ from pydantic import BeforeValidator, Field
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.embedders import model_of
 from voicevault_retrievers.adapters.not_open import NotOpenBase, beside
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.protocols import VectorIndex
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import MemoryVectors
-from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import open_bases, several_bases
@@ -39,7 +40,6 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base
 from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
-from voicevault_retrievers.protocols import VectorIndex
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
@@ -91,7 +91,9 @@ class VectorRetriever(PipelineRetriever):
     @classmethod
     async def afrom_documents(cls: type[V], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> V:
         """`from_documents` in a worker thread; embeddings that are async are awaited."""
-        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options)))
+        return await aexecute(
+            in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options))
+        )
 
     @classmethod
     def from_persist_dir(
@@ -188,7 +190,9 @@ class HybridRetriever(ComposedRetriever):
     @classmethod
     async def afrom_documents(cls: type[H], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> H:
         """`from_documents` in a worker thread; embeddings that are async are awaited."""
-        return await adrive(in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options)))
+        return await aexecute(
+            in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options))
+        )
 
     def add(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
         """Add documents to all channels, where they are found at once. The id of each.
@@ -204,7 +208,7 @@ class HybridRetriever(ComposedRetriever):
 
     async def aadd(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
         """`add` in a worker thread; embeddings and stores that are async are awaited."""
-        return await adrive(in_thread("add", partial(self.add, documents, ids=ids)))
+        return await aexecute(in_thread("add", partial(self.add, documents, ids=ids)))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete documents from all channels; ids that are not there are passed over. Raises as `add`."""
@@ -212,7 +216,7 @@ class HybridRetriever(ComposedRetriever):
 
     async def adelete(self, ids: Iterable[str]) -> None:
         """`delete` in a worker thread; a store that is async is awaited."""
-        await adrive(in_thread("delete", partial(self.delete, ids)))
+        await aexecute(in_thread("delete", partial(self.delete, ids)))
 
     def _changed(self) -> Channel:
         if self.kb_names:

@@ -9,13 +9,13 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.runnables import ensure_config
 
-from voicevault_retrievers import stages
 from voicevault_retrievers.adapters.staging import ForeignStage, Returned, own_stage
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core import stages
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.execution.event_loop import overrides
+from voicevault_retrievers.core.types import Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.event_loop import overrides
 from voicevault_retrievers.langchain.convert import PROVENANCE, document_of, hit_of, told_of
-from voicevault_retrievers.types import Hit, Query, Ranking
 
 ID = "id"
 """The key, beside the provenance, of the id that a document had: some compressors make documents without one."""

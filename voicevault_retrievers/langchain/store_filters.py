@@ -16,8 +16,8 @@ from typing import Any
 
 from langchain_core.vectorstores import VectorStore
 
+from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.engines.languages import KEY, Bound, Chroma, Clause, Language, Qdrant, Scalar, said
-from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.langchain.stores import kinds_of
 
 

@@ -11,11 +11,11 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from voicevault_retrievers.adapters.keyword_copy import Source
+from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
 from voicevault_retrievers.store.codec import several
-from voicevault_retrievers.types import Chunk
 
 _LOG = logging.getLogger(__name__)
 

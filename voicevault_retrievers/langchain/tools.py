@@ -22,8 +22,8 @@ from voicevault_retrievers.context.tool_input import (
     keys_of,
     search_input,
 )
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.langchain.numbered import Found, Search, given_citations, listed, next_numbers
 
 __all__ = ["given_citations", "retrieval_tool"]

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from voicevault_retrievers.core.types import Variant
 from voicevault_retrievers.lexical.asked import Forms
 from voicevault_retrievers.text import Analyzed, Analyzer, CustomAnalyzer, QueryTerm
-from voicevault_retrievers.types import Variant
 
 Tokenizer: TypeAlias = Callable[[str], Sequence[str]]
 AnyAnalyzer: TypeAlias = Analyzer | CustomAnalyzer | Tokenizer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.selection import Selection
 
 Forms: TypeAlias = tuple[str, ...]
 Term: TypeAlias = str | Sequence[str]

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from voicevault_retrievers.checks import flag
+from voicevault_retrievers._support.checks import flag
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.leaf import LeafChannel, Match, Request, best_of_wordings
+from voicevault_retrievers.core.listing import Listing
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.leaf import Leaf, Match, Request, best_of_wordings
 from voicevault_retrievers.lexical.analysis import (
     AnyAnalyzer,
     PlainWords,
@@ -24,11 +28,7 @@ from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, 
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.lexical.operators import Demands, Operators
 from voicevault_retrievers.lexical.scored import Scored
-from voicevault_retrievers.listing import Listing
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
-from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
 GROWTH = 4
 """How many times more chunks are looked at where too few of them meet the demands of a query's operators."""
@@ -102,7 +102,7 @@ class Held:
     index: LexicalIndex
 
 
-class BM25(Leaf):
+class BM25(LeafChannel):
     """BM25 over an index. A chunk is found when it shares a term with the query, whatever its score.
 
     Scores are 0 or more for most formulas, unbounded, higher is better. `analyzer` must be the one that the index was

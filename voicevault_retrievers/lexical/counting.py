@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from voicevault_retrievers.compiled import compiled
+from voicevault_retrievers._support.compiled import compiled
 
 
 @compiled

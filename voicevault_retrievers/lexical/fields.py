@@ -19,21 +19,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from voicevault_retrievers.checks import number
+from voicevault_retrievers._support.checks import number
+from voicevault_retrievers.core.filters import both
+from voicevault_retrievers.core.leaf import LeafChannel, Match, best_of_wordings
+from voicevault_retrievers.core.rows import Rows, best
+from voicevault_retrievers.core.selection import Ordinals, Selection
+from voicevault_retrievers.core.types import Chunk, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import both
-from voicevault_retrievers.leaf import Leaf, Match, best_of_wordings
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, weighed_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
 from voicevault_retrievers.lexical.index import counting_of
 from voicevault_retrievers.lexical.postings import Postings, Unsigned
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.rows import Rows, best
-from voicevault_retrievers.selection import Ordinals, Selection
 from voicevault_retrievers.text import Analyzer, QueryTerm, untagged
 from voicevault_retrievers.text.analyzed import tags_of
-from voicevault_retrievers.types import Chunk, Query, Variant, as_query
 
 TEXT = "text"
 FIELDS = {"title": 3.0, TEXT: 1.0}
@@ -100,7 +100,7 @@ class _Term(NamedTuple):
     parts: Sequence[_Part]
 
 
-class BM25F(Leaf):
+class BM25F(LeafChannel):
     """BM25F over chunks held in memory. A chunk is found when it shares a term with the query, in any field.
 
     Scores are above 0, unbounded, higher is better. All fields' postings are of the same rows. `statistics` "filtered"

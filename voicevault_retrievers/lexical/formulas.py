@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import number
+from voicevault_retrievers._support.checks import number
 from voicevault_retrievers.errors import ConfigError
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -14,8 +14,8 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.lexical.postings import Numbers, Unsigned
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.text.analyzed import language
 
 UTF8 = ("utf-8", "surrogatepass")

@@ -15,10 +15,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from voicevault_retrievers.compiled import FEW, MANY, installed
+from voicevault_retrievers._support.compiled import FEW, MANY, installed
+from voicevault_retrievers._support.extras import require as require_extra
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.listing import Listing, merged
+from voicevault_retrievers.core.rows import Rows, spaced
+from voicevault_retrievers.core.selection import Selection
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.extras import require as require_extra
-from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.lexical import batch, building, tiers
 from voicevault_retrievers.lexical.asked import Asked, Forms, Histogram, Population, Term, Terms, Weighed, ask
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
@@ -27,12 +31,7 @@ from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import Searcher, spread
 from voicevault_retrievers.lexical.segment import Analyse, Segment
 from voicevault_retrievers.lexical.vectorised import Found
-from voicevault_retrievers.listing import Listing, merged
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.shuffled import smallest
 from voicevault_retrievers.text.analyzed import Analyzed, tags_of
-from voicevault_retrievers.types import Chunk
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -272,11 +271,11 @@ class LexicalIndex:
         asked = self._ask(terms, Lucene(), counting_of(where, require, filtered))
         return {forms: n / asked.total for forms, n in zip(asked.terms, asked.frequencies, strict=True)}
 
-    def drawn(self, size: int) -> list[str]:
-        """The ids with the smallest hashes: a sample that depends on the live chunks' ids alone."""
-        drawn = [segment.order.first(size, segment.rows.selection(None)) for segment in self.segments]
-        ids = [s.rows.ids[at] for s, one in zip(self.segments, drawn, strict=True) for at in one.ordinals.tolist()]
-        return [ids[at] for at in smallest([one.hashes for one in drawn], size).tolist()]
+    def sample(self, size: int) -> list[Chunk]:
+        """At most `size` live chunks, evenly spaced by id."""
+        tables = [segment.rows for segment in self.segments]
+        drawn = zip(tables, spaced(tables, size), strict=True)
+        return [rows.chunks[at] for rows, ordinals in drawn for at in ordinals]
 
     def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> Asked:
         """The terms looked up and weighed by the chunks that count (None for all)."""

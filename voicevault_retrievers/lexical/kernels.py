@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from voicevault_retrievers.compiled import compiled
+from voicevault_retrievers._support.compiled import compiled
 from voicevault_retrievers.lexical.lists import (
     SEEN,
     enter,

@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from voicevault_retrievers.core.selection import Mask, Ordinals, Selection
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.selection import Mask, Ordinals, Selection
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.languages import TAGS, candidates
-from voicevault_retrievers.types import Chunk
 
 _QUOTES = '"“”„«»'
 _PHRASE = rf"(?P<sign>[+-]?)[{_QUOTES}](?=\s*[^\s{_QUOTES}])(?P<phrase>[^{_QUOTES}]*)[{_QUOTES}]"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.compiled import kind
+from voicevault_retrievers._support.compiled import kind
 
 Unsigned: TypeAlias = NDArray[np.unsignedinteger]
 Numbers: TypeAlias = NDArray[np.int64]

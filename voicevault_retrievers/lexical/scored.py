@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.core.types import Chunk
 
 
 class Scored(NamedTuple):

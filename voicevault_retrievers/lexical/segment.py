@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.selection import FEW, Selection
 from voicevault_retrievers.lexical.postings import Mask, Numbers, Postings, Source, Unsigned
 from voicevault_retrievers.lexical.removed import Removed
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.selection import FEW, Selection
-from voicevault_retrievers.shuffled import Shuffled
 from voicevault_retrievers.text.analyzed import ROWS, Analyzed
 
 Analyse: TypeAlias = Callable[[Sequence[str]], Analyzed]
@@ -24,18 +23,12 @@ class Segment:
     """Rows and their postings: ordinal i is the same chunk in both.
 
     `removed` is what the rows that are not live took from the counts; None where that is counted when it is needed.
-    `given_order` is that of the rows' ids by hash, where somebody keeps it.
     """
 
     rows: Rows
     postings: Source
     removed: Removed | None = None
-    given_order: Shuffled | None = None
     _counted: dict[int, int] = field(default_factory=dict)
-
-    @cached_property
-    def order(self) -> Shuffled:
-        return self.given_order or Shuffled(self.rows.ids)
 
     @cached_property
     def length(self) -> int:

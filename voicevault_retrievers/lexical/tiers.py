@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.building import Moved
 from voicevault_retrievers.lexical.forward import Forward
 from voicevault_retrievers.lexical.segment import Analyse, Segment
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.text.analyzed import Analyzed
-from voicevault_retrievers.types import Chunk
 
 SEAL_AT = 1024
 """So many added chunks become a segment with postings of their own."""

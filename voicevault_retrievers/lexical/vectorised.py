@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.rows import best
+from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.formulas import Floats
 from voicevault_retrievers.lexical.postings import Numbers, Postings, Source
 from voicevault_retrievers.lexical.vectorised_scan import Runs, Scan, edges_of, fits, parts, runs_of, seek
 from voicevault_retrievers.lexical.vectorised_scan import Wanted as Wanted
-from voicevault_retrievers.rows import best
-from voicevault_retrievers.selection import Selection
 
 MANY = 8
 """One document wanted in so many is many: every match is scored."""

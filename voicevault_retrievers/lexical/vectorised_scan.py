@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.formulas import Floats, Formula
 from voicevault_retrievers.lexical.postings import BLOCK_BITS, Numbers, Postings, Unsigned
-from voicevault_retrievers.selection import Selection
 
 Sums: TypeAlias = NDArray[np.float32]
 Places: TypeAlias = NDArray[np.intp]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from voicevault_retrievers.core.rows import best
+from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.forward import Forward
 from voicevault_retrievers.lexical.vectorised import Found, Wanted
-from voicevault_retrievers.rows import best
-from voicevault_retrievers.selection import Selection
 
 
 def search(postings: Forward, wanted: Wanted, selection: Selection | None) -> Found:

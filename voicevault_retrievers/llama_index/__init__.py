@@ -1,6 +1,6 @@
 """Native LlamaIndex classes over the core: conversion and delegation, no retrieval logic."""
 
-from voicevault_retrievers.extras import require
+from voicevault_retrievers._support.extras import require
 
 try:
     from voicevault_retrievers.llama_index.base import PipelineRetriever

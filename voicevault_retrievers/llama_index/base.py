@@ -19,14 +19,16 @@ from llama_index.core.utils import print_text
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Never
 
+from voicevault_retrievers._support.memo import Parts
 from voicevault_retrievers.adapters.keyword_copy import refreshed
-from voicevault_retrievers.calls import AsyncObserver, Observer, converting, in_thread, value_of
-from voicevault_retrievers.channel import Channel, Stage, check_k
 from voicevault_retrievers.context.citations import LAST, citation_of, numbered_header
-from voicevault_retrievers.degradation import log_failures
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.core.channel import Channel, Stage, check_k
+from voicevault_retrievers.core.degradation import log_failures
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting, in_thread, value_of
+from voicevault_retrievers.core.explanation import reworded
+from voicevault_retrievers.core.types import Hit, Query, Result
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.explanation import reworded
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.convert import node_of, query_of
 from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
@@ -36,9 +38,7 @@ from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.prompts import modules_of
 from voicevault_retrievers.llama_index.reranking_events import announced, reranks
 from voicevault_retrievers.llama_index.staged import stage_of
-from voicevault_retrievers.made import Parts
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.types import Hit, Query, Result
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
@@ -175,7 +175,7 @@ class PipelineRetriever(BaseRetriever):
 
     async def arefresh(self) -> bool:
         """`refresh` in a worker thread."""
-        return await adrive(in_thread("refresh", self.refresh))
+        return await aexecute(in_thread("refresh", self.refresh))
 
     def warm_up(self) -> None:
         """Load the models that the first search would wait for, see `Pipeline.warm_up`."""
@@ -183,7 +183,7 @@ class PipelineRetriever(BaseRetriever):
 
     async def awarm_up(self) -> None:
         """`warm_up` in a worker thread."""
-        await adrive(in_thread("warm_up", self.warm_up))
+        await aexecute(in_thread("warm_up", self.warm_up))
 
     def retrieve_many(self, queries: Sequence[str | QueryBundle]) -> list[list[NodeWithScore]]:
         """`retrieve` of each query, searched together (see `Pipeline.search_many`) where nobody listens."""
@@ -225,7 +225,7 @@ class PipelineRetriever(BaseRetriever):
     async def _anodes(self, pipeline: Pipeline, result: Result) -> list[NodeWithScore]:
         events.degraded(result.skipped)
         read = partial(pipeline.read, result, _above)
-        return await adrive(
+        return await aexecute(
             converting(lambda: nodes_of_hits(read(), result.skipped, reworded(result)), len(result.hits))
         )
 
@@ -243,7 +243,7 @@ class PipelineRetriever(BaseRetriever):
         """The pipeline; in a worker thread where files are to be read for it."""
         if self._ready():
             return self.pipeline
-        return await adrive(in_thread("open", lambda: self.pipeline), timeout=self.timeout)
+        return await aexecute(in_thread("open", lambda: self.pipeline), timeout=self.timeout)
 
     def _search(
         self, query: str | QueryBundle | Query, observe: Observer | None = None, over: Pipeline | None = None
@@ -277,7 +277,7 @@ class PipelineRetriever(BaseRetriever):
     def _handle_recursive_retrieval(self, query_bundle: QueryBundle, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
         if not any(isinstance(node.node, IndexNode) for node in nodes):
             return nodes
-        return self._entered(drive(entered(nodes, self._entrance(query_bundle)), timeout=self.pipeline.timeout))
+        return self._entered(execute(entered(nodes, self._entrance(query_bundle)), timeout=self.pipeline.timeout))
 
     async def _ahandle_recursive_retrieval(
         self, query_bundle: QueryBundle, nodes: list[NodeWithScore]
@@ -285,7 +285,7 @@ class PipelineRetriever(BaseRetriever):
         if not any(isinstance(node.node, IndexNode) for node in nodes):
             return nodes
         plan = entered(nodes, self._entrance(query_bundle))
-        return self._entered(await adrive(plan, timeout=self.pipeline.timeout))
+        return self._entered(await aexecute(plan, timeout=self.pipeline.timeout))
 
     def _entrance(self, bundle: QueryBundle) -> Entrance:
         def retrieve(target: Any, score: Any) -> list[NodeWithScore]:

@@ -14,9 +14,10 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy, refreshed
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.lexical import BM25, Formula
@@ -29,7 +30,6 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.store import persisted
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk
 
 A = TypeVar("A")
 K = TypeVar("K", bound="BM25Retriever")
@@ -88,7 +88,7 @@ class BM25Retriever(PipelineRetriever):
     @classmethod
     async def afrom_nodes(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
         """`from_nodes` in a worker thread."""
-        return await adrive(in_thread("from_nodes", partial(cls.from_nodes, nodes, **options)))
+        return await aexecute(in_thread("from_nodes", partial(cls.from_nodes, nodes, **options)))
 
     @classmethod
     def from_defaults(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
@@ -129,7 +129,7 @@ class BM25Retriever(PipelineRetriever):
     ) -> K:
         """`from_vector_store` in a worker thread."""
         making = partial(cls.from_vector_store, source, docstore=docstore, **options)
-        return await adrive(in_thread("from_vector_store", making))
+        return await aexecute(in_thread("from_vector_store", making))
 
     @classmethod
     def from_persist_dir(
@@ -150,7 +150,7 @@ class BM25Retriever(PipelineRetriever):
 
     async def aadd(self, nodes: Iterable[BaseNode]) -> list[str]:
         """`add` in a worker thread."""
-        return await adrive(in_thread("add", partial(self.add, nodes)))
+        return await aexecute(in_thread("add", partial(self.add, nodes)))
 
     def delete(self, node_ids: Iterable[str]) -> int:
         """Delete nodes; how many were here."""
@@ -158,7 +158,7 @@ class BM25Retriever(PipelineRetriever):
 
     async def adelete(self, node_ids: Iterable[str]) -> int:
         """`delete` in a worker thread."""
-        return await adrive(in_thread("delete", partial(self.delete, node_ids)))
+        return await aexecute(in_thread("delete", partial(self.delete, node_ids)))
 
     def delete_ref_doc(self, ref_doc_id: str) -> int:
         """Delete the nodes of a document; how many they were. Reads every node."""
@@ -167,7 +167,7 @@ class BM25Retriever(PipelineRetriever):
 
     async def adelete_ref_doc(self, ref_doc_id: str) -> int:
         """`delete_ref_doc` in a worker thread."""
-        return await adrive(in_thread("delete_ref_doc", partial(self.delete_ref_doc, ref_doc_id)))
+        return await aexecute(in_thread("delete_ref_doc", partial(self.delete_ref_doc, ref_doc_id)))
 
     def persist(self, path: str | Path) -> None:
         """Make a folder hold what is searched now; a folder from before is brought up to date.
@@ -182,7 +182,7 @@ class BM25Retriever(PipelineRetriever):
 
     async def apersist(self, path: str | Path) -> None:
         """`persist` in a worker thread."""
-        await adrive(in_thread("persist", partial(self.persist, path)))
+        await aexecute(in_thread("persist", partial(self.persist, path)))
 
     def _index(self) -> BM25:
         if not isinstance(self.bm25, BM25):

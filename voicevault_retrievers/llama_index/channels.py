@@ -15,23 +15,23 @@ from llama_index.core.indices.vector_store.retrievers import VectorIndexRetrieve
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 
-from voicevault_retrievers.calls import Plan, converting, in_thread
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides
+from voicevault_retrievers.core.execution.plan import Plan, converting, in_thread
+from voicevault_retrievers.core.leaf import LeafChannel, Match, in_given_order
+from voicevault_retrievers.core.types import ANY_EMBEDDER, ChannelKind, Query, Ranking, Variant
 from voicevault_retrievers.engines.foreign import filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.event_loop import call_or_await, overrides
-from voicevault_retrievers.leaf import Leaf, Match, in_given_order
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import chunk_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
 from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits, brought, turns
-from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Query, Ranking, Variant
 
 Part: TypeAlias = Channel | BaseRetriever | BaseIndex[Any] | BasePydanticVectorStore
 
 
-class RetrieverChannel(Leaf):
+class RetrieverChannel(LeafChannel):
     """Asks a LlamaIndex retriever, once for each wording, in a worker thread.
 
     A retriever gives as many nodes as it is set to, an index as many as the search wants. Their order is kept; scores
@@ -70,7 +70,7 @@ class RetrieverChannel(Leaf):
         below = VectorStoreChannel(
             part._index, part._embed_model, self.kind, ids=ids, timeout=self.timeout, name=self.name
         )
-        below._lane = self._lane
+        below._breaker = self._breaker
         return below
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -117,10 +117,10 @@ class AsyncRetrieverChannel(RetrieverChannel):
 
     async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         making = partial(self._bundles, query, wordings)  # a vector is compared with one that the model makes
-        bundles = await adrive(in_thread(self.name, making)) if query.vectors else making()
+        bundles = await aexecute(in_thread(self.name, making)) if query.vectors else making()
         found = [await self._retriever(k).aretrieve(bundle) if bundle else [] for bundle in bundles]
         count = sum(map(len, found))
-        return await adrive(converting(lambda: [_matches(nodes) for nodes in found], count))
+        return await aexecute(converting(lambda: [_matches(nodes) for nodes in found], count))
 
 
 def as_channel(

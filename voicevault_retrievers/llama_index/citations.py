@@ -26,18 +26,18 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 
-from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.context import ContextBuilder, ResolvedAnswer, header
 from voicevault_retrievers.context import resolve_citations as markers_of
 from voicevault_retrievers.context.citations import citation_of, is_numbered, numbered_header, without_headers
 from voicevault_retrievers.context.numbered import CITATION
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.types import Citation, Context, Hit
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, hit_of, provenance
 from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.text.tokens import estimate_tokens
-from voicevault_retrievers.types import Citation, Context, Hit
 
 _FIELDS = [field.name for field in fields(Citation)]
 _RESPONSES = (
@@ -126,7 +126,7 @@ class CitationPostprocessor(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         """In a worker thread: counting tokens may ask a server."""
-        return await adrive(in_thread(self.class_name(), partial(self._postprocess_nodes, nodes)))
+        return await aexecute(in_thread(self.class_name(), partial(self._postprocess_nodes, nodes)))
 
 
 def check_unnumbered(retriever: BaseRetriever, postprocessors: Sequence[BaseNodePostprocessor]) -> None:

@@ -14,10 +14,12 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters.not_open import beside
-from voicevault_retrievers.calls import AsyncObserver, Observer, converting
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.composing import compose, router_of
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting
+from voicevault_retrievers.core.protocols import Scorer, TextModel
+from voicevault_retrievers.core.types import Failure, Query, Result
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
@@ -33,13 +35,11 @@ from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Preset, load_preset
 from voicevault_retrievers.presets.models import NO_PRESET
 from voicevault_retrievers.presets.structure import graph_over, store_of
-from voicevault_retrievers.protocols import Scorer, TextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store
 from voicevault_retrievers.structure.graph import GraphStore
 from voicevault_retrievers.structure.parents import Parents
-from voicevault_retrievers.types import Failure, Query, Result
 
 C = TypeVar("C", bound="ComposedRetriever")
 Expansion: TypeAlias = bool | QueryExpander | Rewriter | BaseLLM | Callable[[str], str] | Sequence["Expansion"]
@@ -183,7 +183,7 @@ class ComposedRetriever(PipelineRetriever):
         pipeline = await self._opened()
         found = await pipeline.ahybrid_search(chosen._asked(text, pipeline), top_k)
         events.degraded(found.skipped)
-        return await adrive(converting(partial(nodes_of_hits, found, found.skipped), len(found)))
+        return await aexecute(converting(partial(nodes_of_hits, found, found.skipped), len(found)))
 
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         """The channels by name, and what is known beforehand not to be searched."""

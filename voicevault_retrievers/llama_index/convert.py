@@ -28,8 +28,8 @@ from llama_index.core.schema import (
     TextNode,
 )
 
+from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant, as_query
 
 KEPT = "_node_content"
 REF_DOC = "_ref_doc_id"

@@ -7,7 +7,7 @@ from typing import Any
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import Field
 
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.diversity import MMR, NearDuplicates
 from voicevault_retrievers.diversity.compared import by_place
 from voicevault_retrievers.diversity.likeness import By

@@ -12,11 +12,11 @@ from llama_index.core.schema import BaseNode
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
+from voicevault_retrievers.core.execution.event_loop import call_or_await, waits
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense.base import BaseEmbedder
 from voicevault_retrievers.dense.embedders import load_embedder
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.event_loop import call_or_await, waits
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
 

@@ -12,10 +12,10 @@ from llama_index_instrumentation.dispatcher import Dispatcher
 from llama_index_instrumentation.event_handlers import NullEventHandler
 from llama_index_instrumentation.span_handlers import NullSpanHandler
 
-from voicevault_retrievers.calls import AsyncObserver, Observer, Span
-from voicevault_retrievers.explanation import step
-from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.types import Hit, Ranking
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, Span
+from voicevault_retrievers.core.explanation import step
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.types import Hit, Ranking
 
 dispatcher = get_dispatcher(__name__)
 _KINDS = frozenset({"rewriter", "channel", "fusion", "stage"})

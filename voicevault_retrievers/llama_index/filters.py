@@ -8,8 +8,8 @@ from typing import Any
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
+from voicevault_retrievers.core.filters import NOTHING, Filter, compile_filter
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.filters import NOTHING, Filter, compile_filter
 
 
 def filter_of(where: Filter | MetadataFilters | None) -> Filter | None:

@@ -14,14 +14,17 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
 from voicevault_retrievers.adapters.not_open import NotOpenBase, NotOpenChannel, beside
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Failure
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import open_bases, several_bases
 from voicevault_retrievers.errors import ConfigError
@@ -36,17 +39,14 @@ from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_em
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.models import flare_of
 from voicevault_retrievers.llama_index.options import refuse
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import Base, Preset
 from voicevault_retrievers.presets.absent import channel_if_there
 from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.presets.structure import store_of, structural
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
-from voicevault_retrievers.types import Failure
 
 H = TypeVar("H", bound="HybridRetriever")
 Structural = bool | Mapping[str, Any] | Channel
@@ -161,12 +161,12 @@ class HybridRetriever(ComposedRetriever):
     @classmethod
     async def afrom_nodes(cls: type[H], nodes: Sequence[BaseNode], embed_model: EmbedModel = None, **options: Any) -> H:
         """`from_nodes` in a worker thread; an embedding model that is async is awaited."""
-        return await adrive(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **options)))
+        return await aexecute(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **options)))
 
     @classmethod
     async def afrom_index(cls: type[H], index: VectorStoreIndex, **options: Any) -> H:
         """`from_index` in a worker thread."""
-        return await adrive(in_thread("from_index", partial(cls.from_index, index, **options)))
+        return await aexecute(in_thread("from_index", partial(cls.from_index, index, **options)))
 
     def add(self, nodes: Iterable[BaseNode]) -> list[str]:
         """Add nodes to all channels, where they are found at once; the id of each.
@@ -182,7 +182,7 @@ class HybridRetriever(ComposedRetriever):
 
     async def aadd(self, nodes: Iterable[BaseNode]) -> list[str]:
         """`add` in a worker thread; embedding models and stores that are async are awaited."""
-        return await adrive(in_thread("add", partial(self.add, nodes)))
+        return await aexecute(in_thread("add", partial(self.add, nodes)))
 
     def delete(self, node_ids: Iterable[str]) -> None:
         """Delete nodes from all channels; ids that are not there are passed over. Raises as `add`."""
@@ -190,7 +190,7 @@ class HybridRetriever(ComposedRetriever):
 
     async def adelete(self, node_ids: Iterable[str]) -> None:
         """`delete` in a worker thread; a store that is async is awaited."""
-        await adrive(in_thread("delete", partial(self.delete, node_ids)))
+        await aexecute(in_thread("delete", partial(self.delete, node_ids)))
 
     def _changed(self) -> Channel:
         if self.kb_names:

@@ -9,18 +9,18 @@ from functools import partial
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.degradation import log_failures
+from voicevault_retrievers.core.degradation import log_failures
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.leaf import LeafChannel
+from voicevault_retrievers.core.types import PARENT_TYPE, Chunk, Ranking
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.fusion import Method
-from voicevault_retrievers.leaf import Leaf
 from voicevault_retrievers.llama_index.convert import REF_DOC, chunk_of, node_of, stored
 from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.llama_index.vector_query import searching
 from voicevault_retrievers.llama_index.vectors import Calling, Vectors
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import PARENT_TYPE, Chunk, Ranking
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class HybridNodes:
         self.base = base
         self.vectors = vectors
         self.fusion = fusion
-        self._searched: tuple[object, Mapping[str, Leaf]] = (None, {})
+        self._searched: tuple[object, Mapping[str, LeafChannel]] = (None, {})
 
     def nodes(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[BaseNode]:
         """The nodes of some ids, or of all, that pass a filter."""
@@ -86,7 +86,7 @@ class HybridNodes:
         ranking = yield from searching(asked, channels, self.base.get, self.vectors.fingerprint, self.fusion)
         return (yield from call(partial(_result, ranking)))
 
-    def _channels(self) -> Mapping[str, Leaf]:
+    def _channels(self) -> Mapping[str, LeafChannel]:
         """The channels over the present chunks, both of one commit."""
         view = self.base.view()
         searched = self._searched

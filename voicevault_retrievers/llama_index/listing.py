@@ -19,12 +19,12 @@ from llama_index.core.vector_stores.types import (
 )
 
 from voicevault_retrievers.adapters.keyword_copy import Source
+from voicevault_retrievers.core.execution.event_loop import call_or_await
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.event_loop import call_or_await
 from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.store_channels import awaits
 from voicevault_retrievers.llama_index.store_filters import POSTGRES, QDRANT
-from voicevault_retrievers.types import Chunk
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.filters import Filter, both, scope
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, both, scope
 from voicevault_retrievers.llama_index.filters import filter_of
-from voicevault_retrievers.types import Query
 
 Where = Filter | MetadataFilters | None
 

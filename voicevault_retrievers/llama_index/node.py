@@ -9,9 +9,9 @@ from typing import Any
 from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, NodeWithScore
 
-from voicevault_retrievers.explanation import finite, of_search, votes_of
+from voicevault_retrievers.core.explanation import finite, of_search, votes_of
+from voicevault_retrievers.core.types import Hit
 from voicevault_retrievers.llama_index.convert import chunk_of, node_from, node_of
-from voicevault_retrievers.types import Hit
 
 # Kept in the node's __dict__ beside its fields: it is copied with the node, but is no part of its hash, its content
 # or its serialised form.

@@ -18,18 +18,18 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.tools import ToolOutput
 from llama_index.core.workflow import Context
 
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.channel import check_k
 from voicevault_retrievers.context import numbered as sources
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.channel import check_k
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Citation, Hit
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import is_async
 from voicevault_retrievers.llama_index.citations import check_unnumbered, cited_node, source_hit
 from voicevault_retrievers.llama_index.heard import heard
 from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
-from voicevault_retrievers.types import Citation, Hit
 
 GIVEN = "voicevault_given"
 """Where a workflow's state has the citations that its agents were given, as plain data."""
@@ -135,7 +135,7 @@ async def aretrieved(retriever: BaseRetriever, query: QueryType) -> list[NodeWit
     """What a retriever finds; one without an async search of its own does not hold the event loop."""
     if is_async(retriever):
         return await retriever.aretrieve(query)
-    return await adrive(in_thread(type(retriever).__name__, partial(retriever.retrieve, query)))
+    return await aexecute(in_thread(type(retriever).__name__, partial(retriever.retrieve, query)))
 
 
 async def listed_in(ctx: Context[Any], found: Found, layout: sources.Layout) -> tuple[str, Sources]:

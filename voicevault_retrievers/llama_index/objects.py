@@ -13,13 +13,13 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore
 
-from voicevault_retrievers.access_control import withheld
-from voicevault_retrievers.calls import Call, Plan, value_of
+from voicevault_retrievers.core.access_control import withheld
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.types import Failure, check_scores
 from voicevault_retrievers.errors import InvalidScoreError
-from voicevault_retrievers.filters import Filter, compile_filter
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, provenance
-from voicevault_retrievers.types import Failure, check_scores
 
 THROUGH = "through"
 INDEX = "index"

@@ -11,7 +11,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import IndexNode
 
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.llama_index.narrowing import Where

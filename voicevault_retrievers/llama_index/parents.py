@@ -15,8 +15,9 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.storage.storage_context import StorageContext
 from typing_extensions import Unpack
 
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.llama_index.convert import MARKS, NodeChunk, chunk_of, document_of, restored
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.narrowing import Where
@@ -27,7 +28,6 @@ from voicevault_retrievers.structure.parents import Parents
 from voicevault_retrievers.structure.stored import parent_of
 from voicevault_retrievers.structure.windows import Place, WindowExpansion
 from voicevault_retrievers.text.tokens import estimate_tokens
-from voicevault_retrievers.types import Chunk
 
 Store: TypeAlias = BaseDocumentStore | StorageContext | BaseIndex[Any] | Mapping[str, BaseNode | Chunk] | Parents
 
@@ -157,7 +157,7 @@ class _Docstore:
         try:
             return _chunks(await self.docstore.aget_nodes(list(ids), raise_error=False))
         except NotImplementedError:  # as some have it
-            return await adrive(in_thread("parents", partial(self.fetch, ids)))
+            return await aexecute(in_thread("parents", partial(self.fetch, ids)))
 
 
 @dataclass(frozen=True)

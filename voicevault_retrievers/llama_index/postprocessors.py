@@ -16,28 +16,28 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Unpack
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import MAX_DEPTH, Stage
+from voicevault_retrievers._support.memo import Parts
+from voicevault_retrievers.core.channel import MAX_DEPTH, Stage
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.explanation import after_stage, finite
+from voicevault_retrievers.core.protocols import Scorer
+from voicevault_retrievers.core.stages import place_id, place_of, settled
+from voicevault_retrievers.core.types import Hit, Query, Ranking, in_order
 from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.drive import adrive, drive
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.explanation import after_stage, finite
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.node import explained, hit_of, provenance, read_node
 from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.llama_index.reranking_events import reranking
-from voicevault_retrievers.made import Parts
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.protocols import Scorer
 from voicevault_retrievers.rerank import Calibration
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.blending import BLEND
 from voicevault_retrievers.rerank.cross_encoder import BATCH, MAX_CANDIDATES, OPTIONS, Overtime, Passages
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.stages import place_id, place_of, settled
-from voicevault_retrievers.types import Hit, Query, Ranking, in_order
 
 _LOG = logging.getLogger(__name__)
 dispatcher = get_dispatcher(__name__)
@@ -137,7 +137,7 @@ class StagePostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query, given = self._query(query_bundle), _ranking(nodes)
         with self._announced(query, nodes) as found:
-            found += self._told(nodes, given, drive(self._plan(query, given)))
+            found += self._told(nodes, given, execute(self._plan(query, given)))
         return found
 
     @dispatcher.span
@@ -146,7 +146,7 @@ class StagePostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query, given = self._query(query_bundle), _ranking(nodes)
         with self._announced(query, nodes) as found:
-            found += self._told(nodes, given, await adrive(self._plan(query, given)))
+            found += self._told(nodes, given, await aexecute(self._plan(query, given)))
         return found
 
     def _query(self, query_bundle: QueryBundle | None) -> Query:

@@ -14,17 +14,17 @@ from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.schema import QueryBundle, QueryType
 from llama_index_instrumentation import get_dispatcher
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Rewriter
-from voicevault_retrievers.degradation import log_failures
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.degradation import log_failures
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.llama_index.models import as_text_model
 from voicevault_retrievers.prompts import filled
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
 from voicevault_retrievers.query.model import ModelRewriter
-from voicevault_retrievers.types import Query, Variant
 
 _LOG = logging.getLogger(__name__)
 _PLACES = {
@@ -85,11 +85,11 @@ class QueryExpander(BaseQueryTransform):
 
     def wordings(self, query: QueryType) -> list[str]:
         """The question and its further wordings, a made-up answer as the last."""
-        return drive(self._plan(query))
+        return execute(self._plan(query))
 
     async def awordings(self, query: QueryType) -> list[str]:
         """`wordings` on the running event loop."""
-        return await adrive(self._plan(query))
+        return await aexecute(self._plan(query))
 
     @dispatcher.span
     async def arun(self, query_bundle_or_str: QueryType, metadata: dict[str, Any] | None = None) -> QueryBundle:

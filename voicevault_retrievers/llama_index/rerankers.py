@@ -13,17 +13,17 @@ from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin
 from typing_extensions import Unpack
 
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.core.channel import Channel, Stage
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.stages import ByPlace
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.models import as_text_model, llm_of
 from voicevault_retrievers.llama_index.postprocessors import Reranker, RerankerOptions, StagePostprocessor
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.rerank import LLMRerank as LLMStage
 from voicevault_retrievers.rerank import RecencyRerank
 from voicevault_retrievers.rerank import WeightedRerank as WeightedStage
 from voicevault_retrievers.rerank.llm import PROMPT
-from voicevault_retrievers.stages import ByPlace
 
 _PROMPT_KEY = "rerank_prompt"
 _LLM = ("depth", "top_n", "max_chars", "window", "stride", "timeout")

@@ -11,16 +11,16 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore
 from llama_index_instrumentation import get_dispatcher
 
-from voicevault_retrievers.calls import Call, Plan
-from voicevault_retrievers.channel import Stage
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.execution.plan import Call, Plan
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.stages import Around, TopN
+from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.diversity import MMR
-from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.llama_index.events import listened
 from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.llama_index.staged import PostprocessorStage
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
-from voicevault_retrievers.stages import Around, TopN
-from voicevault_retrievers.types import Query, Ranking
 
 dispatcher = get_dispatcher(__name__)
 

@@ -13,11 +13,12 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.protocols import Embedder, VectorIndex
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import MemoryVectors
-from voicevault_retrievers.drive import adrive
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
@@ -27,7 +28,6 @@ from voicevault_retrievers.llama_index.convert import chunks_of, stored
 from voicevault_retrievers.llama_index.embedder import as_embedder, store_model
 from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
 from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.protocols import Embedder, VectorIndex
 
 COLLECTION = "voicevault"
 
@@ -98,7 +98,7 @@ class VectorRetriever(PipelineRetriever):
     ) -> V:
         """`from_nodes` in a worker thread; an embedding model that is async is awaited."""
         kept: dict[str, Any] = {"persist_dir": persist_dir, "collection_name": collection_name}
-        return await adrive(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **kept, **options)))
+        return await aexecute(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **kept, **options)))
 
     @classmethod
     def from_persist_dir(

@@ -16,18 +16,18 @@ from llama_index.core.schema import BaseNode, MetadataMode, ObjectType
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.leaf import Match
+from voicevault_retrievers.core.types import ANY_EMBEDDER, ChannelKind, Chunk, Query, Variant
 from voicevault_retrievers.engines.foreign import Foreign
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
-from voicevault_retrievers.event_loop import call_or_await, overrides
-from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.leaf import Match
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, documents_embedded, query_embedded
 from voicevault_retrievers.llama_index.store_filters import QDRANT, SIMPLE, Pushed, effort, kind_of, pushed, reach_of
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.types import ANY_EMBEDDER, ChannelKind, Chunk, Query, Variant
 
 REPLACING = (QDRANT, SIMPLE)
 """Stores in which a node that is added takes the place of the one that has its id."""
@@ -188,7 +188,7 @@ class VectorStoreChannel(StoreChannel):
         text = wording.text
         if text.strip() and self.store.is_embedding_query and not query.vectors and self._embeds:
             return Asked(text, self._pointing(await self.embedder.model.aget_query_embedding(text)))
-        return await adrive(in_thread(self.name, partial(self._asked, query, wording)))
+        return await aexecute(in_thread(self.name, partial(self._asked, query, wording)))
 
     def _pointing(self, vector: list[float]) -> list[float]:
         """A question's vector; EmbeddingError where it is all zeros or not finite, and near to nothing."""

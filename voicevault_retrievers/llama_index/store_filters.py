@@ -28,10 +28,10 @@ from llama_index.core.vector_stores.types import (
     MetadataFilters,
 )
 
+from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, compile_filter, parse
 from voicevault_retrievers.engines import languages
 from voicevault_retrievers.engines.chroma import OTHERS_KEY
 from voicevault_retrievers.engines.languages import Bound, Clause, Language, Qdrant, Scalar, said
-from voicevault_retrievers.filters import Condition, Filter, Node, Not, compile_filter, parse
 
 CHROMA = "llama_index.vector_stores.chroma.base.ChromaVectorStore"
 POSTGRES = "llama_index.vector_stores.postgres.base.PGVectorStore"

@@ -17,10 +17,10 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
 
-from voicevault_retrievers.calls import in_thread
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.context.numbered import skipped
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.citations import Sources, sources_of
 from voicevault_retrievers.llama_index.models import awaits
@@ -106,13 +106,13 @@ class CitedSynthesizer(BaseSynthesizer):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
         **response_kwargs: Any,
     ) -> CitedAnswer:
-        sources = await adrive(in_thread("sources", partial(self._sources, nodes)))
+        sources = await aexecute(in_thread("sources", partial(self._sources, nodes)))
         blocks: list[NodeWithScore] = list(sources.blocks)
         if _awaits(self._llm, self._streaming):
             response = await self.synthesizer.asynthesize(query, blocks, **response_kwargs)
         else:
             asked = partial(self.synthesizer.synthesize, query, blocks, **response_kwargs)
-            response = _awaitable(await adrive(in_thread("synthesize", asked)))
+            response = _awaitable(await aexecute(in_thread("synthesize", asked)))
         return self._cited(response, sources, nodes, additional_source_nodes or ())
 
     def get_response(self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any) -> RESPONSE_TEXT_TYPE:
@@ -205,5 +205,5 @@ def _awaitable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 
 
 async def _pulled(pieces: Iterator[str]) -> AsyncGenerator[str, None]:
-    while (piece := await adrive(in_thread("stream", partial(next, pieces, None)))) is not None:
+    while (piece := await aexecute(in_thread("stream", partial(next, pieces, None)))) is not None:
         yield piece

@@ -24,8 +24,8 @@ from voicevault_retrievers.context.tool_input import (
     keys_of,
     search_input,
 )
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.llama_index.numbered import (
     Found,
     Search,

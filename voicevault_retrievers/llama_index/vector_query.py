@@ -8,18 +8,18 @@ from typing import TypeAlias
 import numpy as np
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Through, check_k
-from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.channel import Through, check_k
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.filters import both
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.types import Chunk, Query, Ranking, Scan, Variant
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
-from voicevault_retrievers.filters import both
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index.convert import REF_DOC
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.wrapped import WrappedChannel
-from voicevault_retrievers.types import Chunk, Query, Ranking, Scan, Variant
 
 Get: TypeAlias = Callable[[Iterable[str]], Mapping[str, Chunk]]
 """Gives those of some chunks that are here, by id."""
@@ -33,12 +33,12 @@ _CHANNEL = {
 }
 
 
-class Candidates(Through, Leaf):
+class Candidates(Through, LeafChannel):
     """What a channel finds: among the chunks of some ids alone, where there are any, and no more than `most` of it."""
 
-    below: Leaf
+    below: LeafChannel
 
-    def __init__(self, below: Leaf, get: Get, ids: Sequence[str], most: int | None = None) -> None:
+    def __init__(self, below: LeafChannel, get: Get, ids: Sequence[str], most: int | None = None) -> None:
         super().__init__(below.name, below.kind)
         self.below = below
         self.get = get
@@ -62,7 +62,7 @@ class Candidates(Through, Leaf):
 
 
 def searching(
-    asked: VectorStoreQuery, channels: Mapping[str, Leaf], get: Get, fingerprint: str, fusion: Method | None
+    asked: VectorStoreQuery, channels: Mapping[str, LeafChannel], get: Get, fingerprint: str, fusion: Method | None
 ) -> Plan[Ranking]:
     """How to search the channels `bm25` and `dense`, as the query's mode says.
 
@@ -87,7 +87,7 @@ def searching(
     return fused.plan(query, check_k(k))
 
 
-def _among(channel: Leaf, get: Get, ids: Sequence[str]) -> Leaf:
+def _among(channel: LeafChannel, get: Get, ids: Sequence[str]) -> LeafChannel:
     if isinstance(channel, WrappedChannel):
         return channel.among(ids) if ids else channel
     return Candidates(channel, get, ids)

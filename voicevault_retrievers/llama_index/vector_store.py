@@ -23,8 +23,9 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
-from voicevault_retrievers.calls import in_thread
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.errors import ConfigError, IndexDamagedError
 from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.llama_index import copies
@@ -35,7 +36,6 @@ from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.hybrid_nodes import HybridNodes
 from voicevault_retrievers.llama_index.vectors import Calling, OwnVectors
 from voicevault_retrievers.llama_index.wrapped import DENSE, WrappedVectors
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import KnowledgeBase, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.names import locate, vacant
@@ -120,7 +120,7 @@ class HybridVectorStore(BasePydanticVectorStore):
     @classmethod
     async def aopen(cls: type[S], base: str | Path, **options: Any) -> S:
         """`open` in a worker thread; an embedding model that is async is awaited."""
-        return await adrive(in_thread("open", partial(cls.open, base, **options)))
+        return await aexecute(in_thread("open", partial(cls.open, base, **options)))
 
     @classmethod
     def from_persist_path(
@@ -192,12 +192,12 @@ class HybridVectorStore(BasePydanticVectorStore):
         does not fit, or a node cannot be kept.
         """
         _refuse(kwargs)
-        return drive(self._kept.adding(nodes, _HERE))
+        return execute(self._kept.adding(nodes, _HERE))
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete the nodes of a document; a node without one is its own."""
         _refuse(delete_kwargs)
-        drive(self._kept.forgetting(ref_doc_id, _HERE))
+        execute(self._kept.forgetting(ref_doc_id, _HERE))
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """The nodes of these ids, in their order, that pass the filters; without ids all that do, by ascending id."""
@@ -208,11 +208,11 @@ class HybridVectorStore(BasePydanticVectorStore):
     ) -> None:
         """Delete the nodes of these ids that pass the filters; without ids all that do. ConfigError without either."""
         _refuse(delete_kwargs)
-        drive(self._kept.deleting(node_ids, filter_of(filters), _HERE))
+        execute(self._kept.deleting(node_ids, filter_of(filters), _HERE))
 
     def clear(self) -> None:
         """Delete all nodes."""
-        drive(self._kept.clearing(_HERE))
+        execute(self._kept.clearing(_HERE))
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The nodes that match best, their scores (None where there are none) and ids.
@@ -224,7 +224,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         ConfigError for another mode, or a query without the embedding or text that its mode searches for.
         """
         _refuse(kwargs)
-        return drive(self._kept.querying(query, _HERE))
+        return execute(self._kept.querying(query, _HERE))
 
     def persist(self, persist_path: str | Path, fs: FileSystem | None = None) -> None:
         """Copy the last commit to a folder elsewhere, in the place of an earlier copy.
@@ -248,34 +248,34 @@ class HybridVectorStore(BasePydanticVectorStore):
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """`add`, apart from the event loop; an async one of `dense` is awaited, here and below."""
         _refuse(kwargs)
-        return await adrive(self._kept.adding(nodes, _APART))
+        return await aexecute(self._kept.adding(nodes, _APART))
 
     async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """`delete`, apart from the event loop."""
         _refuse(delete_kwargs)
-        await adrive(self._kept.forgetting(ref_doc_id, _APART))
+        await aexecute(self._kept.forgetting(ref_doc_id, _APART))
 
     async def aget_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> list[BaseNode]:
         """`get_nodes` in a worker thread."""
-        return await adrive(_APART(partial(self.get_nodes, node_ids, filters)))
+        return await aexecute(_APART(partial(self.get_nodes, node_ids, filters)))
 
     async def adelete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
         """`delete_nodes`, apart from the event loop."""
         _refuse(delete_kwargs)
-        await adrive(self._kept.deleting(node_ids, filter_of(filters), _APART))
+        await aexecute(self._kept.deleting(node_ids, filter_of(filters), _APART))
 
     async def aclear(self) -> None:
         """`clear`, apart from the event loop."""
-        await adrive(self._kept.clearing(_APART))
+        await aexecute(self._kept.clearing(_APART))
 
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """`query`, apart from the event loop."""
         _refuse(kwargs)
-        return await adrive(self._kept.querying(query, _APART))
+        return await aexecute(self._kept.querying(query, _APART))
 
     def __repr__(self) -> str:
         beside = "" if self._dense is None else f", dense={type(self._dense).__name__}"

@@ -10,14 +10,14 @@ import numpy as np
 from llama_index.core.schema import BaseNode
 from numpy.typing import NDArray
 
-from voicevault_retrievers.calls import Call, Plan, value_of
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.leaf import LeafChannel
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.leaf import Leaf
 from voicevault_retrievers.llama_index.copies import FileSystem
 from voicevault_retrievers.llama_index.embedder import embeddings_of
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.view import View
-from voicevault_retrievers.types import Chunk
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Vectors(Protocol):
     def checked(self, nodes: Sequence[BaseNode]) -> NDArray[np.float32] | None:
         """What the base is to keep of the nodes' embeddings; ConfigError where one is missing or does not fit."""
 
-    def channel(self, view: View) -> Leaf:
+    def channel(self, view: View) -> LeafChannel:
         """Search by vectors among the chunks of a commit."""
 
     def adding(self, nodes: Sequence[BaseNode], chunks: Sequence[Chunk], call: Calling) -> Plan[None]:
@@ -83,7 +83,7 @@ class OwnVectors:
     def checked(self, nodes: Sequence[BaseNode]) -> NDArray[np.float32]:
         return embeddings_of(nodes, self.entry, self.kb)
 
-    def channel(self, view: View) -> Leaf:
+    def channel(self, view: View) -> LeafChannel:
         return view.dense()
 
     def adding(self, nodes: Sequence[BaseNode], chunks: Sequence[Chunk], call: Calling) -> Plan[None]:

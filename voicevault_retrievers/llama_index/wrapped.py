@@ -13,11 +13,12 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from voicevault_retrievers.calls import Plan
+from voicevault_retrievers.core.execution.event_loop import overrides
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.event_loop import overrides
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.convert import REF_DOC, document_of
 from voicevault_retrievers.llama_index.copies import FileSystem
@@ -28,7 +29,6 @@ from voicevault_retrievers.llama_index.vectors import Calling
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.manifest import EmbedderEntry
 from voicevault_retrievers.store.view import View
-from voicevault_retrievers.types import ANY_EMBEDDER, Chunk, Query, Variant
 
 BATCH = 10_000
 """How many nodes are deleted by one call."""
@@ -77,7 +77,7 @@ class WrappedVectors:
         held = self.store.data.embedding_dict.values() if isinstance(self.store, SimpleVectorStore) else ()
         return len(next(iter(held), None) or next((node.embedding for node in nodes), None) or ())
 
-    def channel(self, view: View) -> Leaf:
+    def channel(self, view: View) -> LeafChannel:
         return WrappedChannel(self.store, view, self._alone)
 
     def adding(self, nodes: Sequence[BaseNode], chunks: Sequence[Chunk], call: Calling) -> Plan[None]:

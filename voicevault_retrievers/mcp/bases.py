@@ -10,20 +10,20 @@ from functools import partial
 from itertools import chain, zip_longest
 from typing import TypeVar
 
-from voicevault_retrievers.calls import AsyncObserver, Call, Plan, value_of
-from voicevault_retrievers.drive import adrive
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.driver import aexecute
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Plan, value_of
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.types import Hit, Query, Result
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, open_bases
 from voicevault_retrievers.errors import is_setup_error, told
-from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.mcp.configuration import Offer
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.pipeline import Pipeline
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.names import locate
 from voicevault_retrievers.store.present import Present, Remade, state_of
-from voicevault_retrievers.types import Hit, Query, Result
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ async def in_thread(name: str, function: Callable[[], T]) -> T:
         returned: T = value_of(outcome)
         return returned
 
-    return await adrive(plan())
+    return await aexecute(plan())
 
 
 def _grouped(offers: Iterable[Offer]) -> list[list[Offer]]:

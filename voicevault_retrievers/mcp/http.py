@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from voicevault_retrievers._support.hosts import LOOPBACK, in_url, is_loopback
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.hosts import LOOPBACK, in_url, is_loopback
 from voicevault_retrievers.mcp.bases import Library
 from voicevault_retrievers.mcp.configuration import Client, Configuration
 from voicevault_retrievers.mcp.server import server_for

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field, WithJsonSchema, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
 from voicevault_retrievers.context.tool_input import search_input
+from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mcp.listing import Key
-from voicevault_retrievers.types import Citation
 
 MOST = 50
 """Sources of one search."""

@@ -15,8 +15,8 @@ from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-from voicevault_retrievers.calls import AsyncObserver, Span
-from voicevault_retrievers.extras import DISTRIBUTION
+from voicevault_retrievers._support.extras import DISTRIBUTION
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Span
 from voicevault_retrievers.mcp.bases import Library
 from voicevault_retrievers.mcp.configuration import Client, Configuration
 from voicevault_retrievers.mcp.session import Session

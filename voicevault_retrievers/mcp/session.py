@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from voicevault_retrievers.context.citations import citation_of
 from voicevault_retrievers.context.numbered import kept_numbers
-from voicevault_retrievers.types import Citation, Hit
+from voicevault_retrievers.core.types import Citation, Hit
 
 KEPT = 1000
 """How many sources a session remembers; the numbers of older ones are not given anew."""

@@ -12,11 +12,12 @@ from typing import Any, Literal, TypeAlias
 from mcp import types
 from pydantic import BaseModel, ValidationError
 
-from voicevault_retrievers.calls import AsyncObserver
 from voicevault_retrievers.context import ContextBuilder
 from voicevault_retrievers.context.citations import without_headers
 from voicevault_retrievers.context.numbered import Layout
 from voicevault_retrievers.context.tool_input import check_where, invalid
+from voicevault_retrievers.core.execution.plan import AsyncObserver
+from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError, told, unknown
 from voicevault_retrievers.mcp import schemas, texts
 from voicevault_retrievers.mcp.bases import Library, in_thread
@@ -25,7 +26,6 @@ from voicevault_retrievers.mcp.listing import Listing, listing
 from voicevault_retrievers.mcp.reading import passage
 from voicevault_retrievers.mcp.session import Session
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Citation
 
 Answer: TypeAlias = "tuple[str, BaseModel]"
 

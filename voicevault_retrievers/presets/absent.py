@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import Channel, Over, Stage, Through
+from voicevault_retrievers.core.channel import Channel, Over, Stage, Through
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.types import ChannelKind, Failure, Query, Ranking, Result
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.presets.sections import channel_of
 from voicevault_retrievers.prompts import CallableTextModel
-from voicevault_retrievers.types import ChannelKind, Failure, Query, Ranking, Result
 
 KINDS: dict[str, ChannelKind] = {"bm25": "keyword", "dense": "semantic", "graph": "graph", "questions": "question"}
 

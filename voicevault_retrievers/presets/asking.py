@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from voicevault_retrievers.channel import Rewriter
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import METHODS, Method, method_named, options_of
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, given_model, text_model
 from voicevault_retrievers.presets.sections import choice, made, section
 from voicevault_retrievers.prompts import CallableTextModel
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query import (
     RM3,
     AcronymExpansion,
@@ -28,7 +29,6 @@ from voicevault_retrievers.query import (
     SynonymExpansion,
     Together,
 )
-from voicevault_retrievers.types import Query, Route
 
 
 class Asking(Rewriter):

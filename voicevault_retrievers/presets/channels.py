@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from voicevault_retrievers.checks import flag, number, seconds_or_none, whole
+from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole
 from voicevault_retrievers.dense.funnel import OnLoss
 from voicevault_retrievers.engines.addresses import graph_store
 from voicevault_retrievers.lexical.formulas import FORMULAS

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.presets.preset import Preset
 from voicevault_retrievers.resources import shipped
 

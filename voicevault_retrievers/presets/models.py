@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.models import OllamaModel, OpenAIModel
-from voicevault_retrievers.protocols import TextModel
 
 NO_PRESET = (
     "llm= is for a preset: without one, give it to what asks it, such as expansion=QueryExpander(llm=...) or flare="

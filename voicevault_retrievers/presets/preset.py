@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from voicevault_retrievers.access_control import Access
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
-from voicevault_retrievers.checks import flag, seconds_or_none, whole
+from voicevault_retrievers._support.checks import flag, seconds_or_none, whole
 from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.core.access_control import Access
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Failure, Ranking
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import Method, fuse
@@ -22,12 +24,10 @@ from voicevault_retrievers.presets.models import MODEL_OPTIONS, given_model, tex
 from voicevault_retrievers.presets.sections import choice, filled, known_backend, listed, made, section
 from voicevault_retrievers.presets.stages import Around, Awaiting, confidence, stage, threshold
 from voicevault_retrievers.prompts import CallableTextModel
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
 from voicevault_retrievers.rerank.calibration import Confidence, Threshold, any_hit
 from voicevault_retrievers.structure.graph import GraphStore
 from voicevault_retrievers.structure.parents import Parents
-from voicevault_retrievers.types import Failure, Ranking
 
 VERSION = 1
 KEYS = (

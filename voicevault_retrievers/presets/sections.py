@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.dense.weights import BACKENDS
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.presets.structure import graph_over
 
 T = TypeVar("T")

@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.core.channel import Channel, Stage
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Failure, Query, Ranking
 from voicevault_retrievers.diversity import MMR, NearDuplicates, PageCap
 from voicevault_retrievers.engines.addresses import parent_store
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.presets.channels import opened_graph
 from voicevault_retrievers.presets.models import MODEL_OPTIONS, given_model, text_model
 from voicevault_retrievers.presets.sections import channel_of, known_backend, made, section
 from voicevault_retrievers.prompts import CallableTextModel
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.rerank import (
     CALIBRATIONS,
     Calibration,
@@ -34,7 +35,6 @@ from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion, GraphStore
 from voicevault_retrievers.structure.kinship import Ancestors
 from voicevault_retrievers.structure.parents import Parents
-from voicevault_retrievers.types import Failure, Query, Ranking
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.structure.graph import GraphChannel, GraphStore, ReferenceReader
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.query.expansion import FUNCTION_WORDS
 from voicevault_retrievers.query.learned import Corpus, Learned
 from voicevault_retrievers.query.phrases import Phrases, key, reworded
 from voicevault_retrievers.text.stopwords import STOPWORDS
-from voicevault_retrievers.types import Query, Variant
 
 SHORTEST, LONGEST = 2, 10
 """Characters of an acronym."""

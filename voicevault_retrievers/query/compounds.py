@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.query.learned import Corpus, Learned
 from voicevault_retrievers.query.phrases import extended
 from voicevault_retrievers.query.vocabulary import piece_counts, word_counts
 from voicevault_retrievers.text.stopwords import STOPWORDS
-from voicevault_retrievers.types import Query, Variant
 
 LINKS: Mapping[str, tuple[str, ...]] = {
     "de": ("", "s", "es", "n", "en", "er", "e"),

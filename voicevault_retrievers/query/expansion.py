@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 
-from voicevault_retrievers.calls import Plan, value_of
-from voicevault_retrievers.channel import Channel, Rewriter
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.channel import Channel, Rewriter
+from voicevault_retrievers.core.execution.plan import Plan, value_of
+from voicevault_retrievers.core.types import Failure, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.query.learned import added
 from voicevault_retrievers.query.phrases import Phrases, extended, key
@@ -19,7 +20,6 @@ from voicevault_retrievers.query.related_words import RELATED, SPELLINGS
 from voicevault_retrievers.query.synonyms import read_line
 from voicevault_retrievers.text.languages import stems
 from voicevault_retrievers.text.stopwords import STOPWORDS
-from voicevault_retrievers.types import Failure, Query, Variant
 
 _LEAD = re.compile(
     r"^(?:please\s+)?(?:(?:can|could|would)\s+you\s+)?(?:(?:tell|show|give)\s+me\s+(?:about\s+)?)?"

@@ -6,16 +6,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from voicevault_retrievers.channel import Rewriter
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.turns import Turn
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.prompts import filled
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter
 from voicevault_retrievers.query.wordings import one_line, wordings_of
 from voicevault_retrievers.text.stopwords import STOPWORDS
-from voicevault_retrievers.turns import Turn
-from voicevault_retrievers.types import Query, Variant
 
 TURNS = 3
 """How many of the last turns are read."""

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel, Rewriter, Rewritten, Then
-from voicevault_retrievers.checks import seconds_or_none
+from voicevault_retrievers._support.checks import seconds_or_none
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.channel import Channel, Rewriter, Rewritten, Then
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.types import Chunk, Failure, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Fused
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.types import Chunk, Failure, Query, Variant
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Learned[Any]")
@@ -42,7 +42,7 @@ class Learned(Rewriter, Generic[T]):
             raise ConfigError(f"a corpus is chunks or texts, a knowledge base or a BM25 channel, not {corpus!r}")
         self.corpus = tuple(corpus) if isinstance(corpus, Iterator) else corpus
         self.timeout = seconds_or_none("timeout", timeout)
-        self._known: Recent[tuple[Any, ...], T] = Recent(KEPT)
+        self._known: LRUCache[tuple[Any, ...], T] = LRUCache(KEPT)
         self._reading = Mutex()
 
     @abstractmethod

@@ -6,14 +6,14 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
-from voicevault_retrievers.channel import Rewriter
-from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers._support.checks import seconds_or_none, whole
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.prompts import aloud, filled
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query.wordings import one_line, wordings_of
-from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.types import Query, Variant
 
 TIMEOUT = 10.0
 KEPT = 256
@@ -44,7 +44,7 @@ class ModelRewriter(Rewriter):
         self.name = name
         self.awaits = callable(getattr(model, "acomplete", None))
         self.kept = whole("kept", kept, least=0)
-        self._answers: Recent[str, str] = Recent(self.kept)
+        self._answers: LRUCache[str, str] = LRUCache(self.kept)
 
     @abstractmethod
     def asked(self, query: Query) -> str | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-from voicevault_retrievers.types import Query, Variant
+from voicevault_retrievers.core.types import Query, Variant
 
 T = TypeVar("T")
 Place: TypeAlias = slice

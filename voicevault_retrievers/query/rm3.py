@@ -7,18 +7,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel, Rewriter
-from voicevault_retrievers.checks import number, whole
+from voicevault_retrievers._support.checks import number, whole
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.channel import Channel, Rewriter
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, as_query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.query.learned import added, keyword_channel
 from voicevault_retrievers.query.phrases import extended
-from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.text import Analyzer, QueryTerm
 from voicevault_retrievers.text.analyzed import tags_of
-from voicevault_retrievers.types import Failure, Hit, Query, Ranking, as_query
 
 SHORTEST, LONGEST = 2, 20
 """Characters of a word that is added."""
@@ -68,7 +68,7 @@ class RM3(Rewriter):
         if not 0 < original <= 1:
             raise ConfigError(f"original is the share of the question, above 0 and at most 1, not {original!r}")
         self._analyzer = analyzer
-        self._read: Recent[tuple[AnyAnalyzer, str], list[QueryTerm] | None] = Recent(KEPT)
+        self._read: LRUCache[tuple[AnyAnalyzer, str], list[QueryTerm] | None] = LRUCache(KEPT)
 
     @property
     def analyzer(self) -> AnyAnalyzer:

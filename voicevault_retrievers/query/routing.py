@@ -9,16 +9,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import Channel, Rewriter, Rewritten
-from voicevault_retrievers.checks import flag
+from voicevault_retrievers._support.checks import flag
+from voicevault_retrievers.core.channel import Channel, Rewriter, Rewritten
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Route
 from voicevault_retrievers.errors import ConfigError, RetrievalError, StageError, unknown
 from voicevault_retrievers.fusion.fuse import Fused
 from voicevault_retrievers.prompts import filled
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter
 from voicevault_retrievers.structure.graph.references import RuleReferences
-from voicevault_retrievers.types import Failure, Query, Ranking, Route
 
 R = TypeVar("R", "RuleRouter", "ModelRouter")
 

@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.query.learned import Corpus, Learned
 from voicevault_retrievers.query.nearest import Nearest
@@ -20,7 +21,6 @@ from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.analyzed import tags_of
 from voicevault_retrievers.text.pieces import encoded
 from voicevault_retrievers.text.words import words
-from voicevault_retrievers.types import Query, Variant
 
 SHORTEST, LONGEST = 5, 40
 """Letters of a word that is corrected."""

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from voicevault_retrievers.channel import Rewriter
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.query.learned import added
 from voicevault_retrievers.query.phrases import Phrases, key, reworded
-from voicevault_retrievers.types import Query
 
 Synonyms: TypeAlias = Mapping[str, str | Sequence[str]] | Iterable[Sequence[str]]
 

@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.checks import number, whole
+from voicevault_retrievers._support.checks import number, whole
+from voicevault_retrievers.core.types import Ranking
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
-from voicevault_retrievers.types import Ranking
 
 Confidence: TypeAlias = Literal["ok", "none"]
 Doubles: TypeAlias = NDArray[np.float64]

@@ -10,21 +10,21 @@ from functools import partial
 from time import monotonic
 from typing import Literal, TypeAlias, cast
 
-from voicevault_retrievers.calls import Call, Plan
-from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import number, seconds_or_none, whole, whole_or_none
+from voicevault_retrievers._support.checks import number, seconds_or_none, whole, whole_or_none
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.execution.plan import Call, Plan
+from voicevault_retrievers.core.protocols import Scorer
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
 from voicevault_retrievers.dense.weights import PROFILES, canonical
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.protocols import Scorer
-from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rerank.adaptive import lead, settled_at
 from voicevault_retrievers.rerank.blending import BLEND, blended
 from voicevault_retrievers.rerank.calibration import CALIBRATIONS, Calibration
 from voicevault_retrievers.rerank.rescoring import rescored
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, shared_scorer
 from voicevault_retrievers.rerank.windows import WindowSelector
-from voicevault_retrievers.types import Failure, Hit, Query, Ranking
 
 Passages: TypeAlias = Literal["window", "start"]
 Overtime: TypeAlias = Literal["stop", "warn"]
@@ -137,7 +137,7 @@ class CrossEncoderRerank(Stage):
         self._loaded: Scorer | None = None
         self._ready = not isinstance(scorer, str) and not callable(getattr(scorer, "load", None))
         self._lock = Mutex()
-        self._kept: Recent[tuple[str, str], float] = Recent(SCORES_KEPT)
+        self._kept: LRUCache[tuple[str, str], float] = LRUCache(SCORES_KEPT)
 
     @property
     def scorer_name(self) -> str:
@@ -175,7 +175,7 @@ class CrossEncoderRerank(Stage):
                     self.name,
                     partial(self._scores, query.text, group),
                     timeout=self.timeout if self.overtime == "stop" else None,
-                    lane=self._lane,
+                    breaker=self._breaker,
                     kind="stage",
                     texts=(query.text,),
                 ),

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import seconds_or_none, whole_or_none
+from voicevault_retrievers._support.checks import seconds_or_none, whole_or_none
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
 from voicevault_retrievers.prompts import filled, lists_in
-from voicevault_retrievers.protocols import TextModel
-from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.types import Hit, Query, Ranking, Vote
 
 PROMPT = """\
 Which of these passages answer the question best?
@@ -87,7 +87,7 @@ class LLMRerank(Stage):
         self.prompt = _prompt(prompt)
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
-        self._kept: Recent[str, str] = Recent(ANSWERS_KEPT)
+        self._kept: LRUCache[str, str] = LRUCache(ANSWERS_KEPT)
 
     def needs(self, k: int) -> int:
         return max(k, self.depth or DEPTH)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from voicevault_retrievers.channel import Channel, Stage
+from voicevault_retrievers.core.channel import Channel, Stage
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.bm25 import KeywordScan
 from voicevault_retrievers.rerank.calibration import Calibration
-from voicevault_retrievers.types import Failure, Query, Ranking, Vote
 
 MATCHED = Calibration(21.7582, -6.8034)
 """Of the share of a question that a chunk matches, on questions in six languages: see the benchmark

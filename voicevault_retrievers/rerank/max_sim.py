@@ -8,13 +8,13 @@ from typing import Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import seconds_or_none, whole, whole_or_none
+from voicevault_retrievers._support.checks import seconds_or_none, whole, whole_or_none
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.types import Failure, Query, Ranking
 from voicevault_retrievers.dense.token_states import OnnxTokenEmbedder
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
-from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.rerank.rescoring import rescored
-from voicevault_retrievers.types import Failure, Query, Ranking
 
 Tokens: TypeAlias = NDArray[np.float32]
 
@@ -73,7 +73,7 @@ class MaxSimRerank(Stage):
         self.max_chars = whole("max_chars", max_chars)
         self.timeout = seconds_or_none("timeout", timeout)
         self.name = name
-        self._kept: Recent[str, Tokens] = Recent(PASSAGES_KEPT)
+        self._kept: LRUCache[str, Tokens] = LRUCache(PASSAGES_KEPT)
 
     def needs(self, k: int) -> int:
         return max(k, self.depth or DEPTH)

@@ -9,12 +9,12 @@ from datetime import date, datetime, timedelta, timezone
 from numbers import Real
 from typing import Any
 
-from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import number, whole_or_none
+from voicevault_retrievers._support.checks import number, whole_or_none
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.rerank.signals import Signal, summed
-from voicevault_retrievers.types import Failure, Hit, Query, Ranking
 
 _DAY = 86_400.0
 _ISO = re.compile(

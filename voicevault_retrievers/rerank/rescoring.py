@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from voicevault_retrievers.types import Ranking, Vote, ranked
+from voicevault_retrievers.core.types import Ranking, Vote, ranked
 
 
 def rescored(ranking: Ranking, stage: str, scores: Sequence[float], own: Sequence[float] | None = None) -> Ranking:

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.dense.embedders import safe_loading
 from voicevault_retrievers.dense.graph_model import Batch, GraphModel
 from voicevault_retrievers.dense.onnx_model import OnnxModel
@@ -21,9 +24,6 @@ from voicevault_retrievers.errors import (
     RerankerNotAvailableError,
     RetrievalError,
 )
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.protocols import Scorer
 
 DEFAULT_MODEL = canonical(PROFILES["accurate"])
 """The cross-encoder where none is named: the one whose weights come in a package (extra `offline`)."""

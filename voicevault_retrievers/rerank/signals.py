@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from voicevault_retrievers.core.types import Ranking, Vote
 from voicevault_retrievers.rerank.rescoring import rescored
-from voicevault_retrievers.types import Ranking, Vote
 
 
 class Signal(NamedTuple):

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from voicevault_retrievers.channel import Channel, Stage
-from voicevault_retrievers.checks import flag, number, seconds_or_none, whole_or_none
+from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole_or_none
+from voicevault_retrievers.core.channel import Channel, Stage
+from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.rerank.signals import Signal, summed
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking
 
 WEIGHTS: Mapping[str, float] = {"fused": 0.4, "semantic": 0.3, "keyword": 0.2, "position": 0.1}
 

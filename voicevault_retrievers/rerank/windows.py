@@ -19,7 +19,7 @@ from unicodedata import category, normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.text.analyzer import Analyzer
 from voicevault_retrievers.text.languages import OTHER, TAGS, script, untagged
 from voicevault_retrievers.text.stopwords import AMBIGUOUS, ENGLISH

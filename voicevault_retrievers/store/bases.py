@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import ChannelKind, Chunk, Failure
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, codec, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
@@ -20,7 +21,6 @@ from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
 from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.store.view import View, keyword_channel, keywords_only, nothing_in, vector_channel
-from voicevault_retrievers.types import ChannelKind, Chunk, Failure
 
 
 class Bases:

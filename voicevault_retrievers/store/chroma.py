@@ -25,21 +25,21 @@ from weakref import WeakValueDictionary, finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.extras import require as installed
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.listing import Listing, merged
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.selection import Selection
+from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.errors import MissingExtraError, StorageError, told
-from voicevault_retrievers.extras import require as installed
-from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.listing import Listing, merged
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.protocols import Found
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.selection import Selection
 from voicevault_retrievers.store import disk, files
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.types import Vector
 
 FOLDER = "chroma"
 MARKER = "chroma.json"

@@ -8,9 +8,9 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store.limits import Limits
-from voicevault_retrievers.types import Chunk
 
 
 def encode(chunk: Chunk) -> bytes:

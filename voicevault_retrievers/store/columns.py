@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from voicevault_retrievers.columns import Column, columns_of
+from voicevault_retrievers.core.columns import Column, columns_of
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store.files import BlockFile
-from voicevault_retrievers.types import Chunk
 
 NAME = "columns.bin"
 ROW_BYTES = 32

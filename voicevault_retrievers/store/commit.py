@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from voicevault_retrievers.core.rows import Mask, Rows
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.postings import Numbers
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.lexical.tiers import plan
-from voicevault_retrievers.rows import Mask, Rows
 from voicevault_retrievers.store import disk, log, manifest, segment, sources
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from voicevault_retrievers.columns import PARENT
-from voicevault_retrievers.filters import Filter
+from voicevault_retrievers.core.columns import PARENT
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.embedding import Prepared
 from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.snapshot import Snapshot, values_of
 from voicevault_retrievers.store.sources import KEY, Source
-from voicevault_retrievers.types import Chunk
 
 
 @dataclass(frozen=True)

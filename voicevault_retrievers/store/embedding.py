@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers import metrics
+from voicevault_retrievers.core import metrics
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.dense.exact import embedded, unit_rows
 from voicevault_retrievers.dense.probes import are_one_model
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, MissingExtraError
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.manifest import EmbedderEntry
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.types import Chunk, Vector
 
 Progress: TypeAlias = Callable[[int, int], None]
 Rows: TypeAlias = NDArray[np.float32]

@@ -23,8 +23,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, DocumentError, IncompatibleIndexError, StorageError
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, disk, embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import begin, checked, moved_to
@@ -40,7 +41,6 @@ from voicevault_retrievers.store.view import View
 from voicevault_retrievers.store.writer import reporting
 from voicevault_retrievers.structure.questions import COLLECTION
 from voicevault_retrievers.structure.questions.stale import MARK
-from voicevault_retrievers.types import Chunk
 
 File: TypeAlias = str | Path | IO[bytes]
 

@@ -13,7 +13,8 @@ from typing import IO, Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.dense import probes
 from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import DocumentError, IncompatibleIndexError, IndexDamagedError
@@ -22,7 +23,6 @@ from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import EmbedderEntry, Manifest, VectorSearch
 from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.structure.questions.kept import RESERVED
-from voicevault_retrievers.types import Chunk, Vector
 
 Entry: TypeAlias = Source | Chunk
 

@@ -10,11 +10,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, StorageError
-from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store import disk
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.view import View
@@ -32,7 +33,6 @@ from voicevault_retrievers.structure.graph import (
 from voicevault_retrievers.structure.graph.building import entry_of
 from voicevault_retrievers.structure.graph.laws import plain
 from voicevault_retrievers.structure.graph.saved import Saved
-from voicevault_retrievers.types import Chunk
 
 FILE = "references.graph"
 
@@ -121,7 +121,7 @@ class SnapshotGraph:
         self._lock = Mutex()
         self._reading = Mutex()
         self._laws: list[_Declared] | None = None
-        self._narrowed: Recent[str, NarrowedGraph] = Recent(_NARROWED)
+        self._narrowed: LRUCache[str, NarrowedGraph] = LRUCache(_NARROWED)
 
     @property
     def snapshots(self) -> list[Snapshot]:

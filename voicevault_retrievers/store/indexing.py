@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from voicevault_retrievers import metrics
+from voicevault_retrievers.core import metrics
 from voicevault_retrievers.documents import CHILD_CHARS, File, Skipped, Split, recipe
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.store.commit import Changes

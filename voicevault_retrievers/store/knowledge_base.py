@@ -9,12 +9,13 @@ from typing import Any, get_args
 
 from numpy.typing import ArrayLike
 
-from voicevault_retrievers.checks import number
+from voicevault_retrievers._support.checks import number
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.filters import Filter, compile_filter, says_nothing
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Chunk, Failure
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, unknown
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.filters import Filter, compile_filter, says_nothing
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import analyzers, codec, embedding, repairing
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import Changes, begin
@@ -34,7 +35,6 @@ from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.store.writer import Writer, reporting
 from voicevault_retrievers.text import CustomAnalyzer
-from voicevault_retrievers.types import Chunk, Failure
 
 _VECTORS = get_args(VectorSearch)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.types import Chunk
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import codec, disk, files
 from voicevault_retrievers.store.sources import Source
-from voicevault_retrievers.types import Chunk
 
 _logger = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.lazy import Lazy
+from voicevault_retrievers._support.lazy import Lazy
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.building import Moved
 from voicevault_retrievers.lexical.postings import Numbers, Postings
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.part import Part
-from voicevault_retrievers.types import Chunk
 
 ROWS = 4096
 """Vectors that are copied at once."""

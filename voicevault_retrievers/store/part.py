@@ -9,11 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense.exact import VectorPart
 from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.shuffled import Shuffled
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +20,7 @@ class Part:
     """Chunks with what is searched of them: ordinal i is the same chunk in all; and parents, which are not.
 
     `make` gives their postings when they are first asked for, `coded` the codes of their vectors. `number` is that of
-    a segment, -1 for the log. `order` is that of the rows' ids by hash, where somebody keeps it.
+    a segment, -1 for the log.
     """
 
     rows: Rows
@@ -30,7 +29,6 @@ class Part:
     parents: Rows | None = None
     coded: Callable[[], Codes | None] = lambda: None
     number: int = -1
-    order: Shuffled | None = None
 
     @cached_property
     def lexical(self) -> Segment:
@@ -42,7 +40,7 @@ class Part:
 
     @property
     def dense(self) -> VectorPart | None:
-        return None if self.vectors is None else VectorPart(self.rows, self.vectors, self.codes, self.order)
+        return None if self.vectors is None else VectorPart(self.rows, self.vectors, self.codes)
 
     def renamed(self, rows: Rows) -> Part:
         """The same under other ids."""

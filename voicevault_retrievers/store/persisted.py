@@ -12,17 +12,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from voicevault_retrievers._support.lazy import Lazy
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
-from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical import BM25, LexicalIndex
 from voicevault_retrievers.lexical.formulas import FORMULAS, Formula, RankBM25L
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store import files
 from voicevault_retrievers.store.analyzers import SavedAnalyzer, named
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
 from voicevault_retrievers.store.names import locate, vacant
-from voicevault_retrievers.types import Chunk
 
 FORMAT = 1
 NAME = "retriever.json"

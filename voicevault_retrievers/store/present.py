@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.structure.questions import COLLECTION

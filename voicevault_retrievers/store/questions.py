@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import NotIndexedError, RetrievalError
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.view import View, keywords_only
 from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
 from voicevault_retrievers.text import CustomAnalyzer
-from voicevault_retrievers.types import Chunk
 
 Base: TypeAlias = Any
 """A knowledge base, whose class itself asks this module for its channel."""

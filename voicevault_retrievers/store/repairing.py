@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from voicevault_retrievers._support.lazy import Lazy
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store import analyzers, codec, disk, files, log, manifest, segment, sources
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import sweep, written
@@ -23,7 +24,6 @@ from voicevault_retrievers.store.merging import Merged
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.structure.questions import COLLECTION
-from voicevault_retrievers.types import Chunk
 
 
 def repair(folder: Path, given: SavedAnalyzer | None, progress: Progress | None = None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.hybrid import HybridSearch
 from voicevault_retrievers.lexical.bm25 import BM25
@@ -15,7 +16,6 @@ from voicevault_retrievers.store.questions import question_channel
 from voicevault_retrievers.store.view import Batch, View
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.structure.questions import QuestionChannel
-from voicevault_retrievers.types import Chunk
 
 
 class Searched(HybridSearch, ABC):

@@ -17,21 +17,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.columns import Columns
+from voicevault_retrievers.core.columns import Columns
+from voicevault_retrievers.core.rows import Mask, Rows
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.removed import Removed
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.rows import Mask, Rows
-from voicevault_retrievers.shuffled import Shuffled
 from voicevault_retrievers.store import columns, files, table
 from voicevault_retrievers.store.columns import StoredColumns
 from voicevault_retrievers.store.files import BlockFile, NewFolder
 from voicevault_retrievers.store.manifest import NamedFile, SegmentEntry, TombstoneEntry
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.table import Table
-from voicevault_retrievers.types import Chunk
 
 _logger = logging.getLogger(__name__)
 
@@ -81,12 +80,7 @@ class StoredSegment:
     def part(self, lexical: Segment, parents: Rows) -> Part:
         """What is searched of it, where these are live."""
         own = lexical.rows, self.vectors, lambda: lexical, parents
-        return Part(*own, lambda: self.codes, self.number, self._order)
-
-    @cached_property
-    def _order(self) -> Shuffled:
-        """That of its chunks' ids by hash."""
-        return Shuffled(self.table.ids)
+        return Part(*own, lambda: self.codes, self.number)
 
     @cached_property
     def codes(self) -> Codes | None:
@@ -96,7 +90,7 @@ class StoredSegment:
     def live(self, folder: Path, entry: SegmentEntry) -> Segment:
         """What is searched of it: the chunks that an entry of the segment has left, with what the others took."""
         rows = Rows(*self.table, read_live(folder, entry), self.columns)
-        return Segment(rows, self.postings, _read_removed(folder, entry.tombstones), self._order)
+        return Segment(rows, self.postings, _read_removed(folder, entry.tombstones))
 
     def live_parents(self, folder: Path, entry: SegmentEntry) -> Rows:
         """The parents that an entry of the segment has left."""

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.columns import PARENT
+from voicevault_retrievers._support.lazy import Lazy
+from voicevault_retrievers.core.columns import PARENT
+from voicevault_retrievers.core.filters import Condition, Filter, compile_filter
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.filters import Condition, Filter, compile_filter
-from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.forward import Forward
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.rows import Rows
-from voicevault_retrievers.shuffled import Shuffled
 from voicevault_retrievers.store import analyzers, codec, files, log, manifest, segment, sources
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.log import Record
@@ -29,7 +29,6 @@ from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.sources import Source
-from voicevault_retrievers.types import Chunk, Vector
 
 T = TypeVar("T")
 
@@ -287,13 +286,12 @@ class Snapshot:
         ordered = self.ordered
         chunks = Lazy(len(ordered), lambda at: codec.own(ordered[at].chunk))
         rows = Rows(chunks, [logged.chunk.id for logged in ordered])
-        order = Shuffled(rows.ids)
-        return (*self.sealed, Part(rows, self.vectors, lambda: self._logged(rows, order), order=order))
+        return (*self.sealed, Part(rows, self.vectors, lambda: self._logged(rows)))
 
-    def _logged(self, rows: Rows, order: Shuffled) -> Segment:
+    def _logged(self, rows: Rows) -> Segment:
         """The log's chunks; analyses those that are new, which a search by vectors need not wait for."""
         terms, came = self.waiting
-        return Segment(rows, terms.reordered([came[logged] for logged in self.ordered]), given_order=order)
+        return Segment(rows, terms.reordered([came[logged] for logged in self.ordered]))
 
 
 def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:

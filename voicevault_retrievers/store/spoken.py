@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from voicevault_retrievers._support.extras import DISTRIBUTION
 from voicevault_retrievers.dense.weights import SPEAKS, canonical
-from voicevault_retrievers.extras import DISTRIBUTION
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.text.spoken import languages_of
 
@@ -24,9 +24,9 @@ def unspoken(base: KnowledgeBase) -> dict[str, float]:
     spoken = SPEAKS.get(canonical(entry.model)) if entry and entry.model else None
     if spoken is None:
         return {}
-    ids = base.bm25().index.drawn(SAMPLE)
-    found = languages_of([chunk.text for chunk in base.get(ids).values()])
-    shares = {language: count / len(ids) for language, count in found.most_common() if language not in spoken}
+    sample = base.bm25().index.sample(SAMPLE)
+    found = languages_of([chunk.text for chunk in sample])
+    shares = {language: count / len(sample) for language, count in found.most_common() if language not in spoken}
     return {language: share for language, share in shares.items() if share >= LEAST}
 
 

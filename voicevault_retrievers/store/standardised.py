@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.drive import drive
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import execute
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 
 
 class Standardised(Channel):
@@ -52,7 +52,7 @@ class Standardised(Channel):
 
     def scan(self, query: Query) -> Scan | None:
         """By the lists of a search: there is nothing else to standardise by."""
-        return drive(self.plan(query, DEPTH)).scan
+        return execute(self.plan(query, DEPTH)).scan
 
     def named(self, name: str) -> Standardised:
         twin = super().named(name)

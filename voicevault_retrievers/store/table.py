@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.lazy import Ascending, Lazy
+from voicevault_retrievers._support.lazy import Ascending, Lazy
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.files import BlockFile, NewFolder
-from voicevault_retrievers.types import Chunk
 
 _UTF8 = ("utf-8", "surrogatepass")
 

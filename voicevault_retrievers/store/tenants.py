@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import ChannelKind, Chunk, Failure, Query, Ranking, Scan, Variant
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.embedding import Progress
@@ -23,7 +24,6 @@ from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.removing import remove
 from voicevault_retrievers.store.scanning import Paths
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.types import ChannelKind, Chunk, Failure, Query, Ranking, Scan, Variant
 
 TenantSource: TypeAlias = Paths | Callable[[], Iterable[Chunk]]
 """What an index is made of: files and folders, or a function that gives the chunks."""
@@ -164,7 +164,7 @@ class TenantIndex:
         return f"TenantIndex({self.tenant!r}, root={str(self._folder.parent)!r})"
 
 
-class TenantChannel(Leaf):
+class TenantChannel(LeafChannel):
     """A channel over a tenant's index as it is at the time: `method` makes it of what is there, with `options`."""
 
     def __init__(self, tenant: TenantIndex, method: str, kind: ChannelKind, options: Mapping[str, Any]) -> None:
@@ -210,9 +210,9 @@ class _Present:
         self._method = method
         self._options = dict(options)
         self._mutex = Mutex()
-        self._made: tuple[Snapshot, Leaf] | None = None
+        self._made: tuple[Snapshot, LeafChannel] | None = None
 
-    def get(self) -> Leaf | None:
+    def get(self) -> LeafChannel | None:
         """The channel; None where there is no index, or an empty one."""
         with self._mutex:
             base = self.tenant.base

@@ -11,23 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers._support.lazy import Lazy
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.listing import Listing, merged
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Failure, Vector
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.errors import NotIndexedError
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.lazy import Lazy
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
-from voicevault_retrievers.listing import Listing, merged
-from voicevault_retrievers.protocols import Embedder, Found
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.chroma import Chroma, ChromaVectors
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.types import Chunk, Failure, Vector
 
 
 class Batch(NamedTuple):

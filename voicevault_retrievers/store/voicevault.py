@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.protocols import Embedder
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import moved_to
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.names import free
 from voicevault_retrievers.store.pickled import PickledIndex, read_bm25
-from voicevault_retrievers.types import Chunk
 
 __all__ = ["import_voicevault", "read_bm25"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 
-from voicevault_retrievers import metrics
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core import metrics
 from voicevault_retrievers.errors import RetrievalError, StorageError
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.store.chroma import Chroma
 from voicevault_retrievers.store.commit import checked, commit, pending, replaced, seal, sweep, written
 from voicevault_retrievers.store.lock import Lock

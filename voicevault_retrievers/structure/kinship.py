@@ -7,10 +7,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from voicevault_retrievers.core.filters import Predicate
+from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.diversity import file_of, page_of
-from voicevault_retrievers.filters import Predicate
 from voicevault_retrievers.structure.shown import Span
-from voicevault_retrievers.types import Chunk, Ranking
 
 Key: TypeAlias = tuple[str, str]
 """A knowledge base and an id in it."""

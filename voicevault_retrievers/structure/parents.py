@@ -8,17 +8,17 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, Union, runtime_checkable
 
-from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import flag, number, seconds_or_none, whole_or_none
+from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole_or_none
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.filters import Filter, compile_filter, scope
+from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
-from voicevault_retrievers.filters import Filter, compile_filter, scope
 from voicevault_retrievers.structure.kinship import Ancestors, Kinship, Naming
 from voicevault_retrievers.structure.reading import OWN_TEXT, Reading
 from voicevault_retrievers.structure.reading import over_budget as over_budget
 from voicevault_retrievers.structure.shown import Room as Room
 from voicevault_retrievers.structure.shown import Shown
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
-from voicevault_retrievers.types import Chunk, Query, Ranking
 
 Parents: TypeAlias = Union["ParentStore", "KeepsParents", Mapping[str, Chunk]]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from voicevault_retrievers.core.types import Chunk, Failure, Hit, Ranking
 from voicevault_retrievers.errors import ContextExpansionError
 from voicevault_retrievers.structure.kinship import Ancestors, Key, Kinship
 from voicevault_retrievers.structure.shown import Shown, Text
-from voicevault_retrievers.types import Chunk, Failure, Hit, Ranking
 
 OWN_TEXT = "the hits keep their own text"
 """What is read where a parent cannot be had."""

@@ -8,9 +8,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.text.sentences import beginning
 from voicevault_retrievers.text.tokens import TokenCounter
-from voicevault_retrievers.types import Query
 
 BETWEEN = "\n\n"
 """What stands between a header and the text below it."""

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
-from voicevault_retrievers.types import Chunk
 
 
 def parent_of(parent_id: str, value: Any) -> Chunk | None:

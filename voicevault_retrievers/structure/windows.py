@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.structure.parents import Room, over_budget
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from uuid import uuid4
 
 from numpy.typing import ArrayLike
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.engine import Engine, Written
 from voicevault_retrievers.errors import RetrievalError
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.types import Chunk, Query, Ranking
 
 Connect: TypeAlias = Callable[..., Engine]
 

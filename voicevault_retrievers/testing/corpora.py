@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers.core.types import Chunk
 
 WORDS = {
     "en": "the harbour pump was measured again and valves were leaking while engineers running repairs noted pressure "

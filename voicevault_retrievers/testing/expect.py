@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.store.codec import same
-from voicevault_retrievers.types import Chunk, Ranking
 
 SHOWN = 600
 """Characters of a value in a failure."""

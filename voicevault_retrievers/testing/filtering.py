@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from voicevault_retrievers.core.filters import compile_filter, says_nothing, scope
+from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.filters import compile_filter, says_nothing, scope
 from voicevault_retrievers.testing.clients import Client, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, described, mixed
 from voicevault_retrievers.testing.expect import differences, equal, that
 from voicevault_retrievers.testing.suite import AUTO, COSINE, EXACT, Filled, Suite, fill, turned
-from voicevault_retrievers.types import Query, Ranking
 
 TEXT = "pump valves leaking"
 RIGHTS: list[Mapping[str, Any]] = [

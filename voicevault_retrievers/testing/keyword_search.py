@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, Okapi, Robertson
 from voicevault_retrievers.store import KnowledgeBase
@@ -17,7 +18,6 @@ from voicevault_retrievers.testing.clients import Client, Collections
 from voicevault_retrievers.testing.corpora import MIXED, QUERIES, WORDS, WordEmbedder, chunks_of, mixed
 from voicevault_retrievers.testing.expect import alike, equal, falling, held, kendall, near, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT, Filled, Suite, fill, turned
-from voicevault_retrievers.types import Chunk, Query, Variant
 
 FORMULAS = [Lucene(), Lucene(0.9, 0.4), Okapi(), Robertson(), ATIRE(), BM25L(), BM25Plus()]
 ALL = 1000

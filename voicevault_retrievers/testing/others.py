@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.engine import Engine, Written
 from voicevault_retrievers.errors import IncompatibleIndexError, RetrievalError
 from voicevault_retrievers.testing.clients import Client, Collections
@@ -19,7 +20,6 @@ from voicevault_retrievers.testing.expect import alike, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT, Suite, applies_where
 from voicevault_retrievers.testing.together import simultaneously
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk, Query, Ranking
 
 T = TypeVar("T")
 

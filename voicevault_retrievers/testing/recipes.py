@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.testing.clients import Client, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of
 from voicevault_retrievers.testing.expect import equal, held, refused, that
 from voicevault_retrievers.testing.suite import AUTO, Suite, applies_where
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Query
 
 
 def is_empty(client: Client, what: str) -> None:

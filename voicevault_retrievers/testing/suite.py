@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pytest
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import Client, Collections, Connect, ended
 from voicevault_retrievers.testing.corpora import FILTERS, VALUES, WordEmbedder
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.types import Chunk
 
 AUTO = Analyzer("auto")
 EXACT = 1e-9

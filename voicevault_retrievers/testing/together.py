@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.types import Chunk, Query, Ranking, Variant
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.presets import load_preset
 from voicevault_retrievers.testing.clients import Client, Collections
 from voicevault_retrievers.testing.corpora import MIXED, WordEmbedder, chunks_of, mixed
 from voicevault_retrievers.testing.expect import alike, differences, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, COSINE, EXACT, FLOAT, Suite, fill
-from voicevault_retrievers.types import Chunk, Query, Ranking, Variant
 
 CLIENTS = 8
 EACH = 24
 
 
-class Recorded(Leaf):
+class Recorded(LeafChannel):
     """Finds again what a channel has found, whatever is asked."""
 
     def __init__(self, found: Ranking, name: str) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.testing.clients import Collections
 from voicevault_retrievers.testing.corpora import MIXED, WordEmbedder, mixed, vectors_of
 from voicevault_retrievers.testing.expect import equal, falling, near, scores_of, that
 from voicevault_retrievers.testing.keyword_search import ties
 from voicevault_retrievers.testing.suite import AUTO, COSINE, Filled, Suite, fill, turned
-from voicevault_retrievers.types import Chunk, Query
 
 COUNT = 150
 K = 10

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.engines import writing
 from voicevault_retrievers.engines.engine import BATCH, Written
 from voicevault_retrievers.errors import ConfigError
@@ -18,7 +19,6 @@ from voicevault_retrievers.testing.clients import Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, described, vectors_of
 from voicevault_retrievers.testing.expect import equal, held, refused, that
 from voicevault_retrievers.testing.suite import AUTO, Suite
-from voicevault_retrievers.types import Chunk, Query
 
 SMALL = 40
 """Chunks of a batch where its size does not matter."""

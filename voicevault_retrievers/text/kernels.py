@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from voicevault_retrievers.compiled import compiled
+from voicevault_retrievers._support.compiled import compiled
 
 INLINE = 7
 """Bytes of a piece that its key holds as they are, below its length. The key of a longer piece is a hash."""

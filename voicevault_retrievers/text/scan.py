@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.compiled import installed
+from voicevault_retrievers._support.compiled import installed
 from voicevault_retrievers.text.pieces import BREAKS, Numbers
 
 PAYS = 4 << 20

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from voicevault_retrievers import KnowledgeBase, Pipeline, Query
+from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 

@@ -20,6 +20,7 @@ from pydantic import PrivateAttr
 
 from voicevault_retrievers import langchain, llama_index
 from voicevault_retrievers.adapters.embedders import FrameworkEmbedder
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import probes
 from voicevault_retrievers.engines.chroma import ChromaEngine
 from voicevault_retrievers.errors import EmbeddingError, IncompatibleIndexError
@@ -28,7 +29,6 @@ from voicevault_retrievers.langchain.embedder import as_embedder as of_langchain
 from voicevault_retrievers.llama_index import HybridVectorStore, LlamaIndexEmbedder
 from voicevault_retrievers.llama_index.embedder import as_embedder as of_llama_index
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.types import Chunk
 
 DIMENSION = 16
 CHUNKS = [Chunk("a", "the pump seal"), Chunk("b", "a warning lamp"), Chunk("blank", "nothing")]

@@ -13,8 +13,8 @@ from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
+from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.filters import compile_filter
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, HybridVectorStore
 from voicevault_retrievers.llama_index.filters import filter_of
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.engines.steps import in_thread
 from voicevault_retrievers.errors import SearchError, SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.mutex import Mutex
 
 SPACE: Mapping[str, Any] = {"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 400, "max_neighbors": 32}}
 """How a new collection compares vectors. Chroma's own numbers (100, 100, 16) miss more near ones."""

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.chroma.clients import Ask, GoneError, HttpChroma, LocalChroma, Place
 from voicevault_retrievers.engines.chroma.records import (
     NO_VECTOR,
@@ -27,7 +28,6 @@ from voicevault_retrievers.engines.languages import MAX_CONDITIONS
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Record, Stored, Written
 from voicevault_retrievers.engines.steps import Steps
-from voicevault_retrievers.types import Chunk, Vector
 
 RECIPE, STATE, OPEN = "voicevault_recipe", "voicevault_state", "voicevault_open"
 CHUNKS, LENGTH = "voicevault_chunks", "voicevault_length"

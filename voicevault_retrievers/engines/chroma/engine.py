@@ -12,7 +12,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
-from voicevault_retrievers.checks import header
+from voicevault_retrievers._support.checks import header
+from voicevault_retrievers.core.filters import Filter, both, compile_filter
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.chroma.clients import Ask, HttpChroma, LocalChroma, Place
 from voicevault_retrievers.engines.chroma.collection import OPEN, PAGE, PARENTS, STATE, ChromaCollection, replaced
 from voicevault_retrievers.engines.chroma.records import id_of, native, terms_of
@@ -21,15 +25,11 @@ from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.records import Capabilities
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.lexical.asked import Asked
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
-from voicevault_retrievers.protocols import Embedder, Found
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.analyzed import Analyzed
 from voicevault_retrievers.text.analyzer import AUTO
-from voicevault_retrievers.types import Chunk, Vector
 
 FEW = 100
 """So many chunks are compared one by one where a filter leaves no more: Chroma's graph of neighbours may miss them."""

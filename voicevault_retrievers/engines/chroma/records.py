@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.chroma.vectors import OTHERS_KEY, PRIVATE_KEY
 from voicevault_retrievers.engines.languages import KEY, Chroma, said
 from voicevault_retrievers.engines.records import Record
 from voicevault_retrievers.errors import IncompatibleIndexError
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.types import Chunk
 
 PARENT_KEY = "_voicevault_parent"
 STATISTICS = ("tokens", "term_frequencies", "doc_length", "avg_doc_length")

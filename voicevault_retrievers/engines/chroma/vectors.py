@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.filters import Filter, both, compile_filter
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.dense.exact import embedded
 from voicevault_retrievers.engines.languages import Chroma, said
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.filters import Filter, both, compile_filter
-from voicevault_retrievers.protocols import Embedder, Found
-from voicevault_retrievers.rows import Rows
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
-from voicevault_retrievers.types import Chunk, Vector
 
 PRIVATE_KEY = "_voicevault"
 """The metadata key that holds what Chroma's own metadata cannot: the parent, and values that are not scalars."""

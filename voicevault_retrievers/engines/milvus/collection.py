@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from voicevault_retrievers._support.extras import require as required
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
 from voicevault_retrievers.engines.languages import said
 from voicevault_retrievers.engines.milvus import rows, schema
@@ -21,9 +24,6 @@ from voicevault_retrievers.engines.milvus.scoring import all_of
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import SearchError
-from voicevault_retrievers.extras import require as required
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.types import Chunk, Vector
 
 PAGE = 1000
 """How many rows are read at once."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.engines.steps import in_thread
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -21,7 +22,6 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
-from voicevault_retrievers.extras import require
 
 _AWAY = ("UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED")
 _FORM = (

@@ -19,6 +19,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.extras import require as required
+from voicevault_retrievers.core.filters import Filter, Predicate, both, canonical, compile_filter, parse
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, best, weigh
@@ -32,12 +36,8 @@ from voicevault_retrievers.engines.milvus.rows import Row
 from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, Scored, Sum, Totals, all_of, counting, having
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.extras import require as required
-from voicevault_retrievers.filters import Filter, Predicate, both, canonical, compile_filter, parse
-from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.languages import TAGS
-from voicevault_retrievers.types import Vector
 
 DEEPEST = 16_384
 """How many hits Milvus gives for one search."""

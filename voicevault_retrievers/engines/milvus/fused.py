@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.leaf import Match
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.types import Query, Variant, Vector
 from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, EngineLeaf, Searched
 from voicevault_retrievers.engines.steps import Steps
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.protocols import Found
-from voicevault_retrievers.types import Query, Variant, Vector
 
 
 class Fusing(Searched, Protocol):

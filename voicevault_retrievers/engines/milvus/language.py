@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from voicevault_retrievers.core.filters import Condition, Node, Not
 from voicevault_retrievers.engines.languages import (
     KEY,
     MAX_CONDITIONS,
@@ -16,7 +17,6 @@ from voicevault_retrievers.engines.languages import (
     size_of,
 )
 from voicevault_retrievers.engines.milvus import facets
-from voicevault_retrievers.filters import Condition, Node, Not
 
 
 class Milvus(Language):

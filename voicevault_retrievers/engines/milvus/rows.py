@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.keywords import Weighted
 from voicevault_retrievers.engines.milvus.facets import (
     CAPACITY,
@@ -28,7 +29,6 @@ from voicevault_retrievers.engines.records import Record
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.store import codec
-from voicevault_retrievers.types import Chunk
 
 Row: TypeAlias = Mapping[str, Any]
 

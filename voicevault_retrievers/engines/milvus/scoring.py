@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from voicevault_retrievers.core.filters import Predicate, compile_filter
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, best, score
 from voicevault_retrievers.engines.milvus import rows
 from voicevault_retrievers.engines.milvus.facets import tag, term_number
 from voicevault_retrievers.engines.milvus.rows import Row
-from voicevault_retrievers.filters import Predicate, compile_filter
 from voicevault_retrievers.text.languages import TAGS
 
 SCORED = ("pieces", "terms", "counts", "length")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.engines.postgres.connections import SETTING, Statement
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import escaped, is_plain
 from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.extras import require
 
 POLICIES = """
 ALTER TABLE {chunks} ENABLE ROW LEVEL SECURITY;

@@ -13,9 +13,9 @@ from functools import cache
 from numbers import Integral, Rational, Real
 from typing import Any
 
+from voicevault_retrievers.core.filters import Condition, Every, Filter, Node, Not, parse
 from voicevault_retrievers.engines.postgres.texts import escaped, metadata_json, number_text
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.filters import Condition, Every, Filter, Node, Not, parse
 
 FEW = 8
 """So many values of a list are asked one by one, which an index on the metadata answers."""

@@ -12,11 +12,11 @@ from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.engines.postgres.texts import is_plain
 from voicevault_retrievers.engines.steps import Steps, arun, run
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.mutex import Mutex
 
 TRIES = 6
 """How often what was lost with its connection, or got in another transaction's way, is tried in all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-from voicevault_retrievers.types import Vector
+from voicevault_retrievers.core.types import Vector
 
 _HEAD = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 _TAIL = struct.pack(">h", -1)

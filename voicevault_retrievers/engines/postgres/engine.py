@@ -11,7 +11,10 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from voicevault_retrievers.checks import flag, number, whole, whole_or_none
+from voicevault_retrievers._support.checks import flag, number, whole, whole_or_none
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Progress, Record, Stored, Written
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population
@@ -30,11 +33,8 @@ from voicevault_retrievers.engines.questions import QUESTIONS
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError, SearchError
-from voicevault_retrievers.filters import Filter, both
 from voicevault_retrievers.lexical.formulas import Formula
-from voicevault_retrievers.protocols import Found
 from voicevault_retrievers.text.analyzed import tags_of
-from voicevault_retrievers.types import Chunk, Vector
 
 MOST_INDEXED = {False: 2000, True: 4000}
 """The most dimensions that pgvector indexes, of a vector and of a halfvec."""

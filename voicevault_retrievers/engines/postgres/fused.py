@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from voicevault_retrievers.calls import Call, Lane, Plan, value_of
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant, Vector, Vote
 from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, Searched
 from voicevault_retrievers.engines.postgres.statements import Depth
 from voicevault_retrievers.engines.steps import Steps
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.fusion.fuse import Fused
-from voicevault_retrievers.types import Chunk, Hit, Query, Ranking, Variant, Vector, Vote
 
 BOTH = ("bm25", "dense")
 
@@ -46,7 +46,7 @@ class ServerFused(Fused):
         super().__init__(channels, method=RRF(k), weights={}, depth=depth, on_error="skip", name="hybrid")
         self.kind = "hybrid"
         self._engine = engine
-        self._lane = Lane()
+        self._breaker = CircuitBreaker()
         self._timeout = bm25.timeout
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
@@ -59,8 +59,8 @@ class ServerFused(Fused):
             lambda: self._engine.run(self._finding(query, wordings[0][0], k)),
             lambda: self._engine.arun(self._finding(query, wordings[0][0], k)),
             timeout=self._timeout,
-            lane=self._lane,
-            key=(self._lane, query, k),
+            breaker=self._breaker,
+            key=(self._breaker, query, k),
             kind="channel",
             texts=(query.text,),
             k=k,

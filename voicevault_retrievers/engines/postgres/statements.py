@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.keywords import Keywords
 from voicevault_retrievers.engines.postgres.conditions import Where
 from voicevault_retrievers.engines.postgres.connections import Statement
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import escaped, term_key
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.filters import Filter
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, Okapi, Robertson
 from voicevault_retrievers.text.languages import TAGS
-from voicevault_retrievers.types import Vector
 
 _IDF = {
     Lucene.idf: (0.0, 1.0, 0.5, 1.0, 0.5),

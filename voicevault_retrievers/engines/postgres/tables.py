@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.engines.postgres.texts import escaped
-from voicevault_retrievers.extras import require
 
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}")
 SLOTS = 32

@@ -8,6 +8,8 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.postgres import copies
 from voicevault_retrievers.engines.postgres.connections import Copied, Statement
 from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR, SLOTS, TABLES, VECTORS, Tables
@@ -16,9 +18,7 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Record
 from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, SearchError
-from voicevault_retrievers.extras import require
 from voicevault_retrievers.text.analyzed import language
-from voicevault_retrievers.types import Chunk
 
 THERE = """
 SELECT to_regclass({collections_name}) IS NOT NULL, to_regclass({near_regclass}) IS NOT NULL,

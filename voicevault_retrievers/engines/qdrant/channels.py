@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from voicevault_retrievers.checks import flag, whole
+from voicevault_retrievers._support.checks import flag, whole
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.leaf import Match
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.types import Failure, Query, Variant, Vector
 from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, EngineLeaf, Searched
 from voicevault_retrievers.engines.keywords import KeywordHit
 from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Filter, both
-from voicevault_retrievers.leaf import Match
-from voicevault_retrievers.protocols import Embedder, Found
-from voicevault_retrievers.types import Failure, Query, Variant, Vector
 
 FUNNEL = ("prefix", "candidates", "on_loss")
 

@@ -14,7 +14,9 @@ from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from voicevault_retrievers.checks import header
+from voicevault_retrievers._support.checks import header
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.engines.steps import in_thread
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -24,8 +26,6 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.mutex import Mutex
 
 _REFUSED = (401, 403)
 _AWAY = (429, 502, 503)

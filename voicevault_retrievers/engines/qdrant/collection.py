@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
 from voicevault_retrievers.engines.languages import Qdrant, said
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
@@ -25,8 +27,6 @@ from voicevault_retrievers.errors import (
     SearchError,
     unknown,
 )
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.types import Chunk, Vector
 
 PAGE = 1000
 """Points that are read by one request."""

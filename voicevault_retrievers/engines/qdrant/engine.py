@@ -10,7 +10,10 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.filters import Filter, both, compile_filter
+from voicevault_retrievers.core.protocols import Embedder, Found
+from voicevault_retrievers.core.types import Query, Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, best
@@ -27,11 +30,8 @@ from voicevault_retrievers.errors import (
     FilterNotSupportedError,
     SearchError,
 )
-from voicevault_retrievers.filters import Filter, both, compile_filter
 from voicevault_retrievers.lexical.formulas import Lucene
-from voicevault_retrievers.protocols import Embedder, Found
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.types import Query, Vector
 
 SAME = 1e-6
 """Cosines in float32 that are as near as this may be equal."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.engine import Record
 from voicevault_retrievers.store import codec
-from voicevault_retrievers.types import Chunk
 
 FULL, FAST, SPARSE = "full", "fast", "bm25"
 """The vectors: the embedder's, its first dimensions, and BM25's."""

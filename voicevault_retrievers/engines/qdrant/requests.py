@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, parse
+from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Record
 from voicevault_retrievers.engines.languages import KEY, MAX_CONDITIONS
 from voicevault_retrievers.engines.qdrant import points
 from voicevault_retrievers.engines.qdrant.points import CHUNK, FAST, FULL, METADATA, PARENT, SPARSE, STATE, VERSION
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.extras import require
-from voicevault_retrievers.filters import Condition, Filter, Node, Not, parse
-from voicevault_retrievers.types import Chunk, Vector
 
 if TYPE_CHECKING:
     from voicevault_retrievers.engines.qdrant.channels import Fusion, Way

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.filters import Filter, Predicate, canonical, compile_filter
 from voicevault_retrievers.engines.keywords import Population
 from voicevault_retrievers.engines.qdrant.points import metadata_of
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import IncompatibleIndexError
-from voicevault_retrievers.filters import Filter, Predicate, canonical, compile_filter
 from voicevault_retrievers.lexical.formulas import Lucene
-from voicevault_retrievers.mutex import Mutex
 from voicevault_retrievers.store import disk
 
 Payload: TypeAlias = Mapping[str, Any]

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from voicevault_retrievers.core.filters import Predicate, compile_filter
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, score, weigh
 from voicevault_retrievers.engines.qdrant import points
 from voicevault_retrievers.engines.qdrant.statistics import Counts
-from voicevault_retrievers.filters import Predicate, compile_filter
 from voicevault_retrievers.lexical.formulas import Formula
 
 ROUNDING = 1e-4

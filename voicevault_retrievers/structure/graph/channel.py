@@ -8,12 +8,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.checks import number, whole
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers._support.checks import number, whole
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.types import Failure, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, RetrievalError, safe_message
-from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.leaf import Leaf, Match
 from voicevault_retrievers.structure.graph.direct import direct
 from voicevault_retrievers.structure.graph.embedded import EmbeddedGraph
 from voicevault_retrievers.structure.graph.reference import Reference, ReferenceReader
@@ -21,7 +22,6 @@ from voicevault_retrievers.structure.graph.references import RuleReferences
 from voicevault_retrievers.structure.graph.starts import starts
 from voicevault_retrievers.structure.graph.store import GraphStore
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk, arun, run
-from voicevault_retrievers.types import Failure, Query, Variant, as_query
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _AT_ONCE = 64
 _log = logging.getLogger(__name__)
 
 
-class GraphChannel(Leaf):
+class GraphChannel(LeafChannel):
     """Finds the chunks around the references that a query names; scores by `walk`, higher is nearer.
 
     `depth` is how many chunks a path may pass, `decay` what is left of a score after each, in (0, 1]; `fan_out` how
@@ -82,11 +82,11 @@ class GraphChannel(Leaf):
         the chunks around it, each with `chunk_id`, `score` and `path`, nearest first. `timeout` is in seconds.
         Raises SearchError where the graph cannot be asked.
         """
-        return drive(self._direct_plan(as_query(query)), timeout=timeout)
+        return execute(self._direct_plan(as_query(query)), timeout=timeout)
 
     async def adirect(self, query: str | Query, *, timeout: float | None = None) -> dict[str, Any] | None:
         """`direct` on the running event loop."""
-        return await adrive(self._direct_plan(as_query(query)), timeout=timeout)
+        return await aexecute(self._direct_plan(as_query(query)), timeout=timeout)
 
     def kg_direct_query(self, text: str | Query, *, require: Filter | None = None) -> dict[str, Any] | None:
         """As `direct`, but None too where the graph cannot be asked, which is logged as a warning.
@@ -113,7 +113,7 @@ class GraphChannel(Leaf):
             partial(self._direct, query),
             partial(self._adirect, query) if self.afind else None,
             timeout=self.timeout,
-            lane=self._lane,
+            breaker=self._breaker,
             kind="channel",
             texts=(query.text,),
         )

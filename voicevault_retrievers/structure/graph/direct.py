@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from voicevault_retrievers.filters import compile_filter
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.types import Chunk, Query, is_named
 from voicevault_retrievers.structure.graph.reference import Reference
 from voicevault_retrievers.structure.graph.starts import starts
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk
-from voicevault_retrievers.types import Chunk, Query, is_named
 
 NEIGHBOURS = 10
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.structure.graph import saved
 from voicevault_retrievers.structure.graph.reference import chunk_id, is_chunk, name_of
 from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats, Link, latest
-from voicevault_retrievers.types import Chunk
 
 
 class EmbeddedGraph:

@@ -6,15 +6,15 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from voicevault_retrievers.channel import Stage
-from voicevault_retrievers.checks import number, seconds_or_none, whole
-from voicevault_retrievers.filters import compile_filter
-from voicevault_retrievers.leaf import Match
+from voicevault_retrievers._support.checks import number, seconds_or_none, whole
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.leaf import Match
+from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Ranking, Vote, ranked
 from voicevault_retrievers.structure.graph.channel import checked_decay, checked_store, matches, seen
 from voicevault_retrievers.structure.graph.reference import chunk_node
 from voicevault_retrievers.structure.graph.store import GraphStore
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk, arun, run
-from voicevault_retrievers.types import ChannelKind, Hit, Query, Ranking, Vote, ranked
 
 
 class GraphExpansion(Stage):

@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any
 
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.prompts import filled, lists_in
-from voicevault_retrievers.protocols import TextModel
-from voicevault_retrievers.recent import Recent
 from voicevault_retrievers.structure.graph.laws import Laws
 from voicevault_retrievers.structure.graph.reference import Reference
 
@@ -46,7 +46,7 @@ class ModelReferences:
         self.laws = laws or Laws()
         self.prompt = prompt
         self.max_chars = max_chars
-        self._answers: Recent[str, str] = Recent(KEPT)
+        self._answers: LRUCache[str, str] = LRUCache(KEPT)
         if callable(getattr(model, "acomplete", None)):
             self.aread = self._aread
 

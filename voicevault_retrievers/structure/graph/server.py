@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.structure.graph.cypher import Cypher, Rows, Statement
 from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats
-from voicevault_retrievers.types import Chunk
 
 T = TypeVar("T")
 

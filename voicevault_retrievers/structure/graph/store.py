@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from voicevault_retrievers.checks import number
+from voicevault_retrievers._support.checks import number
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.structure.graph.reference import chunk_node, is_chunk
-from voicevault_retrievers.types import Chunk
 
 
 class Edge(NamedTuple):

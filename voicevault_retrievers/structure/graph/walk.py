@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from voicevault_retrievers.filters import Predicate
+from voicevault_retrievers.core.filters import Predicate
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.structure.graph.reference import chunk_id, is_chunk, label
 from voicevault_retrievers.structure.graph.store import Edge, GraphStore
-from voicevault_retrievers.types import Chunk
 
 BACKWARDS: Mapping[str, str] = MappingProxyType(
     {"cites": "cited by", "is": "is", "defines": "defined by", "in": "holds"}

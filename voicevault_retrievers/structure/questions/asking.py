@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, Union
 
-from voicevault_retrievers.calls import Call, Lane, Plan
-from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers._support.checks import seconds_or_none, whole
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, RetrievalError, is_setup_error
 from voicevault_retrievers.prompts import LONGEST_ANSWER, aloud, filled, lists_in
-from voicevault_retrievers.protocols import TextModel
 from voicevault_retrievers.structure.questions.kept import View, questions_of
-from voicevault_retrievers.types import Chunk
 
 PROMPT = """\
 Write {count} questions that the passage below answers, as somebody would ask them who has not read it: in other words \
@@ -185,14 +185,14 @@ class Asking:
 
         An error of set-up, such as a model that does not exist, is raised.
 
-        The time of those that are asked for at once begins with the first of them: each time it is another lane's.
+        The time of those that are asked for at once begins with the first of them: each time they have another breaker.
         """
         made: list[tuple[Chunk, list[str]]] = []
         failed: dict[str, str] = {}
         for start in range(0, len(chunks), at_once):
             some = chunks[start : start + at_once]
-            lane = Lane()
-            outcomes = yield tuple(self._call(chunk, lane) for chunk in some)
+            breaker = CircuitBreaker()
+            outcomes = yield tuple(self._call(chunk, breaker) for chunk in some)
             for chunk, outcome in zip(some, outcomes, strict=True):
                 if isinstance(outcome, Exception):
                     if is_setup_error(outcome):
@@ -202,12 +202,12 @@ class Asking:
                     made.append((chunk, outcome))
         return made, failed
 
-    def _call(self, chunk: Chunk, lane: Lane) -> Call:
+    def _call(self, chunk: Chunk, breaker: CircuitBreaker) -> Call:
         async def coroutine() -> list[str]:
             return given(await self._aask(chunk), chunk.id) if self._aask else []
 
         function = partial(self._given, chunk)
-        return Call("questioner", function, coroutine if self._aask else None, timeout=self._timeout, lane=lane)
+        return Call("questioner", function, coroutine if self._aask else None, timeout=self._timeout, breaker=breaker)
 
     def _given(self, chunk: Chunk) -> list[str]:
         return given(self._ask(chunk), chunk.id)

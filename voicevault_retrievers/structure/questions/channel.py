@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from voicevault_retrievers.calls import Call, Lane, Plan, value_of
-from voicevault_retrievers.channel import MAX_DEPTH, Channel
-from voicevault_retrievers.checks import seconds_or_none, whole
+from voicevault_retrievers._support.checks import seconds_or_none, whole
+from voicevault_retrievers.core.channel import MAX_DEPTH, Channel
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
+from voicevault_retrievers.core.filters import compile_filter, scope
+from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.filters import compile_filter, scope
 from voicevault_retrievers.structure.questions.kept import (
     DIGEST,
     SOURCE,
@@ -21,7 +22,6 @@ from voicevault_retrievers.structure.questions.kept import (
     source_of,
     speaks_of_questions,
 )
-from voicevault_retrievers.types import Chunk, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 
 QUESTIONS = 200
 """How many questions are looked at at first: four for each of fifty chunks."""
@@ -63,7 +63,7 @@ class QuestionChannel(Channel):
         self.name = name
         self.kind = "question"
         self._ids = ids
-        self._lane = Lane()
+        self._breaker = CircuitBreaker()
 
     def warm_up(self) -> None:
         self.below.warm_up()
@@ -155,7 +155,7 @@ class QuestionChannel(Channel):
         return {} if self._ids is None else by_source(self._ids())
 
     def _call(self, what: str, function: Callable[[], Any]) -> Call:
-        return Call(f"{self.name} {what}", function, timeout=self.timeout, lane=self._lane)
+        return Call(f"{self.name} {what}", function, timeout=self.timeout, breaker=self._breaker)
 
     def describe(self, indent: str = "") -> str:
         return f"{indent}{self.name}: chunks by questions\n{self.below.describe(indent + '  ')}"

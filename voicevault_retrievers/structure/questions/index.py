@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
-from voicevault_retrievers.calls import Call, Plan, value_of
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.checks import whole
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.structure.questions.asking import Asking, Questioner
@@ -29,7 +30,6 @@ from voicevault_retrievers.structure.questions.kept import (
     same_metadata,
 )
 from voicevault_retrievers.structure.questions.stale import MARK, Stale, marked
-from voicevault_retrievers.types import Chunk
 
 T = TypeVar("T")
 
@@ -103,13 +103,13 @@ class QuestionIndex:
         is told (done, total) of the chunks to ask for. Raises ConfigError for what is no questioner, and what keeping
         raises: LockedError while another process writes.
         """
-        return drive(self._updating(questioner, again, whole("at_once", at_once), progress))
+        return execute(self._updating(questioner, again, whole("at_once", at_once), progress))
 
     async def aupdate(
         self, questioner: Questioner, *, again: bool = False, at_once: int = 4, progress: Progress | None = None
     ) -> QuestionUpdate:
         """`update` on the running event loop; a model's `acomplete` is awaited."""
-        return await adrive(self._updating(questioner, again, whole("at_once", at_once), progress))
+        return await aexecute(self._updating(questioner, again, whole("at_once", at_once), progress))
 
     def channel(
         self,

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from voicevault_retrievers.channel import Channel
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, canonical, parse
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Condition, Filter, Node, Not, canonical, parse
-from voicevault_retrievers.types import Chunk
 
 COLLECTION = "quim_questions"
 """What an engine, or a folder, of questions is called."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.structure.questions.kept import KeepsChunks, View, asks_of, same_metadata, source_of
 
 MARK = "commit"

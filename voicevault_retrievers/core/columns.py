@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.filters import Condition, Every, Node, Not, Some
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.selection import FEW, Mask, Ordinals, Selection
-from voicevault_retrievers.types import Chunk
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.filters import Condition, Every, Node, Not, Some
+from voicevault_retrievers.core.selection import FEW, Mask, Ordinals, Selection
+from voicevault_retrievers.core.types import Chunk
 
 PARENT = "\x00parent"
 """The key under which the parents' ids have a column."""

@@ -18,8 +18,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import told
-from voicevault_retrievers.extras import require
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -10,14 +10,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.columns import Columns
+from voicevault_retrievers._support.lazy import Ascending
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.columns import Columns
+from voicevault_retrievers.core.filters import Filter, canonical, parse
+from voicevault_retrievers.core.selection import Mask as Mask
+from voicevault_retrievers.core.selection import Selection
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.filters import Filter, canonical, parse
-from voicevault_retrievers.lazy import Ascending
-from voicevault_retrievers.recent import Recent
-from voicevault_retrievers.selection import Mask as Mask
-from voicevault_retrievers.selection import Selection
-from voicevault_retrievers.types import Chunk
 
 KEPT = 32
 """How many filters' selections rows keep: those asked for last."""
@@ -47,7 +47,7 @@ class Rows:
         self.columns = Columns(chunks) if columns is None else columns
         self._living = None if self.live is None else Selection(len(self), self.live)
         largest = len(self) * (np.bool_().nbytes + np.uint32().nbytes)
-        self._selections: Recent[str, Selection] = Recent(min(KEPT, 1 + KEPT_BYTES // max(largest, 1)))
+        self._selections: LRUCache[str, Selection] = LRUCache(min(KEPT, 1 + KEPT_BYTES // max(largest, 1)))
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk]) -> Rows:
@@ -118,6 +118,16 @@ class Rows:
         """Which live chunks pass a filter; None when every row does."""
         passing = self.selection(where)
         return None if passing is None else passing.mask
+
+
+def spaced(tables: Sequence[Rows], size: int) -> list[list[int]]:
+    """Of each of some tables the ordinals of a sample: at most `size` live rows in all, evenly spaced."""
+    step = max(1, -(-sum(rows.count for rows in tables) // max(1, size)))
+    passed, sample = 0, list[list[int]]()
+    for rows in tables:
+        sample.append(rows.living[-passed % step :: step])
+        passed += rows.count
+    return sample
 
 
 def best(scores: NDArray[np.float64], candidates: NDArray[np.intp], k: int) -> NDArray[np.intp]:

@@ -1,6 +1,6 @@
 """Runs of plans: which calls are to be made now, by when they must have ended, and what comes of them.
 
-How calls are made and awaited is the part of the drivers, see `drive`.
+How calls are made and awaited is the part of the drivers, see `execute`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from voicevault_retrievers.baton import BATON
-from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span, Step, outcome_of
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.baton import BATON
+from voicevault_retrievers.core.execution.event_loop import LoopBridge
+from voicevault_retrievers.core.execution.plan import MAX_ABANDONED, Call, CircuitBreaker, Plan, Span, Step, outcome_of
+from voicevault_retrievers.core.execution.workers import WORKERS
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.event_loop import LoopBridge
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.workers import WORKERS
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,7 +46,7 @@ class Ticket:
     began: float
     deadline: float
     abandon: Callable[[], None] = lambda: None
-    """At its deadline: what runs on counts against its lane."""
+    """At its deadline: what runs on counts against its breaker."""
     drop: Callable[[], None] = lambda: None
     """When nobody wants the outcome any more: what runs may end."""
 
@@ -56,22 +56,22 @@ class Ticket:
         return self.call.local and self.call.coroutine is None and math.isinf(self.deadline)
 
     def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
-        lane = self.call.lane or Lane()
+        breaker = self.call.breaker or CircuitBreaker()
         function = self.call.run if bridge is None else partial(bridge.run, self.call.run)
         task = WORKERS.submit(function, done, self._group())
 
         def abandon() -> None:
-            lane.count(1)
-            if not WORKERS.abandon(task, release=lambda: lane.count(-1)):
-                lane.count(-1)
+            breaker.count(1)
+            if not WORKERS.abandon(task, release=lambda: breaker.count(-1)):
+                breaker.count(-1)
 
         self.abandon = abandon
         # Nobody waits any more: what hangs in its place would keep others from theirs.
         self.drop = lambda: ignore(WORKERS.abandon(task, release=lambda: None))
 
     def _group(self) -> Hashable:
-        """Whose share of the worker threads it runs in: its lane's, that of the call that it is part of, its name's."""
-        return self.call.lane or _group.get() or self.call.name
+        """Whose share of the worker threads it has: its breaker's, that of the call that it is part of, its name's."""
+        return self.call.breaker or _group.get() or self.call.name
 
     def on_loop(self, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[Ticket, Any] | None]) -> None:
         async def awaited() -> None:
@@ -139,7 +139,7 @@ class Runs:
             return [(ticket,) for ticket in tickets]
         groups: defaultdict[Hashable, list[Ticket]] = defaultdict(list)
         for ticket in tickets:
-            groups[ticket if ticket.call.each is None else ticket.call.lane].append(ticket)
+            groups[ticket if ticket.call.each is None else ticket.call.breaker].append(ticket)
         return groups.values()
 
     def compute(self, ready: Ready, watch: Callable[[], None] | None = None) -> None:
@@ -218,7 +218,7 @@ class Run:
         self.pending: dict[Ticket, None] = {}
         self._known: dict[Hashable, Any] = {}
         self._asked: dict[Hashable, Ticket] = {}
-        self._deadlines: dict[Lane, float] = {}
+        self._deadlines: dict[CircuitBreaker, float] = {}
         self._plans: list[Plan[Any]] = []
         self._begin(plan, self._finish)
 
@@ -292,7 +292,7 @@ class Run:
     def _ticket(self, call: Call, deliver: Callable[[Any], None]) -> Ticket:
         now = time.monotonic()
         own = math.inf if call.timeout is None else now + call.timeout
-        own = own if call.lane is None else self._deadlines.setdefault(call.lane, own)
+        own = own if call.breaker is None else self._deadlines.setdefault(call.breaker, own)
         ticket = Ticket(self, call, [deliver], now, min(own, self._end))
         self.pending[ticket] = None
         if call.key is not None:
@@ -302,7 +302,7 @@ class Run:
     def _refusal(self, ticket: Ticket) -> Exception | None:
         if ticket.call.inline:
             return None
-        if ticket.call.lane is not None and ticket.call.lane.closed:
+        if ticket.call.breaker is not None and ticket.call.breaker.is_open:
             return SearchNotAvailableError(
                 f"{ticket.call.name} has {MAX_ABANDONED} calls that never ended; it is skipped until one of them does"
             )

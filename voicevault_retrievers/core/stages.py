@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from logging import Logger
 from typing import TypeVar
 
-from voicevault_retrievers.calls import Plan
-from voicevault_retrievers.channel import Channel, Rewriter, Stage
-from voicevault_retrievers.checks import whole
-from voicevault_retrievers.degradation import log_failures
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.degradation import log_failures
+from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.types import Failure, KnownScores, Query, Ranking, Scan
 from voicevault_retrievers.errors import ConfigError, StageError
-from voicevault_retrievers.types import Failure, KnownScores, Query, Ranking, Scan
 
 _PLACE_DIGITS = 9
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+from voicevault_retrievers.core.metrics import NAME, Call, Search, loaded
 from voicevault_retrievers.errors import told
-from voicevault_retrievers.metrics import NAME, Call, Search, loaded
 
 MOST_FLAT = 32
 """Documents that are attributes of their own: an SDK keeps 128 attributes of a span, and drops the oldest."""
@@ -26,7 +26,7 @@ _KINDS = {"channel": "RETRIEVER", "fusion": "CHAIN", "rewriter": "CHAIN", "stage
 
 
 class Work(Protocol):
-    """What is recorded: see `drive.Call`."""
+    """What is recorded: see `execution.plan.Call`."""
 
     @property
     def name(self) -> str: ...

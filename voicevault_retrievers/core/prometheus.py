@@ -7,9 +7,9 @@ import threading
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from voicevault_retrievers.checks import whole
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.extras import require
 
 PORT = 9464
 """That of OpenTelemetry's exporters for Prometheus."""

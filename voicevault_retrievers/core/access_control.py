@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
+from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.types import Failure, Query, Ranking
 from voicevault_retrievers.errors import AccessError, FilterNotSupportedError
-from voicevault_retrievers.filters import Filter, compile_filter
-from voicevault_retrievers.types import Failure, Query, Ranking
 
 Access: TypeAlias = Literal["optional", "mandatory"]
 

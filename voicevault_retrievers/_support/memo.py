@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
-from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers._support.mutex import Mutex
 
 T = TypeVar("T")
 KEPT = 8

@@ -6,9 +6,9 @@ from abc import ABC
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from voicevault_retrievers.calls import Lane
+from voicevault_retrievers.core.execution.plan import CircuitBreaker
+from voicevault_retrievers.core.types import Failure
 from voicevault_retrievers.errors import StageError, is_own, pauses
-from voicevault_retrievers.types import Failure
 
 
 class Part(ABC):
@@ -27,7 +27,7 @@ class Part(ABC):
     timeout: float | None = None
 
     def __init__(self) -> None:
-        self._lane = Lane()
+        self._breaker = CircuitBreaker()
 
     @property
     def own(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from logging import INFO, WARNING, Logger
 
-from voicevault_retrievers.types import Failure
+from voicevault_retrievers.core.types import Failure
 
 EXPECTED = frozenset(
     {"NoDates", "NoPositions", "Overtime", "Skipped", "AdaptiveSum", "fallback", "keywords only", "over budget"}

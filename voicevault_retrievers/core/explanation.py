@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, get_args
 
-from voicevault_retrievers.calls import Span
+from voicevault_retrievers.core.execution.plan import Span
+from voicevault_retrievers.core.telemetry import found_in
+from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Result, Vote
 from voicevault_retrievers.errors import told as told_of_error
-from voicevault_retrievers.telemetry import found_in
-from voicevault_retrievers.types import ChannelKind, Hit, Query, Result, Vote
 
 
 def provenance(hit: Hit) -> dict[str, Any]:

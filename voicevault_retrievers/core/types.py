@@ -9,11 +9,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeAlias
 
+from voicevault_retrievers._support.frozen import FrozenDict
+from voicevault_retrievers.core.failures import Failure as Failure
+from voicevault_retrievers.core.listing import Listing
+from voicevault_retrievers.core.queries import ANY_EMBEDDER, Query, Route, Variant, Vector, as_query
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
-from voicevault_retrievers.failures import Failure as Failure
-from voicevault_retrievers.frozen import FrozenDict
-from voicevault_retrievers.listing import Listing
-from voicevault_retrievers.queries import ANY_EMBEDDER, Query, Route, Variant, Vector, as_query
 
 __all__ = [
     "ANY_EMBEDDER",

@@ -17,21 +17,21 @@ from typing import Any
 
 import pytest
 
-from voicevault_retrievers.calls import MAX_ABANDONED, Call, Lane, Plan, Span
-from voicevault_retrievers.drive import adrive, drive
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.event_loop import call_or_await
+from voicevault_retrievers.core.execution.plan import MAX_ABANDONED, Call, CircuitBreaker, Plan, Span
+from voicevault_retrievers.core.execution.workers import COMPUTING, RESERVED, Workers
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.event_loop import call_or_await
-from voicevault_retrievers.workers import COMPUTING, RESERVED, Workers
 
 Driver = Callable[..., Any]
 
 
 def _sync(plan: Plan[Any], **options: Any) -> Any:
-    return drive(plan, **options)
+    return execute(plan, **options)
 
 
 def _async(plan: Plan[Any], **options: Any) -> Any:
-    return asyncio.run(adrive(plan, **options))
+    return asyncio.run(aexecute(plan, **options))
 
 
 BOTH = pytest.mark.parametrize("driver", [_sync, _async], ids=["sync", "async"])
@@ -97,12 +97,12 @@ def test_a_call_past_its_deadline_is_abandoned_and_the_others_are_kept(
 
 @BOTH
 def test_a_repeated_ask_gets_what_is_left_of_its_time(driver: Driver, hang: Callable[[], None]) -> None:
-    lane = Lane()
+    breaker = CircuitBreaker()
     started: list[int] = []
 
     def plan() -> Plan[Any]:
-        yield (Call("slow", hang, timeout=0.05, lane=lane),)
-        (second,) = yield (Call("slow", lambda: started.append(1), timeout=0.05, lane=lane),)
+        yield (Call("slow", hang, timeout=0.05, breaker=breaker),)
+        (second,) = yield (Call("slow", lambda: started.append(1), timeout=0.05, breaker=breaker),)
         return [second]
 
     assert isinstance(driver(plan())[0], SearchTimeoutError)
@@ -111,17 +111,17 @@ def test_a_repeated_ask_gets_what_is_left_of_its_time(driver: Driver, hang: Call
 
 @BOTH
 def test_a_lane_with_too_many_hung_calls_is_refused_until_one_ends(driver: Driver) -> None:
-    lane, over = Lane(), threading.Event()
-    hung = [Call("slow", over.wait, timeout=1.0, lane=lane) for _ in range(MAX_ABANDONED)]  # all begin within it
+    breaker, over = CircuitBreaker(), threading.Event()
+    hung = [Call("slow", over.wait, timeout=1.0, breaker=breaker) for _ in range(MAX_ABANDONED)]  # all begin within it
     assert all(isinstance(outcome, SearchTimeoutError) for outcome in driver(_each(*hung)))
-    (refused,) = driver(_each(Call("slow", lambda: 1, lane=lane)))
+    (refused,) = driver(_each(Call("slow", lambda: 1, breaker=breaker)))
     assert isinstance(refused, SearchNotAvailableError)
     over.set()
     for _ in range(1000):
-        if not lane.closed:
+        if not breaker.is_open:
             break
         threading.Event().wait(0.01)
-    assert driver(_each(Call("slow", lambda: 1, lane=lane))) == [1]
+    assert driver(_each(Call("slow", lambda: 1, breaker=breaker))) == [1]
 
 
 @BOTH
@@ -184,7 +184,7 @@ def test_a_call_that_is_cancelled_by_its_own_doing_is_an_outcome(driver: Driver)
 def test_a_search_goes_on_while_another_thread_imports_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until that has ended the module is there, and lacks what it will have."""
     monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
-    assert drive(_each(Call("a", lambda: 7))) == [7]
+    assert execute(_each(Call("a", lambda: 7))) == [7]
 
 
 async def test_an_interrupt_in_a_coroutine_is_raised() -> None:
@@ -195,11 +195,11 @@ async def test_an_interrupt_in_a_coroutine_is_raised() -> None:
         raise Stop
 
     with pytest.raises(Stop):
-        await adrive(_each(Call("a", int, stop)))
+        await aexecute(_each(Call("a", int, stop)))
 
 
 async def test_searches_that_are_cancelled_do_not_count_as_hung() -> None:
-    lane, over = Lane(), threading.Event()
+    breaker, over = CircuitBreaker(), threading.Event()
     started = threading.Semaphore(0)
 
     def wait() -> None:
@@ -207,12 +207,12 @@ async def test_searches_that_are_cancelled_do_not_count_as_hung() -> None:
         over.wait()
 
     for _ in range(MAX_ABANDONED + 1):
-        task = asyncio.ensure_future(adrive(_each(Call("a", wait, lane=lane))))
+        task = asyncio.ensure_future(aexecute(_each(Call("a", wait, breaker=breaker))))
         await asyncio.to_thread(started.acquire)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert not lane.closed
+    assert not breaker.is_open
     over.set()
 
 
@@ -228,7 +228,7 @@ async def test_a_coroutine_runs_on_the_loop_and_is_cancelled_at_its_deadline() -
     async def thread() -> str:
         return threading.current_thread().name
 
-    late, name = await adrive(_each(Call("slow", int, forever, timeout=0.02), Call("here", str, thread)))
+    late, name = await aexecute(_each(Call("slow", int, forever, timeout=0.02), Call("here", str, thread)))
     await cancelled.wait()
     assert isinstance(late, SearchTimeoutError)
     assert name == threading.current_thread().name
@@ -244,7 +244,7 @@ async def test_cancelling_the_search_cancels_its_coroutines() -> None:
         finally:
             cancelled.set()
 
-    task = asyncio.ensure_future(adrive(_each(Call("slow", int, forever))))
+    task = asyncio.ensure_future(aexecute(_each(Call("slow", int, forever))))
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -303,15 +303,15 @@ async def test_what_a_coroutine_calls_in_threads_is_of_its_own_group() -> None:
 
     def channel(function: Callable[[], Any]) -> Call:
         async def afind() -> Any:
-            return await adrive(_each(Call("engine", function)))
+            return await aexecute(_each(Call("engine", function)))
 
-        return Call("dense", function, afind, lane=Lane())
+        return Call("dense", function, afind, breaker=CircuitBreaker())
 
     hangs = channel(gate.wait)
-    hung = [asyncio.ensure_future(adrive(_each(hangs))) for _ in range(100)]
+    hung = [asyncio.ensure_future(aexecute(_each(hangs))) for _ in range(100)]
     try:
         await asyncio.sleep(0.01)
-        assert await asyncio.wait_for(adrive(_each(channel(lambda: 1))), 30) == [[1]]
+        assert await asyncio.wait_for(aexecute(_each(channel(lambda: 1))), 30) == [[1]]
     finally:
         gate.set()
         await asyncio.gather(*hung)
@@ -328,19 +328,19 @@ async def test_a_coroutine_of_a_worker_thread_is_awaited_on_the_loop_of_the_sear
     def called() -> int:
         return call_or_await(refused, embed)
 
-    assert await adrive(_each(Call("embed", called))) == [7]
-    assert await adrive(_each(Call("outer", lambda: drive(_each(Call("inner", called)))))) == [[7]]
+    assert await aexecute(_each(Call("embed", called))) == [7]
+    assert await aexecute(_each(Call("outer", lambda: execute(_each(Call("inner", called)))))) == [[7]]
     assert seen == [asyncio.get_running_loop()] * 2
-    (outcome,) = await asyncio.to_thread(drive, _each(Call("embed", called)))
+    (outcome,) = await asyncio.to_thread(execute, _each(Call("embed", called)))
     assert isinstance(outcome, NotImplementedError)
 
 
 async def test_a_search_on_the_loop_below_a_coroutine_does_not_wait_for_the_loop() -> None:
     async def outer() -> Any:
         await asyncio.sleep(0)
-        return drive(_each(Call("inner", lambda: call_or_await(lambda: 1, asyncio.Event().wait))))
+        return execute(_each(Call("inner", lambda: call_or_await(lambda: 1, asyncio.Event().wait))))
 
-    assert await adrive(_each(Call("outer", lambda: call_or_await(refused, outer)))) == [[1]]
+    assert await aexecute(_each(Call("outer", lambda: call_or_await(refused, outer)))) == [[1]]
 
 
 async def test_what_a_worker_thread_awaits_is_cancelled_with_its_search() -> None:
@@ -354,7 +354,7 @@ async def test_what_a_worker_thread_awaits_is_cancelled_with_its_search() -> Non
             cancelled.set()
             raise
 
-    search = asyncio.ensure_future(adrive(_each(Call("hung", lambda: call_or_await(refused, hang)))))
+    search = asyncio.ensure_future(aexecute(_each(Call("hung", lambda: call_or_await(refused, hang)))))
     await asyncio.wait_for(begun.wait(), 30)
     search.cancel()
     await asyncio.wait_for(cancelled.wait(), 30)
@@ -368,11 +368,11 @@ def refused() -> Any:
 def test_a_hung_call_does_not_keep_the_process_alive() -> None:
     program = (
         "import threading\n"
-        "from voicevault_retrievers.calls import Call\n"
-        "from voicevault_retrievers.drive import drive\n"
+        "from voicevault_retrievers.core.execution.plan import Call\n"
+        "from voicevault_retrievers.core.execution.driver import execute\n"
         "def plan():\n"
         "    return (yield (Call('slow', threading.Event().wait, timeout=0.05),))\n"
-        "print(type(drive(plan())[0]).__name__)\n"
+        "print(type(execute(plan())[0]).__name__)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "SearchTimeoutError"
@@ -425,7 +425,7 @@ def test_on_an_event_loop_local_calls_take_one_hop_together() -> None:
             yield tuple(Call(n, partial(lambda n: order.append((n, threading.current_thread().name)), n), local=True)
                         for n in names)  # fmt: skip
 
-    asyncio.run(adrive(plan()))
+    asyncio.run(aexecute(plan()))
     assert [name for name, _ in order] == ["local 0", "local 1", "local 2"] * 2
     for turn in (order[:3], order[3:]):
         assert len({thread for _, thread in turn}) == 1
@@ -473,7 +473,7 @@ def test_of_what_only_computes_no_more_runs_at_a_time_than_there_are_cores() -> 
             running -= 1
 
     async def many() -> None:
-        calls = (adrive(_each(Call("sum", compute, local=True, computes=True))) for _ in range(40))
+        calls = (aexecute(_each(Call("sum", compute, local=True, computes=True))) for _ in range(40))
         await asyncio.gather(*calls)
 
     asyncio.run(many())
@@ -490,7 +490,7 @@ def test_local_calls_that_nobody_waits_for_any_more_never_begin() -> None:
 
     async def cancelled() -> None:
         calls = Call("first", first, local=True), Call("second", lambda: ran.append("second"), local=True)
-        search = asyncio.ensure_future(adrive(_each(*calls)))
+        search = asyncio.ensure_future(aexecute(_each(*calls)))
         await asyncio.to_thread(inside.wait, 30)
         search.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -519,7 +519,7 @@ def test_what_a_plan_sets_in_its_context_holds_for_the_rest_of_it() -> None:
         yield (Call("second", note, local=True, computes=True),)
 
     for _ in range(2):
-        asyncio.run(adrive(plan()))
+        asyncio.run(aexecute(plan()))
     assert seen == [("somebody", False), ("somebody", True), ("somebody", False)] * 2
     assert name.get() == "nobody"
 
@@ -543,7 +543,7 @@ def test_what_computes_in_one_search_takes_one_hop_and_tells_meanwhile() -> None
         heard.append(span.name)
         told.set()
 
-    assert asyncio.run(adrive(plan(), observe=observe)) == "done"
+    assert asyncio.run(aexecute(plan(), observe=observe)) == "done"
     assert heard == ["one", "two"]
     assert len(threads) == 3
     assert len(set(threads)) == 1
@@ -566,7 +566,7 @@ async def test_a_search_that_is_cancelled_while_it_computes_makes_no_further_cal
         finally:
             closed.set()
 
-    task = asyncio.create_task(adrive(plan()))
+    task = asyncio.create_task(aexecute(plan()))
     await asyncio.to_thread(inside.wait, 30)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,6 +1,6 @@
 """Channels, stages and rewriters, and the operator that joins them.
 
-`channel >> stage` is again a channel, and so is `rewriter >> channel`. Each is a plan (see `drive`), so every
+`channel >> stage` is again a channel, and so is `rewriter >> channel`. Each is a plan (see `execution`), so every
 composition can be searched synchronously and on an event loop, and gives the same ranking.
 """
 
@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from voicevault_retrievers.access_control import permitted
-from voicevault_retrievers.calls import AsyncObserver, Call, Observer, Plan, Span, in_thread
-from voicevault_retrievers.checks import whole
-from voicevault_retrievers.drive import adrive, drive
-from voicevault_retrievers.listing import Listing
-from voicevault_retrievers.part import Part
-from voicevault_retrievers.types import (
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.access_control import permitted
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Observer, Plan, Span, in_thread
+from voicevault_retrievers.core.listing import Listing
+from voicevault_retrievers.core.part import Part
+from voicevault_retrievers.core.types import (
     ChannelKind,
     Failure,
     Query,
@@ -54,8 +54,8 @@ class Channel(ABC):
         spans: MutableSequence[Span] | None = None,
         observe: Observer | None = None,
     ) -> Ranking:
-        """At most k hits, best first. `timeout` is in seconds for the whole search; the others see `drive`."""
-        return drive(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans, observe=observe).read()
+        """At most k hits, best first. `timeout` is in seconds for the whole search; the others see `execute`."""
+        return execute(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans, observe=observe).read()
 
     async def asearch(
         self,
@@ -68,10 +68,10 @@ class Channel(ABC):
     ) -> Ranking:
         """`search` on the running event loop; the same ranking."""
         plan = self.plan(as_query(query), check_k(k))
-        ranking = await adrive(plan, timeout=timeout, spans=spans, observe=observe)
+        ranking = await aexecute(plan, timeout=timeout, spans=spans, observe=observe)
         if not isinstance(ranking.hits, Listing):
             return ranking
-        return await adrive(in_thread(self.name, ranking.read))
+        return await aexecute(in_thread(self.name, ranking.read))
 
     def scan(self, query: Query) -> Scan | None:
         """What it can say of a query beside its best hits; None where it cannot tell. A search's ranking has it too."""
@@ -190,7 +190,7 @@ class Stage(Part):
             partial(self._refined, query, asked),
             partial(self._arefined, query, asked) if self.arefine and self.awaits else None,
             timeout=self.timeout,
-            lane=self._lane,
+            breaker=self._breaker,
             inline=not self.blocking,
             kind="stage",
             texts=(query.text,),
@@ -278,8 +278,8 @@ class Rewriter(Part):
             partial(self._rewrite, query),
             partial(self._arewrite, query) if self.arewrite and self.awaits else None,
             timeout=self.timeout,
-            lane=self._lane,
-            key=(self._lane, query),
+            breaker=self._breaker,
+            key=(self._breaker, query),
             inline=not self.blocking,
             kind="rewriter",
             texts=(query.text,),

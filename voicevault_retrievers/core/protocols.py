@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.filters import Filter
-from voicevault_retrievers.types import Chunk, Vector
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Chunk, Vector
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
-from voicevault_retrievers.mutex import Mutex
+from voicevault_retrievers._support.mutex import Mutex
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -16,7 +16,7 @@ V = TypeVar("V")
 _now: ContextVar[object] = ContextVar("_now", default=None)
 
 
-class Recent(Generic[K, V]):
+class LRUCache(Generic[K, V]):
     """The `size` values used last, by key. Safe to share between threads.
 
     What is kept `for_queries` is not seen by those who measure `afresh`.

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.access_control import withheld
-from voicevault_retrievers.calls import Call, Lane, Plan
-from voicevault_retrievers.channel import Channel
-from voicevault_retrievers.checks import seconds_or_none
-from voicevault_retrievers.filters import compile_filter
-from voicevault_retrievers.listing import Listing
-from voicevault_retrievers.types import (
+from voicevault_retrievers._support.checks import seconds_or_none
+from voicevault_retrievers.core.access_control import withheld
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
+from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.listing import Listing
+from voicevault_retrievers.core.types import (
     ChannelKind,
     Chunk,
     Failure,
@@ -58,7 +58,7 @@ Request: TypeAlias = tuple[Query, Sequence[Variant], int]
 """A query, those of its wordings that are searched, and how many matches of each are wanted."""
 
 
-class Leaf(Channel):
+class LeafChannel(Channel):
     """A channel that searches something itself: subclasses say how to `find` for one wording of a query.
 
     Of a query's wordings each chunk keeps its best score (CombMAX of Fox, Shaw, 1994), or where there are no scores its
@@ -77,7 +77,7 @@ class Leaf(Channel):
         self.name = name
         self.kind = kind
         self.timeout = seconds_or_none("timeout", timeout)
-        self._lane = Lane()
+        self._breaker = CircuitBreaker()
 
     @abstractmethod
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -134,8 +134,8 @@ class Leaf(Channel):
             partial(self._find_permitted, query, wordings, k),
             partial(self._afind_permitted, query, wordings, k) if self.afind else None,
             timeout=self.timeout,
-            lane=self._lane,
-            key=(self._lane, query, wordings, k),
+            breaker=self._breaker,
+            key=(self._breaker, query, wordings, k),
             local=self.local,
             computes=self.local and self.computes,
             kind="channel",

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers.checks import whole_or_none
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers._support.frozen import FrozenDict, positive
+from voicevault_retrievers.core.filters import Filter, canonical, compile_filter, scope
+from voicevault_retrievers.core.turns import Turn, as_turn
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.filters import Filter, canonical, compile_filter, scope
-from voicevault_retrievers.frozen import FrozenDict, positive
-from voicevault_retrievers.turns import Turn, as_turn
 
 Vector: TypeAlias = NDArray[np.float32]
 

@@ -13,11 +13,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from voicevault_retrievers.baton import BATON
-from voicevault_retrievers.calls import AsyncObserver, Observer, Plan, Span, value_of
-from voicevault_retrievers.event_loop import LoopBridge
-from voicevault_retrievers.runs import Ready, Run, Runs, Ticket, finish, ignore, outcomes_of
-from voicevault_retrievers.workers import COMPUTING, WORKERS
+from voicevault_retrievers.core.execution.baton import BATON
+from voicevault_retrievers.core.execution.event_loop import LoopBridge
+from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, Plan, Span, value_of
+from voicevault_retrievers.core.execution.run import Ready, Run, Runs, Ticket, finish, ignore, outcomes_of
+from voicevault_retrievers.core.execution.workers import COMPUTING, WORKERS
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def drive(
+def execute(
     plan: Plan[T],
     *,
     timeout: float | None = None,
@@ -41,7 +41,7 @@ def drive(
     return result
 
 
-def drive_all(plans: Iterable[tuple[Plan[Any], MutableSequence[Span]]], *, timeout: float | None = None) -> list[Any]:
+def execute_all(plans: Iterable[tuple[Plan[Any], MutableSequence[Span]]], *, timeout: float | None = None) -> list[Any]:
     """Run plans together, each with its spans; the value of each, or the exception that it raised."""
     return _drive(Runs([Run(plan, timeout, spans) for plan, spans in plans]), None)
 
@@ -84,23 +84,23 @@ def _await(runs: Runs, inbox: SimpleQueue[tuple[Ticket, Any]]) -> None:
         ticket.run.finish(ticket, outcome)
 
 
-async def adrive(
+async def aexecute(
     plan: Plan[T],
     *,
     timeout: float | None = None,
     spans: MutableSequence[Span] | None = None,
     observe: AsyncObserver | None = None,
 ) -> T:
-    """`drive` on the running event loop, which is never blocked by a call that is not inline."""
+    """`execute` on the running event loop, which is never blocked by a call that is not inline."""
     (outcome,) = await _adrive(Runs([Run(plan, timeout, spans, watched=observe is not None)]), observe)
     result: T = value_of(outcome)
     return result
 
 
-async def adrive_all(
+async def aexecute_all(
     plans: Iterable[tuple[Plan[Any], MutableSequence[Span]]], *, timeout: float | None = None
 ) -> list[Any]:
-    """`drive_all` on the running event loop."""
+    """`execute_all` on the running event loop."""
     return await _adrive(Runs([Run(plan, timeout, spans) for plan, spans in plans]), None)
 
 

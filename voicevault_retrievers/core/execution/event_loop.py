@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from voicevault_retrievers.baton import BATON
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.errors import SearchNotAvailableError
-from voicevault_retrievers.mutex import Mutex
 
 if TYPE_CHECKING:
     import asyncio

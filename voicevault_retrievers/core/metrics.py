@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.errors import told
-from voicevault_retrievers.mutex import Mutex
 
 NAME = "voicevault_retrievers"
 MOST_PARTS = 100

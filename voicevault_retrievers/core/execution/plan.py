@@ -1,4 +1,4 @@
-"""What plans are made of: calls, the lanes that they share, and the spans that say how they went.
+"""What plans are made of: calls, the circuit breakers that they share, and the spans that say how they went.
 
 A plan is a generator that yields a tuple of steps, each a `Call` or another plan, and is sent a list with the outcome
 of each: its value, or the exception it raised.
@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
-from voicevault_retrievers.mutex import Mutex
-from voicevault_retrievers.telemetry import recorded
+from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.telemetry import recorded
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["channel", "fusion", "stage", "rewriter", "other"]
@@ -22,10 +22,10 @@ Plan: TypeAlias = Generator[tuple[Step, ...], list[Any], T]
 MAX_ABANDONED = 4
 
 
-class Lane:
+class CircuitBreaker:
     """What the calls of one channel or stage share: a deadline within a run, and a count of abandoned calls.
 
-    A lane with `MAX_ABANDONED` abandoned calls still running is closed: its next call fails at once.
+    With `MAX_ABANDONED` abandoned calls still running it is open: the next call fails at once.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Lane:
         self._abandoned = 0
 
     @property
-    def closed(self) -> bool:
+    def is_open(self) -> bool:
         return self._abandoned >= MAX_ABANDONED
 
     def count(self, change: int) -> None:
@@ -52,19 +52,19 @@ class Call:
     the async driver runs all that are ready at once in one worker thread, one after the other. Where they do nothing
     but compute (`computes`) it goes on there with the plan, and no more run at a time than there are cores.
 
-    `timeout` is in seconds from the lane's first call in a run, so a repeated ask gets what is left; without a `lane`,
-    from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where there is
-    one. `texts` and `k` say in traces what is asked.
+    `timeout` is in seconds from the first call of the `breaker` in a run, so a repeated ask gets what is left; without
+    one, from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where there
+    is one. `texts` and `k` say in traces what is asked.
 
-    Calls of one lane can be made at once where they have `each`: it is given the `argument` of all, and gives what the
-    function of each would.
+    Calls of one breaker can be made at once where they have `each`: it is given the `argument` of all, and gives what
+    the function of each would.
     """
 
     name: str
     function: Callable[[], Any]
     coroutine: Callable[[], Awaitable[Any]] | None = None
     timeout: float | None = None
-    lane: Lane | None = None
+    breaker: CircuitBreaker | None = None
     key: Hashable = None
     inline: bool = False
     at_home: bool = False

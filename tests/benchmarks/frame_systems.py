@@ -100,11 +100,11 @@ class Drawn:
         self.vectors: dict[str, NDArray[np.float32]] = {}
         """Those of the questions drawn so far."""
 
-    def chunks(self, count: int) -> list[Chunk]:
-        """Chunks in ascending order of id."""
+    def chunks(self, count: int, start: int = 0) -> list[Chunk]:
+        """Chunks in ascending order of id, which are numbered from `start`."""
         years = self._rng.choice(YEARS, count).tolist()
         texts = self._texts(count, TEXT)
-        return [Chunk(f"c{at:07d}", text, metadata={"year": years[at]}) for at, text in enumerate(texts)]
+        return [Chunk(f"c{start + at:07d}", text, metadata={"year": years[at]}) for at, text in enumerate(texts)]
 
     def rows(self, count: int) -> Vectors:
         """Vectors of length 1."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.rows import SearchableIds
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical import tiers
@@ -196,3 +197,21 @@ def test_a_base_is_opened_without_the_parser_of_python(tmp_path: Path, monkeypat
     monkeypatch.setattr("ast.literal_eval", refuse)
     opened = KnowledgeBase.open("kb", root=tmp_path, embedder=HashEmbedder())
     assert [opened.bm25().search("pump").ids, opened.dense().search("valve", 1).ids] == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 33, 500])
+def test_an_id_on_disk_is_found_and_no_other(size: int, tmp_path: Path) -> None:
+    there = sorted({f"{'aé中😀'[at % 4]}{at * 2:03}" for at in range(size)})
+    with KnowledgeBase.create("ids", root=tmp_path) as base:
+        base.add([Chunk(chunk_id, "a pump") for chunk_id in there])
+        base.compact()
+        (segment,) = base.bm25().index.segments
+        rows = segment.rows
+        assert isinstance(rows.ids, SearchableIds)
+        assert list(rows.ids) == there
+        assert [rows.ordinal(chunk_id) for chunk_id in there] == list(range(size))
+        others = {"", "zz", "\uffff", *(f"{one}x" for one in there), *(one[:-1] for one in there)} - {*there}
+        assert {rows.ordinal(chunk_id) for chunk_id in others} == {None}
+        assert (rows.ids[-1], rows.ids[:1], rows.ids[size // 2]) == (there[-1], there[:1], there[size // 2])
+        with pytest.raises(IndexError):
+            rows.ids[size]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -10,7 +11,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers._support.lazy import Ascending
 from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers.core.columns import Columns
 from voicevault_retrievers.core.filters import Filter, canonical, parse
@@ -24,6 +24,14 @@ KEPT = 32
 
 KEPT_BYTES = 64 * 1024 * 1024
 """What the kept selections of one segment may take, were every row in every one."""
+
+
+class SearchableIds(Sequence[str]):
+    """Ids in ascending order that are not in memory as strings, and are searched without making many."""
+
+    @abstractmethod
+    def find(self, chunk_id: str) -> int | None:
+        """Where an id stands; None where it is not there."""
 
 
 class Rows:
@@ -79,10 +87,14 @@ class Rows:
 
     def ordinal(self, chunk_id: str) -> int | None:
         """Where a live chunk stands; None when there is none of this id."""
-        at = self.ids.place(chunk_id) if isinstance(self.ids, Ascending) else bisect_left(self.ids, chunk_id)
-        if at == len(self.ids) or self.ids[at] != chunk_id:
-            return None
-        return at if self.live is None or self.live[at] else None
+        ids = self.ids
+        at: int | None
+        if isinstance(ids, SearchableIds):
+            at = ids.find(chunk_id)
+        else:
+            at = bisect_left(ids, chunk_id)
+            at = at if at < len(ids) and ids[at] == chunk_id else None
+        return at if at is None or self.live is None or self.live[at] else None
 
     def _here(self, ids: Iterable[str]) -> dict[str, int]:
         """The ordinals of those of the given chunks that are live."""

@@ -132,9 +132,10 @@ class ExactVectors:
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> dict[str, float]:
         """The cosines of those of the given chunks that are here and pass."""
-        found: dict[str, float] = {}
+        wanted, found = ids, dict[str, float]()
         for part in self.parts:
-            places = part.rows.places(ids, both(require, where))
+            places = part.rows.places(wanted, both(require, where))
+            wanted = [chunk_id for chunk_id in wanted if chunk_id not in places] if len(self.parts) > 1 else ()
             cosines = rescoring.cosines(part.matrix, np.array(list(places.values()), dtype=np.intp), vector)
             found |= dict(zip(places, cosines.tolist(), strict=True))
         return found

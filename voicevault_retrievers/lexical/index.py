@@ -236,6 +236,7 @@ class LexicalIndex:
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
             places = segment.rows.places(wanted, passing) if wanted else {}
             if places:
+                wanted = [chunk_id for chunk_id in wanted if chunk_id not in places]
                 ordinals = np.fromiter(places.values(), np.int64, len(places))
                 scores = self._searcher.scores(segment, asked, weighed, ordinals)
                 found |= zip(places, scores.tolist(), strict=True)

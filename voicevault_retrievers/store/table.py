@@ -5,19 +5,23 @@ A table is four files: a line of JSON per chunk, where each line ends, the ids a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers._support.lazy import Ascending, Lazy
+from voicevault_retrievers._support.lazy import Lazy
+from voicevault_retrievers.core.rows import SearchableIds
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.files import BlockFile, NewFolder
 
 _UTF8 = ("utf-8", "surrogatepass")
+_STEP = 16
 
 
 class Names(NamedTuple):
@@ -42,16 +46,9 @@ class Table(NamedTuple):
     @classmethod
     def open(cls, names: Names, opened: Mapping[str, BlockFile], kb: str) -> Table:
         """The table of these files; of unequal lengths where they do not join."""
-        lines, text = opened[names.lines], opened[names.ids]
-        spans, id_spans, ids = _Spans(opened[names.ends]), _Spans(opened[names.id_ends]), text.array()
-
-        def chunk_id(at: int) -> str:
-            text.check()
-            return ids[slice(*id_spans[at])].tobytes().decode(*_UTF8)
-
-        return cls(
-            Lazy(len(spans), lambda at: codec.decode(lines.read(*spans[at]), kb)), Ascending(len(id_spans), chunk_id)
-        )
+        lines, spans = opened[names.lines], _Spans(opened[names.ends])
+        chunks = Lazy(len(spans), lambda at: codec.decode(lines.read(*spans[at]), kb))
+        return cls(chunks, _Ids(opened[names.ids], _Spans(opened[names.id_ends])))
 
     def problems(self, where: str) -> Iterator[str]:
         """What does not join, or is out of order."""
@@ -79,6 +76,48 @@ def write(folder: NewFolder, names: Names, chunks: Iterable[Chunk]) -> None:
     folder.save(names.id_ends, np.cumsum([len(encoded) for encoded in ids], dtype=np.int64))
 
 
+class _Ids(SearchableIds):
+    """Ids that ascend, decoded when they are asked for; UTF-8 ascends as they do. Every `_STEP`-th is kept."""
+
+    def __init__(self, file: BlockFile, spans: _Spans) -> None:
+        self._file = file
+        self._spans = spans
+        self._text: memoryview = file.array().data
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(len(self)))]
+        self._file.check()
+        start, stop = self._spans[range(len(self))[at]]
+        return str(self._text[start:stop], *_UTF8)
+
+    def find(self, chunk_id: str) -> int | None:
+        wanted = chunk_id.encode(*_UTF8)
+        low = (bisect_right(self._kept, wanted) - 1) * _STEP
+        if low < 0:
+            return None
+        start, ends = self._spans.run(low, low + _STEP)
+        text = self._text
+        for at, end in enumerate(ends, low):
+            if text[start:end] == wanted:
+                return at
+            start = end
+        return None
+
+    @cached_property
+    def _kept(self) -> list[bytes]:
+        self._file.check()
+        spans = (self._spans[at] for at in range(0, len(self), _STEP))
+        return [self._text[start:stop].tobytes() for start, stop in spans]
+
+
 class _Spans:
     """Where each of some pieces begins and ends; all of the file is checked when the first is asked for."""
 
@@ -90,5 +129,11 @@ class _Spans:
         return len(self._ends)
 
     def __getitem__(self, at: int) -> tuple[int, int]:
+        start, ends = self.run(at, at + 1)
+        return start, ends[0]
+
+    def run(self, first: int, stop: int) -> tuple[int, list[int]]:
+        """Where some adjoining pieces begin, and where each of them ends."""
         self._file.check()
-        return (int(self._ends[at - 1]) if at else 0), int(self._ends[at])
+        start, *ends = self._ends[max(0, first - 1) : stop].tolist()
+        return (start, ends) if first else (0, [start, *ends])

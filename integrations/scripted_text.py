@@ -7,8 +7,8 @@ import re
 
 from scripted import extract
 
+from voicevault_retrievers import OllamaModel
 from voicevault_retrievers.core.protocols import TextModel
-from voicevault_retrievers.models import OllamaModel
 from voicevault_retrievers.text import Analyzer
 
 SCRIPTED_PICKS = "scripted (no language model: it picks passages by the words that they share with the question)"

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from voicevault_retrievers import Hit, Result
-from voicevault_retrievers.context import header
-from voicevault_retrievers.context.citations import citation_of
+from voicevault_retrievers.answers import header
+from voicevault_retrievers.answers.citations import citation_of
 
 
 def show_hits(result: Result) -> None:

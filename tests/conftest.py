@@ -61,7 +61,7 @@ def _fast() -> Iterator[None]:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("this test starts a program or runs a model: mark it `program`, `server` or `weights`")
 
-    from voicevault_retrievers.dense.graph_model import GraphModel
+    from voicevault_retrievers.models.graph_model import GraphModel
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "__init__", refuse)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from voicevault_retrievers.models import OllamaModel, OpenAIModel, ServedModel
+from voicevault_retrievers.models.language import OllamaModel, OpenAIModel, ServedModel
 
 Tokens = Sequence[tuple[str, float]]
 """Texts, each with its probability."""

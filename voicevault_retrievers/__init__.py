@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from voicevault_retrievers.claims import check_claims
-    from voicevault_retrievers.composing import compose
-    from voicevault_retrievers.context import ContextBuilder, Turn, resolve_citations
+    from voicevault_retrievers.answers import ContextBuilder, Turn, resolve_citations
+    from voicevault_retrievers.answers.claims import check_claims
+    from voicevault_retrievers.answers.flare import Flare
     from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
     from voicevault_retrievers.core.explanation import provenance
     from voicevault_retrievers.core.leaf import LeafChannel, Match
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
     )
     from voicevault_retrievers.dense import VectorChannel
     from voicevault_retrievers.display import explain
-    from voicevault_retrievers.diversity import (
-        MMR,
-        NearDuplicates,
-        PageCap,
-    )
-    from voicevault_retrievers.flare import Flare
     from voicevault_retrievers.fusion import (
         ISR,
         RRF,
@@ -48,11 +42,14 @@ if TYPE_CHECKING:
         WeightedSum,
         fuse,
     )
-    from voicevault_retrievers.hybrid import hybrid_search
+    from voicevault_retrievers.fusion.hybrid import hybrid_search
     from voicevault_retrievers.lexical import BM25, BM25F
-    from voicevault_retrievers.models import OllamaModel, OpenAIModel
-    from voicevault_retrievers.pipeline import Pipeline
-    from voicevault_retrievers.presets import load_preset
+    from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
+    from voicevault_retrievers.models.prompts import CallableTextModel
+    from voicevault_retrievers.pipeline.composing import compose
+    from voicevault_retrievers.pipeline.pipeline import Pipeline
+    from voicevault_retrievers.pipeline.presets import load_preset
+    from voicevault_retrievers.pipeline.samples import shipped
     from voicevault_retrievers.query import (
         RM3,
         AcronymExpansion,
@@ -69,7 +66,15 @@ if TYPE_CHECKING:
         SynonymExpansion,
         Together,
     )
-    from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
+    from voicevault_retrievers.rerank import (
+        MMR,
+        CrossEncoderRerank,
+        LLMRerank,
+        NearDuplicates,
+        PageCap,
+        RecencyRerank,
+        WeightedRerank,
+    )
     from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex, question_index, update_graph
     from voicevault_retrievers.structure import ParentExpansion
     from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, GraphExpansion
@@ -90,6 +95,7 @@ __all__ = [
     "Analyzer",
     "Bases",
     "Borda",
+    "CallableTextModel",
     "Channel",
     "Chunk",
     "Citation",
@@ -152,6 +158,7 @@ __all__ = [
     "provenance",
     "question_index",
     "resolve_citations",
+    "shipped",
     "skippable",
     "update_graph",
 ]
@@ -164,19 +171,20 @@ _HOMES = {
     "BM25F": "lexical",
     "Bases": "store",
     "Borda": "fusion",
+    "CallableTextModel": "models.prompts",
     "Channel": "core.channel",
     "Chunk": "core.types",
     "Citation": "core.types",
     "CombMNZ": "fusion",
     "CompoundExpansion": "query",
     "Context": "core.types",
-    "ContextBuilder": "context",
+    "ContextBuilder": "answers",
     "Convex": "fusion",
     "CrossEncoderRerank": "rerank",
     "DistributionBased": "fusion",
     "EmbeddedGraph": "structure.graph",
     "Failure": "core.types",
-    "Flare": "flare",
+    "Flare": "answers.flare",
     "FollowUp": "query",
     "GraphChannel": "structure.graph",
     "GraphExpansion": "structure.graph",
@@ -186,17 +194,17 @@ _HOMES = {
     "KnowledgeBase": "store",
     "LLMRerank": "rerank",
     "LeafChannel": "core.leaf",
-    "MMR": "diversity",
+    "MMR": "rerank",
     "Match": "core.leaf",
     "ModelExpansion": "query",
     "ModelFollowUp": "query",
     "ModelRouter": "query",
-    "NearDuplicates": "diversity",
-    "OllamaModel": "models",
-    "OpenAIModel": "models",
-    "PageCap": "diversity",
+    "NearDuplicates": "rerank",
+    "OllamaModel": "models.language",
+    "OpenAIModel": "models.language",
+    "PageCap": "rerank",
     "ParentExpansion": "structure",
-    "Pipeline": "pipeline",
+    "Pipeline": "pipeline.pipeline",
     "Query": "core.types",
     "QuestionChannel": "structure.questions",
     "RM3": "query",
@@ -215,21 +223,22 @@ _HOMES = {
     "SynonymExpansion": "query",
     "TenantIndex": "store",
     "Together": "query",
-    "Turn": "context",
+    "Turn": "answers",
     "Variant": "core.types",
     "VectorChannel": "dense",
     "Vote": "core.types",
     "WeightedRerank": "rerank",
     "WeightedSum": "fusion",
-    "check_claims": "claims",
-    "compose": "composing",
+    "check_claims": "answers.claims",
+    "compose": "pipeline.composing",
     "explain": "display",
     "fuse": "fusion",
-    "hybrid_search": "hybrid",
-    "load_preset": "presets",
+    "hybrid_search": "fusion.hybrid",
+    "load_preset": "pipeline.presets",
     "provenance": "core.explanation",
     "question_index": "store",
-    "resolve_citations": "context",
+    "resolve_citations": "answers",
+    "shipped": "pipeline.samples",
     "skippable": "core.stages",
     "update_graph": "store",
 }

@@ -15,11 +15,10 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
 from langgraph.checkpoint.memory import InMemorySaver
 
-from voicevault_retrievers import Citation, KnowledgeBase
-from voicevault_retrievers.context import header, resolve_citations
+from voicevault_retrievers import Citation, KnowledgeBase, shipped
+from voicevault_retrievers.answers import header, resolve_citations
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.langchain import HybridRetriever, RetrievalMiddleware, given_citations, retrieval_tool
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -15,11 +15,10 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM
 from llama_index.core.memory import BaseMemory, Memory
 
-from voicevault_retrievers import Citation, KnowledgeBase
-from voicevault_retrievers.context import header, resolve_citations
+from voicevault_retrievers import Citation, KnowledgeBase, shipped
+from voicevault_retrievers.answers import header, resolve_citations
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.llama_index import HybridRetriever, RetrievalTool, given_citations
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -19,8 +19,8 @@ from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult, TextContent
 from mcp_server import add_options, index, server
 
-from voicevault_retrievers.context import header, resolve_citations
-from voicevault_retrievers.core.types import Citation
+from voicevault_retrievers import Citation
+from voicevault_retrievers.answers import header, resolve_citations
 
 sys.path.append(str(Path(__file__).parents[1]))
 from scripted_llm import SCRIPTED, language_model

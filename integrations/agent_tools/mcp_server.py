@@ -9,9 +9,8 @@ from pathlib import Path
 
 from mcp import StdioServerParameters
 
-from voicevault_retrievers import KnowledgeBase
+from voicevault_retrievers import KnowledgeBase, shipped
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 
 

@@ -17,11 +17,10 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableBranch, RunnablePassthrough
 
-from voicevault_retrievers import KnowledgeBase
-from voicevault_retrievers.context import header
+from voicevault_retrievers import KnowledgeBase, shipped
+from voicevault_retrievers.answers import header
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.langchain import ContextBuilder, HybridRetriever, resolve_citations
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -13,8 +13,8 @@ from typing import Any
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM
 
-from voicevault_retrievers import KnowledgeBase
-from voicevault_retrievers.context import header
+from voicevault_retrievers import KnowledgeBase, shipped
+from voicevault_retrievers.answers import header
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.llama_index import (
     CitedQueryEngine,
@@ -23,7 +23,6 @@ from voicevault_retrievers.llama_index import (
     PageDiversityPostprocessor,
 )
 from voicevault_retrievers.llama_index.responses import Cited
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 
 sys.path.append(str(Path(__file__).parents[1]))

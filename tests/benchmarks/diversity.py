@@ -25,7 +25,7 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Hit, Ranking, Vote
 from voicevault_retrievers.dense import ExactVectors, VectorPart
-from voicevault_retrievers.diversity import MMR, NearDuplicates
+from voicevault_retrievers.rerank import MMR, NearDuplicates
 
 HITS, STORED, DIMENSION = 200, 20_000, 384
 ROUNDS = 200

@@ -29,8 +29,8 @@ from tests.benchmarks.quality import embedded, load
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense import OnnxEmbedder, OpenVinoEmbedder, SentenceTransformerEmbedder, load_embedder
-from voicevault_retrievers.dense.weights import locate
 from voicevault_retrievers.evaluation import ndcg
+from voicevault_retrievers.models.weights import locate
 
 Embed: TypeAlias = Callable[[Sequence[str]], ArrayLike]
 Matrix: TypeAlias = NDArray[np.float32]

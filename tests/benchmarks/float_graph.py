@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.dense.weights import locate
+from voicevault_retrievers.models.weights import locate
 
 MODEL = "all-MiniLM-L6-v2"
 Floats = NDArray[np.float32]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.dense.weights import locate
+from voicevault_retrievers.models.weights import locate
 
 MODEL = "ms-marco-MiniLM-L-12-v2"
 CONFIG = {

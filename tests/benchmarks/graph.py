@@ -25,8 +25,8 @@ import psutil
 from tests.benchmarks.results import Row, write
 from tests.engines.graph_servers import falkordb_server
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.engines.falkordb import FalkorDBGraph
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, GraphStore, build_graph
+from voicevault_retrievers.structure.graph.falkordb import FalkorDBGraph
 
 SYSTEMS = ("EmbeddedGraph", "FalkorDBGraph")
 CITED = 3

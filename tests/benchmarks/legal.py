@@ -34,7 +34,7 @@ from voicevault_retrievers.evaluation import Judged, ndcg, rule_questions
 from voicevault_retrievers.evaluation.metrics import recall
 from voicevault_retrievers.evaluation.remembered import RememberedScorer, remembered
 from voicevault_retrievers.evaluation.significance import paired
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS

@@ -19,7 +19,7 @@ from statistics import median
 
 from tests.benchmarks.float_weights import write_folder
 from tests.benchmarks.results import Row, write
-from voicevault_retrievers.dense.weights import locate
+from voicevault_retrievers.models.weights import locate
 
 RUNS = 3
 MANUAL = Path(__file__).parents[2] / "notebooks" / "data" / "documents" / "maintenance-guide.md"

@@ -28,7 +28,7 @@ from voicevault_retrievers.engines.chroma.engine import ChromaEngine
 from voicevault_retrievers.evaluation import Judged, load_judged, ndcg, place_of
 from voicevault_retrievers.evaluation.metrics import recall
 from voicevault_retrievers.evaluation.significance import paired
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.text import Analyzer
 
 COLLECTION = "mmlongbench-pages"

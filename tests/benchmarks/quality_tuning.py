@@ -25,7 +25,7 @@ from voicevault_retrievers.evaluation import Judged, ndcg
 from voicevault_retrievers.evaluation.remembered import RememberedBase
 from voicevault_retrievers.evaluation.significance import Comparison, paired
 from voicevault_retrievers.evaluation.tuning import LEVEL, Tuned, tune
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.presets import Preset
 
 DEFAULT: Mapping[str, Any] = {"version": 1, "fusion": {"method": "adaptive_sum"}}
 LABELLED = 40

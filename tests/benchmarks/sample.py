@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers.cli.demo import indexed, measured
-from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.pipeline.presets import load_preset
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ from voicevault_retrievers.evaluation import Judged, ndcg, rule_questions
 from voicevault_retrievers.evaluation.metrics import recall
 from voicevault_retrievers.evaluation.remembered import remembered
 from voicevault_retrievers.evaluation.significance import paired
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 
 STATUTES = Path(__file__).parents[2] / "notebooks" / "data" / "statutes"
 PAGES = "mmlongbench-pages"

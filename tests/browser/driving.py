@@ -17,7 +17,7 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.resources import shipped
+from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.store import KnowledgeBase, question_index, update
 
 WIDE, NARROW = (1440, 900), (390, 844)

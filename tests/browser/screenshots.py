@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 from tests.browser.driving import NARROW, address, served, shown
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.inspector import app
-from voicevault_retrievers.resources import shipped
+from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.store import KnowledgeBase, update
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"

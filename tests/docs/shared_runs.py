@@ -79,8 +79,8 @@ def unhurried() -> Iterator[Replacement]:
 
 def shared(folder: Path) -> Iterator[Replacement]:
     """Sessions that look in a folder for what they are asked to compute, and leave there what they computed."""
-    from voicevault_retrievers.dense.onnx_model import OnnxModel
-    from voicevault_retrievers.dense.openvino_model import OpenVinoModel
+    from voicevault_retrievers.models.onnx_model import OnnxModel
+    from voicevault_retrievers.models.openvino_model import OpenVinoModel
 
     yield OnnxModel, "_session", _sharing(OnnxModel, folder)
     yield OpenVinoModel, "_session", _sharing(OpenVinoModel, folder)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from voicevault_retrievers.core.types import Hit
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.presets import Preset
 
 Scored: TypeAlias = list[tuple[str, float | None]]
 Ask: TypeAlias = Callable[[str, dict[str, Any] | None], Scored]

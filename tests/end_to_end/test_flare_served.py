@@ -15,8 +15,8 @@ import pytest
 
 from tests.model_server import Handler, answers, hangs, listed, model_server, refused_url, tokens_in, writes
 from voicevault_retrievers import BM25, Chunk, Hit, Ranking
-from voicevault_retrievers.flare import Flare, FlareAnswer
-from voicevault_retrievers.flare.writers import Writer
+from voicevault_retrievers.answers.flare import Flare, FlareAnswer
+from voicevault_retrievers.answers.flare.writers import Writer
 
 # The clients of the frameworks leave their sockets to the garbage collector.
 pytestmark = [

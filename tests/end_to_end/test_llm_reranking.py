@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import HashEmbedder
 from tests.model_server import answers, dribbles, dribbles_headers, hangs, model_server, refused_url, says
 from voicevault_retrievers import BM25, Chunk, VectorChannel, fuse
-from voicevault_retrievers.models import ServedModel
+from voicevault_retrievers.models.language import ServedModel
 from voicevault_retrievers.rerank import LLMRerank
 
 QUESTION = "how is the pump primed"

@@ -17,7 +17,7 @@ from voicevault_retrievers import BM25, Chunk, KnowledgeBase, Pipeline, Query, T
 from voicevault_retrievers.core.protocols import Embedder, Scorer
 from voicevault_retrievers.core.types import Hit, Ranking
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.rerank import (
     PROFILES,
     CrossEncoderRerank,

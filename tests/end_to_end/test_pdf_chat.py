@@ -28,7 +28,7 @@ from voicevault_retrievers.documents import read  # noqa: E402 - as above
 from voicevault_retrievers.engines.engine import Engine  # noqa: E402 - as above
 from voicevault_retrievers.engines.opening import connect  # noqa: E402 - as above
 from voicevault_retrievers.lexical.formulas import Okapi  # noqa: E402 - as above
-from voicevault_retrievers.presets import Preset, preset_data  # noqa: E402 - as above
+from voicevault_retrievers.pipeline.presets import Preset, preset_data  # noqa: E402 - as above
 from voicevault_retrievers.rerank import WeightedRerank  # noqa: E402 - as above
 from voicevault_retrievers.text import Analyzer  # noqa: E402 - as above
 

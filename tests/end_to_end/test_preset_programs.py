@@ -12,7 +12,7 @@ import pytest
 from tests.docs.blocks import blocks, printed
 from tests.end_to_end.programs import INTEGRATIONS, as_script, commands, installed
 from tests.model_server import model_server, writes
-from voicevault_retrievers.presets import preset_names
+from voicevault_retrievers.pipeline.presets import preset_names
 
 if not installed("chromadb", "langchain_core", "llama_index"):
     pytest.skip("needs the extras `demo`, `chroma`, `langchain` and `llama-index`", allow_module_level=True)

@@ -16,7 +16,7 @@ from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import AccessError, ConfigError
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.store.graphs import update_graph
 from voicevault_retrievers.store.questions import question_index
 

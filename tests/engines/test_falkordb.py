@@ -14,11 +14,11 @@ from tests.helpers import ListChannel
 from voicevault_retrievers import RRF, fuse
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.types import Chunk, Ranking
-from voicevault_retrievers.engines.falkordb import FalkorDBGraph
-from voicevault_retrievers.engines.neo4j import Neo4jGraph
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.structure.graph import GraphChannel, GraphExpansion, build_graph
 from voicevault_retrievers.structure.graph.cypher import Statement
+from voicevault_retrievers.structure.graph.falkordb import FalkorDBGraph
+from voicevault_retrievers.structure.graph.neo4j import Neo4jGraph
 
 CHUNKS = [
     Chunk("c420", "Section 420. Cheating. See section 415.", metadata={"act": "IPC"}),

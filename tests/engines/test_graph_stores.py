@@ -15,8 +15,6 @@ from llama_index.core.graph_stores.types import Relation
 
 from tests.engines.graph_servers import FalkorDBServer, falkordb_server
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
-from voicevault_retrievers.engines.falkordb import FalkorDBGraph
-from voicevault_retrievers.engines.neo4j import Neo4jGraph
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.property_graph import PropertyGraph
 from voicevault_retrievers.structure.graph import (
@@ -29,6 +27,8 @@ from voicevault_retrievers.structure.graph import (
     GraphStore,
     Link,
 )
+from voicevault_retrievers.structure.graph.falkordb import FalkorDBGraph
+from voicevault_retrievers.structure.graph.neo4j import Neo4jGraph
 
 HOSTILE = 'it\'s "quoted" \\ $ids }) DETACH DELETE n //\n\t\u2028 é 水 `x`'
 

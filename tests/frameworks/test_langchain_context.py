@@ -18,8 +18,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from tests.frameworks.langchain_parts import Runs, documents, hybrid, ids
-from voicevault_retrievers.context import ContextBuilder as Builder
-from voicevault_retrievers.context import Turn
+from voicevault_retrievers.answers import ContextBuilder as Builder
+from voicevault_retrievers.answers import Turn
 from voicevault_retrievers.core.types import Citation, Context
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.context import ContextBuilder, content_blocks, resolve_citations

@@ -21,7 +21,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import AsyncChild, Child, by_length, documents, hybrid, ids
 from tests.helpers import HashEmbedder, ListChannel
-from voicevault_retrievers.context import ContextBuilder as Builder
+from voicevault_retrievers.answers import ContextBuilder as Builder
 from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import RRF

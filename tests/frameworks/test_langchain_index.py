@@ -23,7 +23,7 @@ from tests.helpers import Counting, HashEmbedder
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.langchain import HybridIndex, HybridRetriever
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 
 NEW = Document("A spare pump seal is in the drawer", id="spare", metadata={"source": "notes.txt"})

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from tests.frameworks.langchain_parts import hybrid, ids
 from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import FollowUp
 
 HISTORY = [HumanMessage("How is the seal of a pump replaced?"), AIMessage("By hand.")]

@@ -17,7 +17,7 @@ from langchain_tests.unit_tests import ToolsUnitTests
 
 from tests.frameworks.langchain_parts import Child, Fails, hybrid, ids
 from tests.helpers import FailingChannel, ListChannel
-from voicevault_retrievers.context import resolve_citations
+from voicevault_retrievers.answers import resolve_citations
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, SearchError
 from voicevault_retrievers.langchain import HybridRetriever
 from voicevault_retrievers.langchain.reorder import ContextReorder

@@ -26,7 +26,6 @@ from llama_index.core.vector_stores import FilterCondition, FilterOperator, Meta
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, hybrid, nodes, scored, told
 from tests.helpers import FailingChannel, HashEmbedder, ListChannel
 from voicevault_retrievers import llama_index as vv
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, SearchError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import BM25
@@ -38,7 +37,8 @@ from voicevault_retrievers.llama_index import (
     provenance,
 )
 from voicevault_retrievers.llama_index.convert import chunks_of
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.rerank import PageCap
 from voicevault_retrievers.store import KnowledgeBase
 
 QUESTION = "drain the pump before winter"
@@ -314,7 +314,7 @@ def test_a_preset_is_the_whole_pipeline() -> None:
 
 
 def _preset() -> Any:
-    from voicevault_retrievers.presets import Preset
+    from voicevault_retrievers.pipeline.presets import Preset
 
     fusion = {"method": "rrf", "k": 7, "weights": {"dense": 0.5}}
     return Preset.of({"version": 1, "k": 2, "channels": {"bm25": {"formula": "okapi"}, "dense": {}}, "fusion": fusion})

@@ -37,7 +37,7 @@ from pydantic import BaseModel, Field
 
 from tests.frameworks.llama_index_parts import TEXTS, HashEmbedding, ListRetriever, nodes, recorded
 from tests.helpers import FailingChannel
-from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, NodeWithProvenance, provenance

@@ -35,7 +35,7 @@ from tests.frameworks.llama_index_parts import (
 from voicevault_retrievers import llama_index as vv
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.llama_index.convert import chunks_of
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 QUESTION = "drain the pump before winter"
 

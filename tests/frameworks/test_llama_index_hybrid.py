@@ -34,7 +34,6 @@ from tests.frameworks.llama_index_parts import (
     told,
 )
 from tests.helpers import HashEmbedder, ListChannel
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import (
     ConfigError,
     InvalidScoreError,
@@ -58,8 +57,8 @@ from voicevault_retrievers.llama_index import (
 )
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.llama_index.query import QueryExpander
-from voicevault_retrievers.presets import Preset
-from voicevault_retrievers.rerank import CallableScorer
+from voicevault_retrievers.pipeline.presets import Preset
+from voicevault_retrievers.rerank import CallableScorer, PageCap
 from voicevault_retrievers.store import KnowledgeBase
 
 QUESTION = "drain the pump before winter"

@@ -10,7 +10,7 @@ from tests.frameworks.llama_index_parts import hybrid
 from voicevault_retrievers.core.turns import Turn
 from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import FollowUp
 
 

@@ -25,7 +25,7 @@ from llama_index.core.workflow import Context
 
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
 from tests.helpers import FailingChannel, ListChannel
-from voicevault_retrievers.context import resolve_citations
+from voicevault_retrievers.answers import resolve_citations
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, SearchError
 from voicevault_retrievers.llama_index import HybridRetriever, NodeWithProvenance, PageDiversityPostprocessor
 from voicevault_retrievers.llama_index.citations import CitationPostprocessor

@@ -241,7 +241,7 @@ async def test_reranking_is_told_of_in_pairs(events: Events, is_async: bool, whe
 
 
 def _preset(data: dict[str, Any]) -> HybridRetriever:
-    from voicevault_retrievers.presets import Preset
+    from voicevault_retrievers.pipeline.presets import Preset
 
     return HybridRetriever.from_nodes(nodes(), HashEmbedding(), preset=Preset.of(data))
 

@@ -18,8 +18,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder, ListChannel
-from voicevault_retrievers.composing import compose
-from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.explanation import explain, provenance
 from voicevault_retrievers.core.filters import Filter, scope
@@ -31,7 +30,8 @@ from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import tiers
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.store import Bases, KnowledgeBase, commit
 from voicevault_retrievers.store.standardised import Standardised

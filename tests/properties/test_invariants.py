@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 from tests.helpers import HashEmbedder, ListChannel, examples
 from tests.properties.strategies import chunk_lists, found, queries
 from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.pages import page_of
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
-from voicevault_retrievers.diversity import PageCap, page_of
 from voicevault_retrievers.errors import InvalidScoreError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25, LexicalIndex, Segment
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.query import RuleExpansion
-from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
+from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, PageCap
 from voicevault_retrievers.text import Analyzer
 
 EMBEDDER = HashEmbedder(16)

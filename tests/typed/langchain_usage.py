@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 from typing_extensions import assert_type
 
-from voicevault_retrievers.context import ResolvedAnswer
+from voicevault_retrievers.answers import ResolvedAnswer
 from voicevault_retrievers.core.types import Citation, Context, Result
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.langchain import (

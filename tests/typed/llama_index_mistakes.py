@@ -22,7 +22,7 @@ from voicevault_retrievers.llama_index import (
     VectorRetriever,
     provenance,
 )
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 
 async def retrievers(retriever: HybridRetriever, nodes: list[BaseNode], channel: Channel) -> None:

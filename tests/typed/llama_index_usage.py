@@ -28,11 +28,10 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.core.workflow import Context as WorkflowContext
 from typing_extensions import assert_type
 
-from voicevault_retrievers.context import ResolvedAnswer
+from voicevault_retrievers.answers import ResolvedAnswer
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Citation, Result
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
@@ -70,7 +69,8 @@ from voicevault_retrievers.llama_index import (
     resolve_citations,
     skippable,
 )
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.rerank import PageCap
 from voicevault_retrievers.store import KnowledgeBase
 
 # Retrievers

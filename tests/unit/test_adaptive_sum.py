@@ -16,7 +16,7 @@ from voicevault_retrievers.fusion import AdaptiveSum, Pool, fuse
 from voicevault_retrievers.fusion.adaptive_sum import LEAST
 from voicevault_retrievers.lexical import BM25, BM25F
 from voicevault_retrievers.lexical.index import LexicalIndex
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 EMBEDDER = HashEmbedder(16)
 WORDS = "pump valve seal motor shaft bolt gauge hose filter drain relay fuse wire lamp switch".split()

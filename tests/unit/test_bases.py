@@ -20,8 +20,8 @@ from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, NotIndexedError
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.store import Bases, KnowledgeBase, embedding, standardised
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.store.removing import remove

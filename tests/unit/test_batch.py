@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from tests.helpers import Counting, FailingChannel, ListChannel
 from voicevault_retrievers import BM25, Pipeline, VectorChannel, fuse
-from voicevault_retrievers.batch import TOGETHER
 from voicevault_retrievers.core.execution.run import ABREAST
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.rows import Rows
@@ -25,7 +24,8 @@ from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Result,
 from voicevault_retrievers.dense import ExactVectors, VectorPart
 from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.query_file import read_queries
+from voicevault_retrievers.pipeline.batch import TOGETHER
+from voicevault_retrievers.pipeline.query_file import read_queries
 
 CHUNKS = [Chunk(f"c{at}", text) for at, text in enumerate(("the pump hums", "the valve is shut", "the pump is red"))]
 

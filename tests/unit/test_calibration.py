@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
 from voicevault_retrievers.rerank.calibration import (
     FEWEST,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from voicevault_retrievers import BM25, Chunk, ContextBuilder, Hit, KnowledgeBase, Ranking, resolve_citations
-from voicevault_retrievers.claims import Claim, acheck_claims, check_claims
+from voicevault_retrievers.answers.claims import Claim, acheck_claims, check_claims
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.hybrid import hybrid_search
+from voicevault_retrievers.fusion.hybrid import hybrid_search
 from voicevault_retrievers.rerank.calibration import Calibration, Threshold
 from voicevault_retrievers.rerank.scorers import CallableScorer
 

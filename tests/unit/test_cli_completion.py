@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete
 
 from tests.unit.cli_parts import ran
 from voicevault_retrievers.cli.commands import COMMANDS, voicevault
-from voicevault_retrievers.presets import preset_names
+from voicevault_retrievers.pipeline.presets import preset_names
 from voicevault_retrievers.store import KnowledgeBase
 
 

@@ -12,7 +12,7 @@ from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import eval as command
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents import read
-from voicevault_retrievers.resources import shipped
+from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.store import KnowledgeBase
 
 TEXTS = {"a": "The pump hums.", "b": "A valve hisses and hums.", "c": "The rotor turns."}

@@ -31,8 +31,8 @@ from voicevault_retrievers.cli import demo, measuring
 from voicevault_retrievers.cli.commands import COMMANDS, voicevault
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.evaluation import load_judged
+from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, shared_scorer
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import KnowledgeBase
 
 PATIENCE = 60.0

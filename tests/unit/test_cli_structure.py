@@ -15,11 +15,11 @@ from tests.engines.redis_server import RedisServer, program
 from tests.model_server import Handler, model_server, refused_url, says
 from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.graphs import FILE
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.questions import question_index
+from voicevault_retrievers.structure.addresses import graph_store, parent_store
 from voicevault_retrievers.structure.graph import GraphChannel
 
 LAW = [

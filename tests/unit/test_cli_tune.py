@@ -13,7 +13,7 @@ from tests.helpers import HashEmbedder
 from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.evaluation import Judged, save_judged
-from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.store import KnowledgeBase, embedding
 
 PRESET = "version: 1\nfusion: {method: rrf}\nstages: [page_cap]\n"

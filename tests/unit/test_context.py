@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voicevault_retrievers.context import ContextBuilder, Turn, citations, ends_first, resolve_citations
-from voicevault_retrievers.context.citations import cited, is_numbered, names_of, title
+from voicevault_retrievers.answers import ContextBuilder, Turn, citations, ends_first, resolve_citations
+from voicevault_retrievers.answers.citations import cited, is_numbered, names_of, title
 from voicevault_retrievers.core.types import Chunk, Citation, Context, Hit
 from voicevault_retrievers.errors import ConfigError
 

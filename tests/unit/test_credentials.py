@@ -11,14 +11,14 @@ import pytest
 from tests.helpers import ListChannel
 from tests.model_server import model_server, refused_url, says
 from voicevault_retrievers._support.hosts import mask_credentials
-from voicevault_retrievers.engines.neo4j import Neo4jGraph
+from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.flare import Flare
-from voicevault_retrievers.models import OllamaModel, OpenAIModel
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import ModelExpansion
 from voicevault_retrievers.rerank import LLMRerank
+from voicevault_retrievers.structure.graph.neo4j import Neo4jGraph
 
 CHANNELS = {"bm25": ListChannel([("x", 1.0), ("y", 0.5)], name="bm25")}
 

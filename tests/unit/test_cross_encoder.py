@@ -19,9 +19,6 @@ from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.explanation import explain, provenance, votes_of
 from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant
-from voicevault_retrievers.dense import onnx_model, weights
-from voicevault_retrievers.dense.onnx_model import saturates
-from voicevault_retrievers.dense.weights import PROFILES, Packed, canonical, find
 from voicevault_retrievers.errors import (
     ConfigError,
     InvalidScoreError,
@@ -29,7 +26,10 @@ from voicevault_retrievers.errors import (
     RerankerError,
     RerankerNotAvailableError,
 )
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.models.language import onnx_model, weights
+from voicevault_retrievers.models.onnx_model import saturates
+from voicevault_retrievers.models.weights import PROFILES, Packed, canonical, find
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.rerank import (
     Calibration,
     CallableScorer,
@@ -471,7 +471,7 @@ def test_models_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_load_scorer_says_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "voicevault_retrievers.dense.weights.installed", lambda backend: backend == "sentence-transformers"
+        "voicevault_retrievers.models.weights.installed", lambda backend: backend == "sentence-transformers"
     )
     scorer = load_scorer("ms-marco-MiniLM-L12-v2")
     assert isinstance(scorer, Scorer)

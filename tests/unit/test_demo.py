@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.cli import demo
-from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.store import KnowledgeBase, manifest
 
 

@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 
 from tests.helpers import FailingChannel, GivenChannel, ListChannel
-from voicevault_retrievers.composing import compose
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Result, Variant, Vote
 from voicevault_retrievers.display import BADGES, Lists, alists, analyzer_of, hit_data, marked, result_data
 from voicevault_retrievers.display.data import MOST_MARKED
 from voicevault_retrievers.display.lists import MOST
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import RuleRouter
-from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, WeightedRerank
+from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, PageCap, WeightedRerank
 from voicevault_retrievers.structure.graph import EmbeddedGraph, Entry, GraphChannel, Link
 from voicevault_retrievers.text import Analyzer
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import voicevault_retrievers
 from tests.helpers import FailingChannel, GivenChannel, ListChannel, examples
-from voicevault_retrievers.composing import compose
 from voicevault_retrievers.core import explanation
 from voicevault_retrievers.core.types import Chunk, Context, Failure, Hit, Query, Ranking, Result, Variant, Vote
 from voicevault_retrievers.display import COLOURS, Explanation, explain, explain_result, explanation_html, result_html
@@ -23,7 +22,8 @@ from voicevault_retrievers.display.html import MOST_HITS, MOST_TEXT
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import WeightedRerank
 
 TAGS = {"div", "span", "b", "bdi", "mark", "ol", "ul", "li", "details", "summary"}

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.helpers import FailingChannel, ListChannel
-from voicevault_retrievers.composing import compose
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Result, Vote
 from voicevault_retrievers.display import COLOURS, plot_result
 from voicevault_retrievers.display.plots import MOST_HITS
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 colors = pytest.importorskip("matplotlib.colors")
 

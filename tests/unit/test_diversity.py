@@ -17,9 +17,9 @@ from tests.properties.strategies import chunk_lists, found
 from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote, ranked
 from voicevault_retrievers.dense import VectorChannel
-from voicevault_retrievers.diversity import MMR, Cosines, NearDuplicates, PageCap, Shingles
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.presets import Preset
+from voicevault_retrievers.rerank import MMR, Cosines, NearDuplicates, PageCap, Shingles
 from voicevault_retrievers.store import KnowledgeBase
 
 EMBEDDER = HashEmbedder()
@@ -186,7 +186,7 @@ def test_shingles_are_words_of_any_script() -> None:
 def test_a_wide_table_is_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Shingles(1).rows(ranking([A, B, C, f"{A} {C}"]).hits)
     whole = Shingles(1).table(rows)
-    monkeypatch.setattr("voicevault_retrievers.diversity.likeness._CELLS", 8)
+    monkeypatch.setattr("voicevault_retrievers.rerank.likeness._CELLS", 8)
     assert np.array_equal(Shingles(1).table(rows, 1), whole[:, 1:])
 
 

@@ -19,11 +19,11 @@ from voicevault_retrievers.dense import (
     embedders,
     load_embedder,
     locate,
-    weights,
 )
-from voicevault_retrievers.dense.graph_model import batches, cls_pooled, mean_pooled
-from voicevault_retrievers.dense.weights import Weights, canonical, find
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RetrievalError
+from voicevault_retrievers.models.graph_model import batches, cls_pooled, mean_pooled
+from voicevault_retrievers.models.language import weights
+from voicevault_retrievers.models.weights import Weights, canonical, find
 
 SENTENCES = [
     "The invoice is due thirty days after delivery.",
@@ -119,7 +119,7 @@ def test_bge_prefixes_queries_and_takes_the_first_token(bge: OnnxEmbedder) -> No
 
 
 def test_fingerprint_and_dimension_do_not_load_the_model(minilm: OnnxEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voicevault_retrievers.dense.graph_model.require", None)
+    monkeypatch.setattr("voicevault_retrievers.models.graph_model.require", None)
     fresh = OnnxEmbedder("sentence-transformers/all-MiniLM-L6-v2")
     assert fresh.fingerprint == "all-MiniLM-L6-v2/onnx-int8/mean/256/8199be6f699a"
     assert fresh.dimension == 384

@@ -15,7 +15,6 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.stages import skippable
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.dense import CallableEmbedder, VectorChannel
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RerankerError, SearchError
 from voicevault_retrievers.evaluation import (
     Judged,
@@ -36,6 +35,7 @@ from voicevault_retrievers.evaluation.answers import normalised
 from voicevault_retrievers.evaluation.runs import Run
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.query import RuleExpansion
+from voicevault_retrievers.rerank import PageCap
 
 
 class Broken(Stage):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from voicevault_retrievers.composing import compose
 from voicevault_retrievers.core.explanation import explain_result, reworded
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.query import RuleExpansion
-from voicevault_retrievers.resources import shipped
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Narrowed, Pipeline
+from voicevault_retrievers.pipeline.pipeline import Narrowed, Pipeline
 from voicevault_retrievers.query import (
     AcronymExpansion,
     CompoundExpansion,

@@ -13,14 +13,14 @@ import pytest
 
 from tests.helpers import FailingChannel, HashEmbedder, Says
 from tests.unit.cli_parts import ran
-from voicevault_retrievers.composing import compose
+from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.stages import skippable
 from voicevault_retrievers.core.types import Chunk, Query, Ranking, Result
-from voicevault_retrievers.flare import Flare
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import HyDE, ModelExpansion, ModelRouter, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
 from voicevault_retrievers.rerank.scorers import CallableScorer

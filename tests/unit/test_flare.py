@@ -27,15 +27,15 @@ from voicevault_retrievers import (
     VectorChannel,
     fuse,
 )
+from voicevault_retrievers.answers.flare import Flare, Token, Written
+from voicevault_retrievers.answers.flare.drafts import Draft, Drafted
+from voicevault_retrievers.answers.flare.segments import sentences
 from voicevault_retrievers.core.types import Vote
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.flare import Flare, Token, Written
-from voicevault_retrievers.flare.drafts import Draft, Drafted
-from voicevault_retrievers.flare.segments import sentences
-from voicevault_retrievers.hybrid import ahybrid_search, bare, hybrid_search
+from voicevault_retrievers.fusion.hybrid import ahybrid_search, bare, hybrid_search
+from voicevault_retrievers.models.generation import tokens_of
 from voicevault_retrievers.query import RuleExpansion, RuleRouter
-from voicevault_retrievers.written import tokens_of
+from voicevault_retrievers.rerank import PageCap
 
 GIVEN = ListChannel([("a", 2.0), ("b", 1.0)]).search("q")
 FOUND = ListChannel([("b", 3.0), ("c", 2.0), ("d", 1.0)]).search("q")

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import ListChannel, Says
-from voicevault_retrievers.composing import compose
 from voicevault_retrievers.core.turns import Turn
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.prompts import CallableTextModel
+from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import FollowUp, ModelFollowUp, RuleExpansion
 
 ENGLISH = [("What is the VAT rate in France?", "20 %.")]

@@ -11,19 +11,18 @@ from functools import partial
 import pytest
 
 from tests.helpers import FailingChannel, HeldChannel, ListChannel
-from voicevault_retrievers.composing import compose
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.explanation import explain, provenance
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.stages import skippable
 from voicevault_retrievers.core.types import Chunk, Query, Ranking, Variant
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError, StageError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion, Together
-from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.rerank import CrossEncoderRerank, PageCap
 
 A = ListChannel([("x", 3.0), ("y", 2.0), ("z", 1.0)])
 B = ListChannel([("y", 0.9), ("w", 0.8), ("v", 0.7), ("u", 0.6), ("x", 0.5)], kind="keyword")

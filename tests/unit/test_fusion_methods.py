@@ -27,7 +27,7 @@ from voicevault_retrievers.fusion import (
     method_of,
 )
 from voicevault_retrievers.fusion.normalise import between, min_max, sum_to_one, zscore
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.presets import Preset
 
 KEYWORD = ListChannel([("a", 9.0), ("b", 5.0), ("c", 1.0)], kind="keyword")
 SEMANTIC = ListChannel([("c", 0.5), ("d", 0.25)], kind="semantic")

@@ -11,7 +11,7 @@ from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 
 def _by_channels(ranking: Ranking) -> dict[str, list[str]]:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from tests.helpers import Counting, HashEmbedder
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import embedders, load_embedder
-from voicevault_retrievers.dense.weights import find, installed
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.models.weights import find, installed
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.store import Bases, Changes, KnowledgeBase, commit, default_root, embedding
 from voicevault_retrievers.text import Analyzer
 

@@ -17,9 +17,8 @@ from tests.helpers import AsyncSays, ListChannel, Says
 from voicevault_retrievers.core.channel import Then
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Vote
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
-from voicevault_retrievers.rerank import LLMRerank
+from voicevault_retrievers.rerank import LLMRerank, PageCap
 from voicevault_retrievers.rerank.llm import ROOM, numbers_in
 
 FOUND = [("a", 4.0), ("b", 3.0), ("c", 2.0), ("d", 1.0)]

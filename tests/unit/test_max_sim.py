@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.helpers import BERLIN, PASSAGES, ListChannel, ranking_of
 from voicevault_retrievers.core.types import Query, Ranking, Variant
-from voicevault_retrievers.dense.token_states import OnnxTokenEmbedder
-from voicevault_retrievers.dense.weights import find
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
+from voicevault_retrievers.models.token_states import OnnxTokenEmbedder
+from voicevault_retrievers.models.weights import find
 from voicevault_retrievers.rerank.max_sim import PASSAGES_KEPT, MaxSimRerank, TokenEmbedder, Tokens, max_sim
 
 TURNS = {"a": [1.0, 0.0], "b": [0.0, 2.0], "c": [3.0, 4.0], "d": [-5.0, 0.0]}

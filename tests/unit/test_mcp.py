@@ -13,7 +13,7 @@ from mcp.types import ToolAnnotations
 from tests.helpers import HashEmbedder
 from tests.unit.mcp_parts import citations, make, offered, page, session, started, text, told
 from voicevault_retrievers import Chunk, KnowledgeBase, question_index
-from voicevault_retrievers.context import resolve_citations
+from voicevault_retrievers.answers import resolve_citations
 from voicevault_retrievers.mcp import bases as libraries
 from voicevault_retrievers.mcp import session as sessions
 from voicevault_retrievers.mcp import tools

@@ -21,7 +21,7 @@ from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.mcp import bases
 from voicevault_retrievers.mcp.bases import Library
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from voicevault_retrievers.core import metrics
 from voicevault_retrievers.core.types import Result
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase, update
 from voicevault_retrievers.store.standardised import Standardised
 
@@ -276,7 +276,7 @@ def test_where_nothing_is_set_up_nothing_is_loaded_or_counted() -> None:
     program = """
 import sys
 from tests.helpers import ListChannel
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 search = Pipeline(ListChannel([("a", 1.0)])).search
 search("pump")
 print(any(name.startswith("opentelemetry") for name in sys.modules))

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.helpers import ListChannel, texts_of
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.types import Query, Variant
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
 from voicevault_retrievers.query.model import TIMEOUT
 from voicevault_retrievers.query.wordings import wordings_of
+from voicevault_retrievers.rerank import PageCap
 
 QUESTION = "How do I reset the pump?"
 LONGEST = 4 * len(QUESTION) + 200

@@ -24,7 +24,7 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
-from voicevault_retrievers.models import OllamaModel, OpenAIModel, ServedModel
+from voicevault_retrievers.models.language import OllamaModel, OpenAIModel, ServedModel
 
 PROMPT = 'Which of these?\n{"number": 1, "text": "é 水"}'
 MESSAGES = [{"role": "user", "content": PROMPT}]

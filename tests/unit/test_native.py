@@ -8,9 +8,9 @@ from threading import Event, Thread
 
 import pytest
 
-from voicevault_retrievers.dense.native import Calls
-from voicevault_retrievers.dense.weights import Backend, find, installed
 from voicevault_retrievers.errors import RetrievalError
+from voicevault_retrievers.models.native import Calls
+from voicevault_retrievers.models.weights import Backend, find, installed
 
 LEAVING = """
 from threading import Event, Thread

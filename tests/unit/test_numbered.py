@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from voicevault_retrievers.context import ContextBuilder
-from voicevault_retrievers.context.citations import citation_of
-from voicevault_retrievers.context.numbered import (
+from voicevault_retrievers.answers import ContextBuilder
+from voicevault_retrievers.answers.citations import citation_of
+from voicevault_retrievers.answers.numbered import (
     Layout,
     as_data,
     block_numbers,

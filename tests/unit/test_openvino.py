@@ -15,18 +15,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import BERLIN, PASSAGES
-from voicevault_retrievers.dense import (
-    OnnxEmbedder,
-    OpenVinoEmbedder,
-    embedders,
-    load_embedder,
-    openvino_model,
-    weights,
-)
-from voicevault_retrievers.dense.dequantise import dequantised, quantises_as_it_runs
-from voicevault_retrievers.dense.onnx_model import OnnxModel
-from voicevault_retrievers.dense.openvino_model import OpenVinoModel, agree
-from voicevault_retrievers.dense.weights import PROFILES, Weights, find, installed, locate
+from voicevault_retrievers.dense import OnnxEmbedder, OpenVinoEmbedder, embedders, load_embedder
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
@@ -35,6 +24,11 @@ from voicevault_retrievers.errors import (
     RerankerNotAvailableError,
     RetrievalError,
 )
+from voicevault_retrievers.models.dequantise import dequantised, quantises_as_it_runs
+from voicevault_retrievers.models.language import openvino_model, weights
+from voicevault_retrievers.models.onnx_model import OnnxModel
+from voicevault_retrievers.models.openvino_model import OpenVinoModel, agree
+from voicevault_retrievers.models.weights import PROFILES, Weights, find, installed, locate
 from voicevault_retrievers.rerank import OnnxScorer, load_scorer, scorers
 from voicevault_retrievers.rerank.scorers import OpenVinoScorer, shared_scorer
 from voicevault_retrievers.store.embedding import describe, make

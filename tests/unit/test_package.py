@@ -12,7 +12,7 @@ import pytest
 
 import voicevault_retrievers
 from voicevault_retrievers import errors
-from voicevault_retrievers.presets import preset_names
+from voicevault_retrievers.pipeline.presets import preset_names
 
 PACKAGE = Path(voicevault_retrievers.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def _loaded_by(statement: str) -> set[str]:
         "import voicevault_retrievers.engines.chroma",
         "import voicevault_retrievers.documents",
         "import voicevault_retrievers.evaluation",
-        "import voicevault_retrievers.rerank\nfrom voicevault_retrievers.dense.weights import find\n"
+        "import voicevault_retrievers.rerank\nfrom voicevault_retrievers.models.weights import find\n"
         "find('all-MiniLM-L6-v2', 'onnx'); find('all-MiniLM-L6-v2', 'sentence-transformers')",
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.documents import Document, Part, split_families
 from voicevault_retrievers.structure import OverBudget, ParentExpansion

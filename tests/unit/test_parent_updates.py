@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli_parts import ran
-from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.store import KnowledgeBase, update
 from voicevault_retrievers.store.indexing import outdated

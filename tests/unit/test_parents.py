@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import GivenChannel
-from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.store import KnowledgeBase

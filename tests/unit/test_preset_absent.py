@@ -11,7 +11,7 @@ from tests.helpers import HashEmbedder, Says
 from voicevault_retrievers import Chunk, KnowledgeBase, Query
 from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure import ParentExpansion
 

@@ -13,7 +13,7 @@ from tests.model_server import ModelServer, model_server, says
 from voicevault_retrievers import Chunk, KnowledgeBase, Query
 from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.presets import Preset, load_preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_data
 
 TEXTS = ("The pump is flushed by hand.", "Whoever cheats is punished.", "A seal of rubber leaks.", "The gate is green.")
 QUESTION = "Analyse how the pump is flushed"

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from tests.helpers import ListChannel
-from voicevault_retrievers import presets
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.diversity import PageCap
-from voicevault_retrievers.engines.addresses import graph_store, parent_store
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
-from voicevault_retrievers.presets import Preset, load_preset, preset_data, preset_names
-from voicevault_retrievers.rerank import CALIBRATIONS, PROFILES, Calibration, CrossEncoderRerank, Threshold
+from voicevault_retrievers.pipeline.pipeline import presets
+from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_data, preset_names
+from voicevault_retrievers.rerank import CALIBRATIONS, PROFILES, Calibration, CrossEncoderRerank, PageCap, Threshold
 from voicevault_retrievers.rerank.calibration import any_hit
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.structure.addresses import graph_store, parent_store
 from voicevault_retrievers.structure.graph import EmbeddedGraph
 from voicevault_retrievers.text import Analyzer
 

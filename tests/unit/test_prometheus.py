@@ -14,7 +14,7 @@ from voicevault_retrievers.core import prometheus
 from voicevault_retrievers.core.prometheus import serve_prometheus
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 pytest.importorskip("opentelemetry.exporter.prometheus")
 

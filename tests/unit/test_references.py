@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.helpers import AsyncSays, Says
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.structure.graph import ModelReferences, Reference, RuleReferences, declared_laws
-from voicevault_retrievers.structure.graph.laws import Laws
+from voicevault_retrievers.text.references.laws import Laws
 
 IPC = "indian penal code"
 GDPR = "general data protection regulation"

@@ -14,7 +14,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25, BM25F
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import RM3, RuleExpansion, Together
 
 FILLER = [Chunk(f"x{at:02}", f"filler{at} nothing", metadata={"team": 1 + at % 2}) for at in range(60)]

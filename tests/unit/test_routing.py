@@ -9,12 +9,12 @@ import pytest
 
 from tests.helpers import Counting, FailingChannel, ListChannel, Says
 from voicevault_retrievers import RRF, Channel, Chunk, VectorChannel, fuse
-from voicevault_retrievers.composing import compose
 from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Preset
-from voicevault_retrievers.prompts import CallableTextModel
+from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import ModelRouter, RuleExpansion, RuleRouter
 from voicevault_retrievers.query.routing import Routes, Rule
 from voicevault_retrievers.structure.graph import EmbeddedGraph, Entry, GraphChannel, Link

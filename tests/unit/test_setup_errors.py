@@ -15,7 +15,6 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.dense import OnnxEmbedder, VectorChannel
-from voicevault_retrievers.dense.weights import PROFILES
 from voicevault_retrievers.errors import (
     ConfigError,
     FilterNotSupportedError,
@@ -33,7 +32,8 @@ from voicevault_retrievers.errors import (
     is_setup_error,
 )
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.models.weights import PROFILES
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import HyDE
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import CallableScorer, SentenceTransformerScorer

@@ -18,7 +18,7 @@ from voicevault_retrievers.evaluation import (
     rule_questions,
     save_judged,
 )
-from voicevault_retrievers.resources import shipped
+from voicevault_retrievers.pipeline.samples import shipped
 
 CHUNKS = [
     Chunk("a", "# The pump\n\nThe pump is a machine that moves oil. It is loud.", None, {"section": "1.2 Oil pump"}),

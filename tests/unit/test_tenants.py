@@ -10,10 +10,10 @@ import pytest
 import voicevault_retrievers
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk, Query, Variant
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError, DocumentError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.presets import Preset
+from voicevault_retrievers.pipeline.presets import Preset
+from voicevault_retrievers.rerank import PageCap
 from voicevault_retrievers.store import Changes, KnowledgeBase, TenantIndex
 from voicevault_retrievers.store.view import View
 from voicevault_retrievers.text import Analyzer

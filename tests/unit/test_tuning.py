@@ -32,7 +32,7 @@ from voicevault_retrievers.evaluation.tuning import (
     reason_to_keep,
     tune,
 )
-from voicevault_retrievers.presets import Preset, load_preset, preset_data, save_preset
+from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_data, save_preset
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank
 
 DATA: Mapping[str, Any] = {"version": 1, "fusion": {"method": "rrf"}, "k": 10}

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from voicevault_retrievers import Chunk, VectorChannel
-from voicevault_retrievers.dense import UniversalSentenceEncoder, load_embedder, weights
+from voicevault_retrievers.dense import UniversalSentenceEncoder, load_embedder
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, ModelNotAvailableError
+from voicevault_retrievers.models.language import weights
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.indexing import update
 from voicevault_retrievers.store.spoken import unspoken

@@ -17,7 +17,7 @@ from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25, BM25F
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query.phrases import extended
 
 CHUNKS = [Chunk("a", "pump"), Chunk("b", "valve"), Chunk("c", "pump valve")]

@@ -14,11 +14,11 @@ from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import is_address, open_bases
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.presets.models import text_model
-from voicevault_retrievers.presets.sections import filled
-from voicevault_retrievers.query_file import Asked
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import load_preset
+from voicevault_retrievers.pipeline.presets.models import text_model
+from voicevault_retrievers.pipeline.presets.sections import filled
+from voicevault_retrievers.pipeline.query_file import Asked
 from voicevault_retrievers.store import Bases
 
 

@@ -9,18 +9,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
+from voicevault_retrievers.answers import header
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.cli.render import metrics_table, show
-from voicevault_retrievers.context import header
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.evaluation import evaluate, load_judged
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.presets import Preset, load_preset
+from voicevault_retrievers.pipeline.presets import Preset, load_preset
+from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import KnowledgeBase, default_root, update
 
 KB = "sample"

@@ -17,7 +17,7 @@ from voicevault_retrievers._support.extras import DISTRIBUTION
 from voicevault_retrievers.cli import installed, measuring, options
 from voicevault_retrievers.dense.int8 import PAYS_FROM
 from voicevault_retrievers.errors import MissingExtraError, RetrievalError
-from voicevault_retrievers.presets import DEFAULT_MODEL
+from voicevault_retrievers.pipeline.presets import DEFAULT_MODEL
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL as SCORER
 from voicevault_retrievers.store import KnowledgeBase, default_root
 from voicevault_retrievers.store.spoken import advice

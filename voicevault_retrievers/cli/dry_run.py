@@ -18,11 +18,11 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import is_address
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Fused, checked_weights
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Preset, load_preset
-from voicevault_retrievers.presets.absent import AbsentChannel, AbsentFlare, channel_if_there
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Preset, load_preset
+from voicevault_retrievers.pipeline.presets.absent import AbsentChannel, AbsentFlare, channel_if_there
+from voicevault_retrievers.pipeline.query_file import Asked
 from voicevault_retrievers.query import RuleRouter
-from voicevault_retrievers.query_file import Asked
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions

@@ -19,7 +19,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, is_address
 from voicevault_retrievers.engines.parity import CAUSES, Parity, parity
 from voicevault_retrievers.evaluation import load_questions, rule_questions
-from voicevault_retrievers.presets.sections import filled
+from voicevault_retrievers.pipeline.presets.sections import filled
 from voicevault_retrievers.store import KnowledgeBase
 
 JSON_VERSION = 1

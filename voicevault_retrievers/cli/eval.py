@@ -34,8 +34,8 @@ from voicevault_retrievers.evaluation import (
 )
 from voicevault_retrievers.evaluation.judging import By
 from voicevault_retrievers.evaluation.measures import parsed
-from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.resources import shipped
+from voicevault_retrievers.pipeline.presets import load_preset
+from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.store import KnowledgeBase, default_root
 
 JSON_VERSION = 1

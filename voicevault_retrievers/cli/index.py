@@ -15,7 +15,7 @@ from voicevault_retrievers.cli.metered import metered
 from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import CHILD_CHARS, PARENT_CHARS, discover
-from voicevault_retrievers.presets import DEFAULT_MODEL
+from voicevault_retrievers.pipeline.presets import DEFAULT_MODEL
 from voicevault_retrievers.store import KnowledgeBase, Update, update
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.names import locate, vacant

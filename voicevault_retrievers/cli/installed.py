@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from voicevault_retrievers._support.extras import DISTRIBUTION
-from voicevault_retrievers.dense.weights import BACKENDS, HUB, PACKED, PROFILES, canonical, find, installed
+from voicevault_retrievers.models.weights import BACKENDS, HUB, PACKED, PROFILES, canonical, find, installed
 
 _COLLECTIONS = ("all", "dev", "light-dev")
 """Extras that are others together, and those for work on the package itself."""

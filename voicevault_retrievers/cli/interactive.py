@@ -10,14 +10,14 @@ from dataclasses import replace
 import click
 from rich.console import Console
 
-from voicevault_retrievers.batch import answer
 from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.asking import Asking
 from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
-from voicevault_retrievers.query_file import Asked
+from voicevault_retrievers.pipeline.batch import answer
+from voicevault_retrievers.pipeline.query_file import Asked
 from voicevault_retrievers.store import Bases
 
 HELP = """\

@@ -56,7 +56,7 @@ def bases_in(folder: Path) -> list[Path]:
 
 def known_presets(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The shipped presets that begin so, or else files."""
-    from voicevault_retrievers.presets.files import preset_names
+    from voicevault_retrievers.pipeline.presets.files import preset_names
 
     found = [CompletionItem(name) for name in preset_names() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
@@ -86,7 +86,7 @@ class JsonFilter(click.ParamType):  # type: ignore[type-arg]  # as above
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, Any]:
-        from voicevault_retrievers.query_file import read_json
+        from voicevault_retrievers.pipeline.query_file import read_json
 
         try:
             found = read_json(value) if isinstance(value, str) else value
@@ -135,7 +135,7 @@ def _typed(option: click.Option, value: Any) -> Any:
 
 
 def _read(path: Path, ctx: click.Context) -> Mapping[Any, Any]:
-    from voicevault_retrievers.presets.sections import filled
+    from voicevault_retrievers.pipeline.presets.sections import filled
 
     try:
         data = filled(yaml.safe_load(path.read_text(encoding="utf-8")) or {})

@@ -11,7 +11,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from voicevault_retrievers.batch import answer
 from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.asking import Asking
 from voicevault_retrievers.cli.dry_run import rehearse
@@ -19,8 +18,9 @@ from voicevault_retrievers.cli.interactive import Session
 from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.query_file import Asked, read_queries
+from voicevault_retrievers.pipeline.batch import answer
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.query_file import Asked, read_queries
 
 _EXAMPLES = options.examples(
     "voicevault search 'how is the pump reset' --kb plant --top-k 3 --explain",

@@ -18,21 +18,21 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.engines.addresses import graph_store, parent_store
-from voicevault_retrievers.engines.falkordb import FalkorDBGraph
-from voicevault_retrievers.engines.neo4j import Neo4jGraph
-from voicevault_retrievers.engines.redis import BATCH
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.models import OllamaModel, OpenAIModel
-from voicevault_retrievers.presets.sections import filled
+from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
+from voicevault_retrievers.pipeline.presets.sections import filled
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.graphs import update_graph
 from voicevault_retrievers.store.questions import question_index
+from voicevault_retrievers.structure.addresses import graph_store, parent_store
 from voicevault_retrievers.structure.graph import Entry, GraphStats, RuleReferences
 from voicevault_retrievers.structure.graph.building import DOCUMENTS, LAWS
 from voicevault_retrievers.structure.graph.cypher import Statement
-from voicevault_retrievers.structure.graph.reference import chunk_id, work_of
+from voicevault_retrievers.structure.graph.falkordb import FalkorDBGraph
+from voicevault_retrievers.structure.graph.neo4j import Neo4jGraph
 from voicevault_retrievers.structure.questions import ModelQuestions, QuestionUpdate
+from voicevault_retrievers.structure.redis import BATCH
+from voicevault_retrievers.text.references.reference import chunk_id, work_of
 
 T = TypeVar("T")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import getattr_static
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -33,6 +34,25 @@ class Embedder(Protocol):
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """An array of shape (len(texts), dimension)."""
+        ...
+
+
+def is_embedder(part: object) -> bool:
+    """Whether a part has all of an `Embedder`, told without asking for its fingerprint, which may read files."""
+    return all(getattr_static(part, name, None) is not None for name in _EMBEDDER)
+
+
+_EMBEDDER = ("fingerprint", "dimension", "embed_documents", "embed_queries")
+
+
+@runtime_checkable
+class VectorSource(Protocol):
+    """What holds vectors of chunks by id, of length 1, and the embedder that made them: a vector channel."""
+
+    embedder: Embedder
+
+    def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
+        """The vectors of those of the given chunks that it holds."""
         ...
 
 

@@ -13,7 +13,7 @@ from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.dense.prefixes import PrefixRecall, prefix_recall
 from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
-from voicevault_retrievers.dense.weights import Weights, locate
+from voicevault_retrievers.models.weights import Weights, locate
 
 __all__ = [
     "CallableEmbedder",

@@ -17,7 +17,8 @@ from voicevault_retrievers.core.leaf import LeafChannel, Match, Request, best_of
 from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
-from voicevault_retrievers.dense.exact import ExactVectors, MemoryVectors, rows_of, unit_rows
+from voicevault_retrievers.core.vectors import rows_of, unit_rows
+from voicevault_retrievers.dense.exact import ExactVectors, MemoryVectors
 from voicevault_retrievers.errors import ConfigError
 
 KEPT = 64

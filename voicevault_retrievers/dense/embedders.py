@@ -15,13 +15,22 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense.base import BaseEmbedder, Matrix
-from voicevault_retrievers.dense.dequantise import quantises_as_it_runs
-from voicevault_retrievers.dense.graph_model import GraphModel, cls_pooled, mean_pooled
-from voicevault_retrievers.dense.onnx_model import OnnxModel
-from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
 from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
-from voicevault_retrievers.dense.weights import Backend, Weights, canonical, choose, fetch, find, installed
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, unknown
+from voicevault_retrievers.models.dequantise import quantises_as_it_runs
+from voicevault_retrievers.models.graph_model import GraphModel, cls_pooled, mean_pooled
+from voicevault_retrievers.models.onnx_model import OnnxModel
+from voicevault_retrievers.models.openvino_model import OpenVinoModel, Precision
+from voicevault_retrievers.models.weights import (
+    Backend,
+    Weights,
+    canonical,
+    choose,
+    fetch,
+    find,
+    installed,
+    safe_loading,
+)
 
 Pooling: TypeAlias = Literal["mean", "cls"]
 
@@ -277,16 +286,6 @@ def load_embedder(name: str = "all-MiniLM-L6-v2", backend: str = "auto") -> Base
         weights = find(name, "openvino")
         chosen = "onnx" if weights and quantises_as_it_runs(weights.model) else chosen
     return kinds[chosen](name)
-
-
-def safe_loading(device: str | None) -> dict[str, Any]:
-    """The arguments with which sentence-transformers reads a local folder: no pickles, no foreign code, no network."""
-    return {
-        "device": device,
-        "trust_remote_code": False,
-        "local_files_only": True,
-        "model_kwargs": {"use_safetensors": True},
-    }
 
 
 def _prefix_mark(prefix: str) -> list[str]:

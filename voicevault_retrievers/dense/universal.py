@@ -15,7 +15,7 @@ import numpy as np
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.dense.base import BaseEmbedder, Matrix
-from voicevault_retrievers.dense.weights import locate
+from voicevault_retrievers.models.weights import locate
 
 MODEL, DIMENSION = "use-multilingual-v3", 512
 

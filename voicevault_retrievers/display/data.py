@@ -8,8 +8,8 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
-from voicevault_retrievers.context import header
-from voicevault_retrievers.context.citations import citation_of
+from voicevault_retrievers.answers import header
+from voicevault_retrievers.answers.citations import citation_of
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.plan import Span
 from voicevault_retrievers.core.explanation import finite, wordings

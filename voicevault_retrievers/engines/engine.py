@@ -27,7 +27,7 @@ from voicevault_retrievers.engines.writing import BATCH as BATCH
 from voicevault_retrievers.engines.writing import Progress as Progress
 from voicevault_retrievers.engines.writing import Writing
 from voicevault_retrievers.errors import ConfigError, SearchError
-from voicevault_retrievers.hybrid import HybridSearch
+from voicevault_retrievers.fusion.hybrid import HybridSearch
 from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.analyzers import SavedAnalyzer

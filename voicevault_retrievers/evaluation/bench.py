@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.pages import page_of
 from voicevault_retrievers.core.types import Ranking
-from voicevault_retrievers.diversity.page_cap import page_of
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RerankerNotAvailableError, SearchError
 from voicevault_retrievers.evaluation.judged import Judged, Unit, names_of
 from voicevault_retrievers.evaluation.metrics import ndcg

@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from voicevault_retrievers.core.channel import Rewriter, Stage
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.fusion import RRF, Method
 from voicevault_retrievers.fusion.methods import METHODS
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.rerank import CrossEncoderRerank
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.rerank import CrossEncoderRerank, PageCap
 
 Data: TypeAlias = Mapping[str, Any]
 """A preset as its YAML has it."""

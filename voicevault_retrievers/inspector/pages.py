@@ -13,8 +13,8 @@ from pathlib import Path
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.pages import PAGE_KEYS
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.diversity.page_cap import PAGE_KEYS
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.inspector import drawing
 from voicevault_retrievers.inspector.drawing import REFUSED, TOO_LONG

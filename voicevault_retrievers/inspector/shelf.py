@@ -11,9 +11,9 @@ from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, is_address, open_bases
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Preset, load_preset, preset_names
-from voicevault_retrievers.presets.sections import filled
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_names
+from voicevault_retrievers.pipeline.presets.sections import filled
 from voicevault_retrievers.store import KnowledgeBase, default_root
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
 from voicevault_retrievers.store.names import existing, locate, names

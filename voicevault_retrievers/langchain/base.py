@@ -43,7 +43,7 @@ from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, is_heard, observer
 from voicevault_retrievers.langchain.history import turns_of
 from voicevault_retrievers.langchain.staged import arranges, changing, stage_of
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")

@@ -26,7 +26,7 @@ from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_do
 from voicevault_retrievers.langchain.stores import copied
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import persisted
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.codec import several

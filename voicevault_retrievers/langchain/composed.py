@@ -12,7 +12,6 @@ from langchain_core.documents import Document
 from pydantic import InstanceOf
 
 from voicevault_retrievers.adapters.not_open import beside
-from voicevault_retrievers.composing import compose, router_of
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting
@@ -27,11 +26,12 @@ from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.models import as_scorer, as_text_model
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.staged import changing, stage_of
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Base, Preset, load_preset
-from voicevault_retrievers.presets.absent import channels_there
-from voicevault_retrievers.presets.models import NO_PRESET
-from voicevault_retrievers.presets.structure import graph_over
+from voicevault_retrievers.pipeline.composing import compose, router_of
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset
+from voicevault_retrievers.pipeline.presets.absent import channels_there
+from voicevault_retrievers.pipeline.presets.models import NO_PRESET
+from voicevault_retrievers.pipeline.presets.structure import graph_over
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store

@@ -15,10 +15,10 @@ from langchain_core.messages.content import create_plaintext_block
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from pydantic import ValidationError
 
-from voicevault_retrievers.context import ContextBuilder as Builder
-from voicevault_retrievers.context import Marker, ResolvedAnswer
-from voicevault_retrievers.context import resolve_citations as markers_of
-from voicevault_retrievers.context.citations import (
+from voicevault_retrievers.answers import ContextBuilder as Builder
+from voicevault_retrievers.answers import Marker, ResolvedAnswer
+from voicevault_retrievers.answers import resolve_citations as markers_of
+from voicevault_retrievers.answers.citations import (
     Names,
     citation_of,
     cited,

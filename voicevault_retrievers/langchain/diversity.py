@@ -7,11 +7,11 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 
 from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.diversity import MMR, NearDuplicates
-from voicevault_retrievers.diversity.compared import by_place
-from voicevault_retrievers.diversity.likeness import By
 from voicevault_retrievers.langchain.compressors import Reranker, StageCompressor
 from voicevault_retrievers.langchain.embedder import as_embedder
+from voicevault_retrievers.rerank import MMR, NearDuplicates
+from voicevault_retrievers.rerank.comparing import by_place
+from voicevault_retrievers.rerank.likeness import By
 
 
 class MMRFilter(Reranker):

@@ -22,7 +22,7 @@ from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.embedder import as_embedder
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import VectorSearch

@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langchain_core.runnables import Runnable, ensure_config
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.context import ContextBuilder, ResolvedAnswer, resolve_citations
-from voicevault_retrievers.context.numbered import as_data, failure
+from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, resolve_citations
+from voicevault_retrievers.answers.numbered import as_data, failure
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.langchain.convert import PROVENANCE
 from voicevault_retrievers.langchain.numbered import GIVEN, Found, Search, given_citations, listed, next_numbers

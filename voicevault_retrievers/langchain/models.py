@@ -12,13 +12,13 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.answers.flare import Flare, Writer, as_writer
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.flare import Flare, Writer, as_writer
-from voicevault_retrievers.prompts import CallableTextModel
-from voicevault_retrievers.written import Written
+from voicevault_retrievers.models.generation import Written
+from voicevault_retrievers.models.prompts import CallableTextModel
 
 QUIET: RunnableConfig = {"tags": ["nostream"]}
 """Keeps LangGraph from streaming what a model says for a search as if it were the agent's answer."""

@@ -16,8 +16,8 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import merge_configs
 
-from voicevault_retrievers.context import ContextBuilder
-from voicevault_retrievers.context import numbered as sources
+from voicevault_retrievers.answers import ContextBuilder
+from voicevault_retrievers.answers import numbered as sources
 from voicevault_retrievers.core.channel import check_k
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Citation

@@ -18,7 +18,7 @@ from voicevault_retrievers.core.types import Query, Result
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.channels import as_channel, asks_for_k, takes_k
 from voicevault_retrievers.langchain.models import bound_of
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 
 class StagedRetriever(PipelineRetriever):

@@ -11,8 +11,8 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import Runnable, RunnableLambda
 
-from voicevault_retrievers.context import ends_first
-from voicevault_retrievers.context.citations import LAST
+from voicevault_retrievers.answers import ends_first
+from voicevault_retrievers.answers.citations import LAST
 from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, told_of
 from voicevault_retrievers.langchain.over import StagedRetriever, staged

@@ -36,10 +36,10 @@ from voicevault_retrievers.langchain.embedder import as_embedder
 from voicevault_retrievers.langchain.models import flare_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Base
-from voicevault_retrievers.presets.sections import channel_of
-from voicevault_retrievers.presets.structure import store_of, structural
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Base
+from voicevault_retrievers.pipeline.presets.sections import channel_of
+from voicevault_retrievers.pipeline.presets.structure import store_of, structural
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore

@@ -11,9 +11,9 @@ from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, RunnableConfig, patch_config
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, ToolException
 
-from voicevault_retrievers.context import ContextBuilder
-from voicevault_retrievers.context.numbered import Reserved, as_data, failed
-from voicevault_retrievers.context.tool_input import (
+from voicevault_retrievers.answers import ContextBuilder
+from voicevault_retrievers.answers.numbered import Reserved, as_data, failed
+from voicevault_retrievers.answers.tool_input import (
     DESCRIPTION,
     Offered,
     check_texts,

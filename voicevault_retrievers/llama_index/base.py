@@ -21,7 +21,7 @@ from typing_extensions import Never
 
 from voicevault_retrievers._support.memo import Parts
 from voicevault_retrievers.adapters.keyword_copy import refreshed
-from voicevault_retrievers.context.citations import LAST, citation_of, numbered_header
+from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.core.channel import Channel, Stage, check_k
 from voicevault_retrievers.core.degradation import log_failures
 from voicevault_retrievers.core.execution.driver import aexecute, execute
@@ -38,7 +38,7 @@ from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.prompts import modules_of
 from voicevault_retrievers.llama_index.reranking_events import announced, reranks
 from voicevault_retrievers.llama_index.staged import stage_of
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")

@@ -26,7 +26,7 @@ from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
-from voicevault_retrievers.pipeline import Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import persisted
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import Analyzer

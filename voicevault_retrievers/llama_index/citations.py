@@ -26,10 +26,10 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 
-from voicevault_retrievers.context import ContextBuilder, ResolvedAnswer, header
-from voicevault_retrievers.context import resolve_citations as markers_of
-from voicevault_retrievers.context.citations import citation_of, is_numbered, numbered_header, without_headers
-from voicevault_retrievers.context.numbered import CITATION
+from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, header
+from voicevault_retrievers.answers import resolve_citations as markers_of
+from voicevault_retrievers.answers.citations import citation_of, is_numbered, numbered_header, without_headers
+from voicevault_retrievers.answers.numbered import CITATION
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.types import Citation, Context, Hit

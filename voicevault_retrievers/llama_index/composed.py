@@ -14,7 +14,6 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters.not_open import beside
-from voicevault_retrievers.composing import compose, router_of
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting
@@ -31,10 +30,11 @@ from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.reranking_events import announced
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Preset, load_preset
-from voicevault_retrievers.presets.models import NO_PRESET
-from voicevault_retrievers.presets.structure import graph_over, store_of
+from voicevault_retrievers.pipeline.composing import compose, router_of
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Preset, load_preset
+from voicevault_retrievers.pipeline.presets.models import NO_PRESET
+from voicevault_retrievers.pipeline.presets.structure import graph_over, store_of
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store

@@ -8,11 +8,11 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import Field
 
 from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.diversity import MMR, NearDuplicates
-from voicevault_retrievers.diversity.compared import by_place
-from voicevault_retrievers.diversity.likeness import By
 from voicevault_retrievers.llama_index.embedder import as_embedder
 from voicevault_retrievers.llama_index.postprocessors import Reranker, StagePostprocessor
+from voicevault_retrievers.rerank import MMR, NearDuplicates
+from voicevault_retrievers.rerank.comparing import by_place
+from voicevault_retrievers.rerank.likeness import By
 
 
 class MMRPostprocessor(Reranker):

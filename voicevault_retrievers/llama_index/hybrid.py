@@ -39,11 +39,11 @@ from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_em
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.models import flare_of
 from voicevault_retrievers.llama_index.options import refuse
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import Base, Preset
-from voicevault_retrievers.presets.absent import channel_if_there
-from voicevault_retrievers.presets.sections import channel_of
-from voicevault_retrievers.presets.structure import store_of, structural
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import Base, Preset
+from voicevault_retrievers.pipeline.presets.absent import channel_if_there
+from voicevault_retrievers.pipeline.presets.sections import channel_of
+from voicevault_retrievers.pipeline.presets.structure import store_of, structural
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore

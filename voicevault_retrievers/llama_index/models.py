@@ -11,11 +11,11 @@ from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.structured_llm import StructuredLLM
 
+from voicevault_retrievers.answers.flare import Flare, Writer, as_writer
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.flare import Flare, Writer, as_writer
-from voicevault_retrievers.prompts import CallableTextModel
-from voicevault_retrievers.written import Written
+from voicevault_retrievers.models.generation import Written
+from voicevault_retrievers.models.prompts import CallableTextModel
 
 
 class LlamaIndexModel:

@@ -18,7 +18,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.tools import ToolOutput
 from llama_index.core.workflow import Context
 
-from voicevault_retrievers.context import numbered as sources
+from voicevault_retrievers.answers import numbered as sources
 from voicevault_retrievers.core.channel import check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread

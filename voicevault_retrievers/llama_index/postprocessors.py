@@ -24,7 +24,6 @@ from voicevault_retrievers.core.explanation import after_stage, finite
 from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.core.stages import place_id, place_of, settled
 from voicevault_retrievers.core.types import Hit, Query, Ranking, in_order
-from voicevault_retrievers.diversity import PageCap
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
@@ -32,8 +31,8 @@ from voicevault_retrievers.llama_index.convert import query_of
 from voicevault_retrievers.llama_index.node import explained, hit_of, provenance, read_node
 from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.llama_index.reranking_events import reranking
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.rerank import Calibration
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.rerank import Calibration, PageCap
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
 from voicevault_retrievers.rerank.blending import BLEND
 from voicevault_retrievers.rerank.cross_encoder import BATCH, MAX_CANDIDATES, OPTIONS, Overtime, Passages

@@ -16,8 +16,8 @@ from llama_index.core.graph_stores.types import (
 
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError
-from voicevault_retrievers.structure.graph.reference import chunk_id, chunk_node, is_chunk, name_of
 from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats, latest, packed, unpacked
+from voicevault_retrievers.text.references.reference import chunk_id, chunk_node, is_chunk, name_of
 
 NAME = "voicevault_name"
 CHUNK = "voicevault_chunk"

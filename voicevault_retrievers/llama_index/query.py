@@ -22,7 +22,7 @@ from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.llama_index.models import as_text_model
-from voicevault_retrievers.prompts import filled
+from voicevault_retrievers.models.prompts import filled
 from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
 from voicevault_retrievers.query.model import ModelRewriter
 

@@ -15,7 +15,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer, get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
-from voicevault_retrievers.context import ContextBuilder
+from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.citations import check_unnumbered
 from voicevault_retrievers.llama_index.heard import heard

@@ -16,11 +16,10 @@ from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.stages import Around, TopN
 from voicevault_retrievers.core.types import Query, Ranking
-from voicevault_retrievers.diversity import MMR
 from voicevault_retrievers.llama_index.events import listened
 from voicevault_retrievers.llama_index.node import node_of_hit
 from voicevault_retrievers.llama_index.staged import PostprocessorStage
-from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
+from voicevault_retrievers.rerank import MMR, CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
 
 dispatcher = get_dispatcher(__name__)
 

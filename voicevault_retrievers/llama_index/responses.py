@@ -17,8 +17,8 @@ from llama_index.core.schema import NodeWithScore
 from llama_index.core.types import TokenAsyncGen, TokenGen
 from llama_index.core.utils import truncate_text
 
-from voicevault_retrievers.context import Marker, ResolvedAnswer, header, resolve_citations
-from voicevault_retrievers.context.citations import is_numbered, numbered_header
+from voicevault_retrievers.answers import Marker, ResolvedAnswer, header, resolve_citations
+from voicevault_retrievers.answers.citations import is_numbered, numbered_header
 from voicevault_retrievers.core.types import Citation, Context
 from voicevault_retrievers.errors import ConfigError
 

@@ -13,9 +13,9 @@ from llama_index.core.workflow import Context
 from pydantic import ValidationError
 from typing_extensions import Unpack
 
-from voicevault_retrievers.context import ContextBuilder
-from voicevault_retrievers.context.numbered import Layout, Reserved, failed
-from voicevault_retrievers.context.tool_input import (
+from voicevault_retrievers.answers import ContextBuilder
+from voicevault_retrievers.answers.numbered import Layout, Reserved, failed
+from voicevault_retrievers.answers.tool_input import (
     DESCRIPTION,
     Offered,
     check_texts,

@@ -19,8 +19,8 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, open_bases
 from voicevault_retrievers.errors import is_setup_error, told
 from voicevault_retrievers.mcp.configuration import Offer
-from voicevault_retrievers.pipeline import Pipeline
-from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.names import locate
 from voicevault_retrievers.store.present import Present, Remade, state_of

@@ -38,8 +38,8 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Filter, Predicate, canonical, compile_filter, says_nothing, scope
 from voicevault_retrievers.engines.opening import is_address
 from voicevault_retrievers.errors import AccessError, ConfigError, unknown
-from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.presets.sections import filled, section
+from voicevault_retrievers.pipeline.presets import load_preset
+from voicevault_retrievers.pipeline.presets.sections import filled, section
 from voicevault_retrievers.store.names import check_name
 
 VERSION = 1

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from voicevault_retrievers.core.pages import file_of, page_of
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.diversity import file_of, page_of
 
 MOST_KEYS = 40
 EXAMPLES = 5

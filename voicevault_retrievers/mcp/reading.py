@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.pages import PAGE_KEYS, file_of
 from voicevault_retrievers.core.types import Chunk, Hit
-from voicevault_retrievers.diversity import file_of
-from voicevault_retrievers.diversity.page_cap import PAGE_KEYS
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.store import KnowledgeBase

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, WithJsonSchema, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from voicevault_retrievers.context.tool_input import search_input
+from voicevault_retrievers.answers.tool_input import search_input
 from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mcp.listing import Key

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from voicevault_retrievers.context.citations import citation_of
-from voicevault_retrievers.context.numbered import kept_numbers
+from voicevault_retrievers.answers.citations import citation_of
+from voicevault_retrievers.answers.numbered import kept_numbers
 from voicevault_retrievers.core.types import Citation, Hit
 
 KEPT = 1000

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from voicevault_retrievers.context.citations import without_headers
-from voicevault_retrievers.context.tool_input import DESCRIPTION
+from voicevault_retrievers.answers.citations import without_headers
+from voicevault_retrievers.answers.tool_input import DESCRIPTION
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mcp.listing import Key
 from voicevault_retrievers.mcp.schemas import Documents, Entry

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias
 from mcp import types
 from pydantic import BaseModel, ValidationError
 
-from voicevault_retrievers.context import ContextBuilder
-from voicevault_retrievers.context.citations import without_headers
-from voicevault_retrievers.context.numbered import Layout
-from voicevault_retrievers.context.tool_input import check_where, invalid
+from voicevault_retrievers.answers import ContextBuilder
+from voicevault_retrievers.answers.citations import without_headers
+from voicevault_retrievers.answers.numbered import Layout
+from voicevault_retrievers.answers.tool_input import check_where, invalid
 from voicevault_retrievers.core.execution.plan import AsyncObserver
 from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError, told, unknown

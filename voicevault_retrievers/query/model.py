@@ -12,7 +12,7 @@ from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.prompts import aloud, filled
+from voicevault_retrievers.models.prompts import aloud, filled
 from voicevault_retrievers.query.wordings import one_line, wordings_of
 
 TIMEOUT = 10.0

@@ -1,6 +1,6 @@
-"""Reranking: a closer look at the first hits."""
+"""What refines a ranking: rerankers, caps by page, diversity."""
 
-from voicevault_retrievers.dense.weights import PROFILES
+from voicevault_retrievers.models.weights import PROFILES
 from voicevault_retrievers.rerank.calibration import (
     CALIBRATIONS,
     Calibration,
@@ -10,9 +10,13 @@ from voicevault_retrievers.rerank.calibration import (
     fit_calibration,
 )
 from voicevault_retrievers.rerank.cross_encoder import CrossEncoderRerank, rank_passages
+from voicevault_retrievers.rerank.likeness import Cosines, Likeness, Shingles
 from voicevault_retrievers.rerank.llm import LLMRerank
 from voicevault_retrievers.rerank.matched import MATCHED, MatchedShare
 from voicevault_retrievers.rerank.max_sim import MaxSimRerank, TokenEmbedder, max_sim
+from voicevault_retrievers.rerank.mmr import MMR
+from voicevault_retrievers.rerank.near_duplicates import NearDuplicates
+from voicevault_retrievers.rerank.page_cap import PageCap
 from voicevault_retrievers.rerank.recency import RecencyRerank
 from voicevault_retrievers.rerank.scorers import (
     CallableScorer,
@@ -28,17 +32,23 @@ from voicevault_retrievers.rerank.windows import WindowSelector, best_window
 __all__ = [
     "CALIBRATIONS",
     "MATCHED",
+    "MMR",
     "PROFILES",
     "Calibration",
     "CallableScorer",
+    "Cosines",
     "CrossEncoderRerank",
     "LLMRerank",
+    "Likeness",
     "MatchedShare",
     "MaxSimRerank",
+    "NearDuplicates",
     "OnnxScorer",
     "OpenVinoScorer",
+    "PageCap",
     "RecencyRerank",
     "SentenceTransformerScorer",
+    "Shingles",
     "Threshold",
     "TokenEmbedder",
     "WeightedRerank",

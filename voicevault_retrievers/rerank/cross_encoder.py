@@ -17,8 +17,8 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
-from voicevault_retrievers.dense.weights import PROFILES, canonical
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
+from voicevault_retrievers.models.weights import PROFILES, canonical
 from voicevault_retrievers.rerank.adaptive import lead, settled_at
 from voicevault_retrievers.rerank.blending import BLEND, blended
 from voicevault_retrievers.rerank.calibration import CALIBRATIONS, Calibration

@@ -18,7 +18,7 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
-from voicevault_retrievers.prompts import filled, lists_in
+from voicevault_retrievers.models.prompts import filled, lists_in
 
 PROMPT = """\
 Which of these passages answer the question best?

@@ -12,8 +12,8 @@ from voicevault_retrievers._support.checks import seconds_or_none, whole, whole_
 from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.types import Failure, Query, Ranking
-from voicevault_retrievers.dense.token_states import OnnxTokenEmbedder
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
+from voicevault_retrievers.models.token_states import OnnxTokenEmbedder
 from voicevault_retrievers.rerank.rescoring import rescored
 
 Tokens: TypeAlias = NDArray[np.float32]

@@ -12,17 +12,24 @@ from numpy.typing import ArrayLike
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.protocols import Scorer
-from voicevault_retrievers.dense.embedders import safe_loading
-from voicevault_retrievers.dense.graph_model import Batch, GraphModel
-from voicevault_retrievers.dense.onnx_model import OnnxModel
-from voicevault_retrievers.dense.openvino_model import OpenVinoModel, Precision
-from voicevault_retrievers.dense.weights import PROFILES, Backend, canonical, choose, fetch, reranker_remedy
 from voicevault_retrievers.errors import (
     ConfigError,
     MissingExtraError,
     RerankerError,
     RerankerNotAvailableError,
     RetrievalError,
+)
+from voicevault_retrievers.models.graph_model import Batch, GraphModel
+from voicevault_retrievers.models.onnx_model import OnnxModel
+from voicevault_retrievers.models.openvino_model import OpenVinoModel, Precision
+from voicevault_retrievers.models.weights import (
+    PROFILES,
+    Backend,
+    canonical,
+    choose,
+    fetch,
+    reranker_remedy,
+    safe_loading,
 )
 
 DEFAULT_MODEL = canonical(PROFILES["accurate"])

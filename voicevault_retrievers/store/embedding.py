@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from voicevault_retrievers.core import metrics
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.core.types import Chunk, Vector
-from voicevault_retrievers.dense.exact import embedded, unit_rows
+from voicevault_retrievers.core.vectors import embedded, unit_rows
 from voicevault_retrievers.dense.probes import are_one_model
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, MissingExtraError
 from voicevault_retrievers.store.manifest import EmbedderEntry

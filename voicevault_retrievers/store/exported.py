@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.types import Chunk, Vector
+from voicevault_retrievers.core.vectors import unit_rows
 from voicevault_retrievers.dense import probes
-from voicevault_retrievers.dense.exact import unit_rows
 from voicevault_retrievers.errors import DocumentError, IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.limits import Limits

@@ -31,8 +31,8 @@ from voicevault_retrievers.structure.graph import (
     saved,
 )
 from voicevault_retrievers.structure.graph.building import entry_of
-from voicevault_retrievers.structure.graph.laws import plain
 from voicevault_retrievers.structure.graph.saved import Saved
+from voicevault_retrievers.text.references.laws import plain
 
 FILE = "references.graph"
 

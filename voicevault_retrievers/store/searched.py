@@ -9,7 +9,7 @@ from typing import Any
 
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.hybrid import HybridSearch
+from voicevault_retrievers.fusion.hybrid import HybridSearch
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.questions import question_channel

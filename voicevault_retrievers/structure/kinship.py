@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.core.filters import Predicate
+from voicevault_retrievers.core.pages import file_of, page_of
 from voicevault_retrievers.core.types import Chunk, Ranking
-from voicevault_retrievers.diversity import file_of, page_of
 from voicevault_retrievers.structure.shown import Span
 
 Key: TypeAlias = tuple[str, str]

@@ -18,7 +18,7 @@ from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Chunk, Query, Ranking, Variant
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.presets import load_preset
+from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.testing.clients import Client, Collections
 from voicevault_retrievers.testing.corpora import MIXED, WordEmbedder, chunks_of, mixed
 from voicevault_retrievers.testing.expect import alike, differences, equal, held, that

@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from voicevault_retrievers import KnowledgeBase, Pipeline, Query
+from voicevault_retrievers import KnowledgeBase, Pipeline, Query, load_preset, shipped
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.presets import load_preset
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 
 sys.path.append(str(Path(__file__).parents[2]))

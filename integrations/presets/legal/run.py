@@ -12,7 +12,7 @@ from pathlib import Path
 
 from voicevault_retrievers import Chunk, KnowledgeBase, Pipeline, Result
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.store.graphs import update_graph
 from voicevault_retrievers.store.questions import question_index
 

@@ -10,11 +10,10 @@ import sys
 from datetime import date, datetime
 from pathlib import Path
 
-from voicevault_retrievers import Chunk, Pipeline, Query, TenantIndex
+from voicevault_retrievers import Chunk, Pipeline, Query, TenantIndex, shipped
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.presets import Preset, preset_data
+from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.rerank import PROFILES
-from voicevault_retrievers.resources import shipped
 
 sys.path.append(str(Path(__file__).parents[2]))
 from shown import found

@@ -8,10 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from voicevault_retrievers import ContextBuilder, KnowledgeBase, Pipeline, load_preset, resolve_citations
+from voicevault_retrievers import ContextBuilder, KnowledgeBase, Pipeline, load_preset, resolve_citations, shipped
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.resources import shipped
 from voicevault_retrievers.store import update
 
 sys.path.append(str(Path(__file__).parents[2]))

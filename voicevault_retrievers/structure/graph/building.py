@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.structure.graph.laws import plain
-from voicevault_retrievers.structure.graph.reference import Reference, ReferenceReader
-from voicevault_retrievers.structure.graph.references import RuleReferences
 from voicevault_retrievers.structure.graph.store import Entry, GraphStore, Link
+from voicevault_retrievers.text.references.laws import plain
+from voicevault_retrievers.text.references.reference import Reference, ReferenceReader
+from voicevault_retrievers.text.references.rules import RuleReferences
 
 WEIGHTS: Mapping[str, float] = {"is": 1.0, "defines": 1.0, "cites": 0.5, "in": 0.25}
 """How much an edge of each relation passes on."""

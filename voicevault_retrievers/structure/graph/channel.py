@@ -17,11 +17,11 @@ from voicevault_retrievers.core.types import Failure, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, RetrievalError, safe_message
 from voicevault_retrievers.structure.graph.direct import direct
 from voicevault_retrievers.structure.graph.embedded import EmbeddedGraph
-from voicevault_retrievers.structure.graph.reference import Reference, ReferenceReader
-from voicevault_retrievers.structure.graph.references import RuleReferences
 from voicevault_retrievers.structure.graph.starts import starts
 from voicevault_retrievers.structure.graph.store import GraphStore
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk, arun, run
+from voicevault_retrievers.text.references.reference import Reference, ReferenceReader
+from voicevault_retrievers.text.references.rules import RuleReferences
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.structure.graph.reference import chunk_id, chunk_node, is_chunk, name_of
 from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats, as_json, latest, packed, unpacked
+from voicevault_retrievers.text.references.reference import chunk_id, chunk_node, is_chunk, name_of
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query, is_named
-from voicevault_retrievers.structure.graph.reference import Reference
 from voicevault_retrievers.structure.graph.starts import starts
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk
+from voicevault_retrievers.text.references.reference import Reference
 
 NEIGHBOURS = 10
 

@@ -10,8 +10,8 @@ from typing import Any
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.structure.graph import saved
-from voicevault_retrievers.structure.graph.reference import chunk_id, is_chunk, name_of
 from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats, Link, latest
+from voicevault_retrievers.text.references.reference import chunk_id, is_chunk, name_of
 
 
 class EmbeddedGraph:

@@ -12,9 +12,9 @@ from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Ranking, Vote, ranked
 from voicevault_retrievers.structure.graph.channel import checked_decay, checked_store, matches, seen
-from voicevault_retrievers.structure.graph.reference import chunk_node
 from voicevault_retrievers.structure.graph.store import GraphStore
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk, arun, run
+from voicevault_retrievers.text.references.reference import chunk_node
 
 
 class GraphExpansion(Stage):

@@ -9,9 +9,9 @@ from typing import Any
 from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.prompts import filled, lists_in
-from voicevault_retrievers.structure.graph.laws import Laws
-from voicevault_retrievers.structure.graph.reference import Reference
+from voicevault_retrievers.models.prompts import filled, lists_in
+from voicevault_retrievers.text.references.laws import Laws
+from voicevault_retrievers.text.references.reference import Reference
 
 PROMPT = """\
 List the references in the text below: sections, articles and other parts of laws and documents, cases, tables, and

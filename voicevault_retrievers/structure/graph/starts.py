@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from voicevault_retrievers.structure.graph.reference import Reference, label, work_of
 from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk
+from voicevault_retrievers.text.references.reference import Reference, label, work_of
 
 LIKELY = 0.5
 """What a node gets whose work is perhaps the one that was named: "companies act 2013" for "companies act"."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from voicevault_retrievers._support.checks import number
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.structure.graph.reference import chunk_node, is_chunk
+from voicevault_retrievers.text.references.reference import chunk_node, is_chunk
 
 
 class Edge(NamedTuple):

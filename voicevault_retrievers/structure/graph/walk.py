@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from voicevault_retrievers.core.filters import Predicate
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.structure.graph.reference import chunk_id, is_chunk, label
 from voicevault_retrievers.structure.graph.store import Edge, GraphStore
+from voicevault_retrievers.text.references.reference import chunk_id, is_chunk, label
 
 BACKWARDS: Mapping[str, str] = MappingProxyType(
     {"cites": "cited by", "is": "is", "defines": "defined by", "in": "holds"}

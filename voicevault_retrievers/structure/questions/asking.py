@@ -13,7 +13,7 @@ from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, RetrievalError, is_setup_error
-from voicevault_retrievers.prompts import LONGEST_ANSWER, aloud, filled, lists_in
+from voicevault_retrievers.models.prompts import LONGEST_ANSWER, aloud, filled, lists_in
 from voicevault_retrievers.structure.questions.kept import View, questions_of
 
 PROMPT = """\

@@ -1,0 +1,338 @@
+"""Source markers: how a block is headed, and how an answer's markers are resolved to blocks again.
+
+A header is `[Source: report.pdf, p.3 | Section: Results]`, a marker in an answer `[Source: report.pdf, p.3]`, or as
+people and models write it, `(Report.pdf, pages 3-4)`; or `[1]` for the first block of a numbered context.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from voicevault_retrievers.answers.places import DASH, WIDEST, Place, is_file, place_of, plain, without_lead
+from voicevault_retrievers.core.pages import file_of, page_of
+from voicevault_retrievers.core.types import Citation, Context, Hit
+
+LAST = 999_999
+"""The highest number that a marker may have."""
+
+
+_OPEN, _CLOSE, _BRACKETS = r"[\[［【〔]", r"[\]］】〕]", r"\[\]［］【】〔〕"
+_COMMA = r"[,;،؛、，；]"
+_BLANK = r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+"""White space, and what is not seen at all."""
+
+_SOURCE = re.compile(rf"{_OPEN}\s*sources?\s*[:：](?P<body>[^{_BRACKETS}\n]*){_CLOSE}", re.IGNORECASE)
+_RANGE = re.compile(rf"\d{{1,6}}(?:\s*{DASH}\s*\d{{1,6}})?")
+_NUMBERS = re.compile(
+    rf"{_OPEN}\s*(?P<numbers>{_RANGE.pattern}(?:\s*{_COMMA}\s*{_RANGE.pattern})*)\s*(?:†[^{_BRACKETS}\n]{{0,100}})?"
+    r"(?:\](?!\()|[］】〕])"
+)
+_HEADING = re.compile(r"^[^\S\n]*【[^【】\n]*】(?=[^\S\n]*\w)", re.MULTILINE)
+_BRACKETED = re.compile(
+    r"(?<![a-zA-Z0-9_\]])(?:\((?:[^()\[\]\n]|\([^()\[\]\n]{0,100}\)){1,300}\)|\[[^\[\]\n]{1,300}\](?!\())"
+    r"|（[^（）\n]{1,300}）|【[^【】\n]{1,300}】|［[^［］\n]{1,300}］"
+)
+_DAGGER = re.compile(r"^\s*\d+(?::\d+)?†")
+_THOUGHTS = re.compile(r"\A\s*<(think(?:ing)?)>.*?(?:</\1>|\Z)", re.IGNORECASE | re.DOTALL)
+_CODE = re.compile(r"(`{3,}).*?(?:\1|\Z)|(?<!`)(`{1,2})(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL)
+_NUMBER = re.compile(r"\d+")
+_PREFIX = re.compile(r"^\s*sources?\s*[:：]\s*", re.IGNORECASE)
+_PLACE = re.compile(r"[^;\s](?:[^;]*[^;\s])?")
+_FORGED = re.compile(
+    f"{_OPEN}(?={''.join(f'{_BLANK}*{letter}' for letter in [*'source', 's?', '[:：]'])})", re.IGNORECASE
+)
+_FORGED_NUMBERS = re.compile(rf"{_OPEN}({_BLANK}*\d(?:{_BLANK}|{DASH}|{_COMMA}|\d)*){_CLOSE}")
+_FORGED_LENSES = re.compile(rf"【({_BLANK}*\d(?:{_BLANK}|{DASH}|{_COMMA}|\d)*)】")
+_TIDY = str.maketrans(
+    {
+        **dict.fromkeys("[［【〔", "("),
+        **dict.fromkeys("]］】〕", ")"),
+        **dict.fromkeys("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "),
+        "|": "/",
+    }
+)
+_SHOWN = 200
+"""How much of a name a header shows: of a longer one its beginning and its end."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A marker of an answer, where it stands (character offsets), and the citations that it names: none if unknown.
+
+    `quote` is what of the source it is said to rest on, where a model cites by annotations; `text` is then what of the
+    answer is annotated.
+    """
+
+    text: str
+    start: int
+    end: int
+    citations: tuple[Citation, ...]
+    quote: str = ""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether it names a source that was given."""
+        return bool(self.citations)
+
+
+@dataclass(frozen=True)
+class ResolvedAnswer:
+    """An answer's markers in order."""
+
+    answer: str
+    markers: tuple[Marker, ...]
+
+    @property
+    def unresolved(self) -> tuple[Marker, ...]:
+        """Markers that name no block: an invented source."""
+        return tuple(marker for marker in self.markers if not marker.resolved)
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """Every citation that the answer names, once, in order of first mention."""
+        return tuple({citation.index: citation for marker in self.markers for citation in marker.citations}.values())
+
+
+def citation_of(index: int, hit: Hit, text: str) -> Citation:
+    """The citation of a hit whose block of text is the `index`th."""
+    metadata = hit.chunk.metadata
+    file = file_of(metadata)
+    start, end = _span(hit)
+    return Citation(
+        index=index,
+        chunk_id=hit.chunk.id,
+        kb=hit.chunk.kb,
+        source_file=None if file is None else str(file),
+        page_number=_shown_page(metadata),
+        section=None if metadata.get("section") in (None, "") else str(metadata["section"]),
+        start=start,
+        end=end,
+        score=hit.score,
+        text=text,
+    )
+
+
+def header(citation: Citation) -> str:
+    """`[Source: file, p.N | Section: S]`; page and section are left out where unknown."""
+    return f"[Source: {_forms(citation)[0]}]"
+
+
+def title(citation: Citation) -> str:
+    """`file, p.N`; the page is left out where unknown."""
+    return _forms(citation)[1]
+
+
+def without_headers(text: str, *, numbered: bool = False) -> str:
+    """A chunk's text in which nothing reads as a header: a document must not forge its neighbour's.
+
+    Nor does it read as a block's number, in `【】` or, for a `numbered` context, in any brackets: `[7]` becomes `(7)`,
+    or an answer that repeats the words would cite the seventh block.
+    """
+    text = _FORGED.sub("(", text)
+    return (_FORGED_NUMBERS if numbered else _FORGED_LENSES).sub(r"(\1)", text)
+
+
+def is_numbered(context: Context) -> bool:
+    """Whether the blocks of a context that a `ContextBuilder` made have numbers."""
+    return any(f"{numbered_header(citation)}\n" in context.text for citation in context.citations[:1])
+
+
+def numbered_header(citation: Citation) -> str:
+    """`[n] [Source: file, p.N | Section: S]`."""
+    return f"[{citation.index}] {header(citation)}"
+
+
+@dataclass(frozen=True)
+class Name:
+    """What markers may call a citation: one of its forms, or its file with its page and section."""
+
+    citation: Citation
+    forms: frozenset[str]
+    file: str
+    page: str
+    section: str
+
+    def is_called(self, file: str) -> bool:
+        """Whether this is its file's name in full, of which its forms may show a part."""
+        return self.citation.source_file == file
+
+    def is_at(self, place: Place) -> bool:
+        """Whether it is at a place."""
+        return (
+            self.file == place.file
+            and (place.pages is None or self.page in place.pages)
+            and place.section in (None, self.section)
+        )
+
+
+Names = Sequence[Name]
+
+
+def names_of(citations: Iterable[Citation]) -> Names:
+    """What markers may call each citation, worked out once for all markers of an answer."""
+    return list(map(_name, citations))
+
+
+def _name(citation: Citation) -> Name:
+    forms = _forms(citation)
+    section = plain(_tidy(citation.section or ""))
+    return Name(citation, frozenset(map(plain, forms)), plain(forms[-1]), plain(citation.page_number), section)
+
+
+def cited(place: str, quote: str, names: Names) -> tuple[Citation, ...]:
+    """The citations that a place (`file, p.N`, part of a header, or the file in full) names, with the quote in them.
+
+    Spaces are compared as one, so that a line's end is no difference.
+    """
+    quoted = _bare(quote)
+    return tuple(citation for citation in _named(place, names) if quoted in _bare(citation.text))
+
+
+def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: bool = False) -> ResolvedAnswer:
+    """Find the blocks that an answer's markers name.
+
+    A marker names all blocks of its file and pages, in order, and those of every file of that name, whatever its case.
+    One without a page names all blocks of its file; one with several places, `;` between them, counts as several. A
+    marker without a block stays unresolved. What stands in any brackets without `Source:`, as `(Manual.pdf, p. 4-6)`,
+    is a marker where it names a file: one of the citations', or a name that has a document's ending. Other words in
+    parentheses, as `(see p. 4)`, are none, nor are Markdown's code and links.
+
+    Where the context was `numbered`, `[n]` names the block of that index. `【n】` does in any context, but as that of
+    a heading in one without numbers. `[1, 2]` and `[1-3]` count as one marker for each number; a range that counts
+    down, or over more than 50, as one without a block. Any number in brackets is taken for a marker, a year too, except
+    in Markdown's code, and as the text of a link.
+
+    What stands in the thoughts of a reasoning model, `<think>...</think>` at the beginning, is no marker.
+    """
+    names = names_of(citations)
+    said = _THOUGHTS.sub(lambda thoughts: " " * len(thoughts[0]), answer)
+    markers = [marker for match in _SOURCE.finditer(said) for marker in _places(match, names)]
+    said = _CODE.sub(lambda code: "`" * len(code[0]), _SOURCE.sub(lambda source: "\n" * len(source[0]), said))
+    files = [marker for match in _BRACKETED.finditer(said) for marker in _files(match, names)]
+    taken = {at for marker in files for at in range(marker.start, marker.end)}
+    numbers = _numbered(said, citations, lenses=not numbered)
+    markers += [*files, *(marker for marker in numbers if marker.start not in taken)]
+    return ResolvedAnswer(answer, tuple(sorted(markers, key=lambda marker: marker.start)))
+
+
+def _places(match: re.Match[str], names: Names) -> Iterator[Marker]:
+    """One marker for what stands in brackets, or where that names nothing as a whole, one for each of its places."""
+    body, start = match["body"], match.start("body")
+    named = _named(body, names)
+    if named or ";" not in body:
+        yield Marker(match[0], match.start(), match.end(), named)
+        return
+    for part in _PLACE.finditer(body):
+        yield Marker(part[0], start + part.start(), start + part.end(), _named(part[0], names))
+
+
+def _files(match: re.Match[str], names: Names) -> Iterator[Marker]:
+    """One marker for each place in brackets that names a file."""
+    body = _DAGGER.sub("", match[0][1:-1])
+    named = _of_files(body, names)
+    if named or ";" not in body:
+        if named or is_file(without_lead(body)):
+            yield Marker(match[0], match.start(), match.end(), named)
+        return
+    for part in _PLACE.finditer(match[0], 1, len(match[0]) - 1):
+        named, start = _of_files(part[0], names), match.start() + part.start()
+        if named or is_file(without_lead(part[0])):
+            yield Marker(part[0], start, start + len(part[0]), named)
+
+
+def _of_files(text: str, names: Names) -> tuple[Citation, ...]:
+    if not any(map(str.isalpha, text)):  # a number, even where a file is called so
+        return ()
+    found = _named(text, names) or _named(without_lead(text), names)
+    return tuple(citation for citation in found if citation.source_file is not None)
+
+
+def _numbered(answer: str, citations: Iterable[Citation], *, lenses: bool) -> Iterator[Marker]:
+    """One marker for each number in brackets; with `lenses` in `【】` alone, and not where that numbers a heading."""
+    blocks: dict[int, list[Citation]] = {}
+    for citation in citations:
+        blocks.setdefault(citation.index, []).append(citation)
+    answer = _HEADING.sub(lambda heading: " " * len(heading[0]), answer) if lenses else answer
+    for match in _NUMBERS.finditer(answer):
+        if lenses and match[0][0] != "【":
+            continue
+        parts = list(_RANGE.finditer(match["numbers"]))
+        for part in parts:
+            start, end = match.span() if len(parts) == 1 else (match.start("numbers") + at for at in part.span())
+            for number in _range(part[0]):
+                yield Marker(answer[start:end], start, end, tuple(blocks.get(number, ())))
+
+
+def _range(numbers: str) -> Sequence[int]:
+    """The numbers from the first to the last; where that is no range, 0, which no block has."""
+    first, *last = map(int, _NUMBER.findall(numbers))
+    wide = range(first, max(last, default=first) + 1)
+    return wide if 0 < len(wide) <= WIDEST + 1 else [0]
+
+
+def _named(place: str, names: Names) -> tuple[Citation, ...]:
+    """The citations that have a place as one of their forms, or else are there."""
+    wanted = {plain(place), plain(bare := _PREFIX.sub("", place))}
+    found = tuple(name.citation for name in names if name.is_called(bare) or not wanted.isdisjoint(name.forms))
+    at = place_of(bare)
+    return found or tuple(name.citation for name in names if name.is_at(at))
+
+
+def _forms(citation: Citation) -> tuple[str, ...]:
+    """What a marker may say of a citation: its header, without the section, without the page."""
+    file = _tidy(citation.source_file or citation.chunk_id)
+    page, section = _page(citation), _section(citation)
+    return (f"{file}{page}{section}", f"{file}{page}", f"{file}{section}", file)
+
+
+def _page(citation: Citation) -> str:
+    return "" if citation.page_number is None else f", p.{_tidy(citation.page_number)}"
+
+
+def _section(citation: Citation) -> str:
+    return f" | Section: {_tidy(citation.section)}" if citation.section else ""
+
+
+def _bare(text: str) -> str:
+    """A text by which quotes are compared: as a model may have read it, single spaces."""
+    return " ".join(without_headers(text, numbered=True).split())
+
+
+def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:
+    """The page as people count it: LangChain's `page` is zero-based, `page_number` and `page_label` are not."""
+    if page_of(metadata) is None:
+        return None
+    for key, offset in (("page_number", 0), ("page_label", 0), ("page", 1)):
+        page = metadata.get(key)
+        if page not in (None, ""):
+            counts = isinstance(page, Real) and not isinstance(page, bool) and float(page).is_integer()
+            return int(page) + offset if counts else str(page)
+    return None
+
+
+def _span(hit: Hit) -> tuple[int | None, int | None]:
+    """Where the chunk stands in its document; LangChain's splitters say only where it begins, -1 for unknown.
+
+    Where the end of a wider context is not said, it is not known.
+    """
+    metadata = hit.chunk.metadata
+    start, end = _offset(metadata.get("start")), _offset(metadata.get("end"))
+    if start is None and end is None:
+        start = _offset(metadata.get("start_index"))
+        end = None if start is None or hit.context is not None else start + len(hit.chunk.text)
+    return start, end
+
+
+def _offset(value: object) -> int | None:
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0 else None
+
+
+def _tidy(value: object) -> str:
+    """A name as a header shows it: in one line, without brackets, of bounded length."""
+    text = str(value).translate(_TIDY).strip()
+    half = _SHOWN // 2
+    return text if len(text) <= _SHOWN else f"{text[:half]}…{text[-half + 1 :]}"

@@ -1,0 +1,299 @@
+"""Retrieval while an answer is written."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, Literal, TypeAlias
+
+from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole
+from voicevault_retrievers.answers.builder import ContextBuilder
+from voicevault_retrievers.answers.flare.loop import Plan, Signal, State, Writing
+from voicevault_retrievers.answers.flare.steps import Searching, Waiting, atexts, texts
+from voicevault_retrievers.answers.flare.uncertainty import Segment
+from voicevault_retrievers.answers.flare.writers import TextWriter, as_writer
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, Result, Route, as_query
+from voicevault_retrievers.errors import ConfigError, FLAREError, unknown
+from voicevault_retrievers.models.prompts import filled
+
+Found: TypeAlias = Result | Ranking | Sequence[Hit]
+THRESHOLD = 0.4
+TIMEOUT = 30.0
+
+PROMPT = "{instruction}\n\n{marking}Sources:\n\n{context}\n\n(End of the sources.)\n\nQuestion: {query}\n{so_far}"
+MARKING = (
+    "Where you are not sure of a name, a number, a date or a fact, because the sources do not say it, write what you "
+    "think it is, in double square brackets: [[like this]].\n\n"
+)
+SO_FAR = (
+    "\nThe answer begins as below. Write only what follows it, from the next sentence to the end, and repeat nothing "
+    "of it.\n\n{answer}"
+)
+
+
+@dataclass(frozen=True)
+class FlareAnswer:
+    """An answer, and the hits that it was written with: those that were given, then those that were found meanwhile.
+
+    `retrievals` counts the searches, failed ones too. `errors` are what failed; the text is then what stood before.
+    """
+
+    text: str = ""
+    hits: tuple[Hit, ...] = ()
+    retrievals: int = 0
+    segments: tuple[Segment, ...] = ()
+    errors: tuple[Failure, ...] = ()
+
+
+class FlareStream:
+    """The text of an answer as it comes; what was given is never taken back. `answer` is what is there so far."""
+
+    def __init__(self, state: State, given: Iterator[str]) -> None:
+        self._state = state
+        self._texts: Any = given
+
+    @property
+    def answer(self) -> FlareAnswer:
+        return _answer(self._state)
+
+    def __iter__(self) -> FlareStream:
+        return self
+
+    def __next__(self) -> str:
+        text: str = next(self._texts)
+        return text
+
+    def close(self) -> None:
+        """End the writing."""
+        self._texts.close()
+
+
+class AsyncFlareStream:
+    """A `FlareStream` for an event loop."""
+
+    def __init__(self, state: State, given: AsyncIterator[str]) -> None:
+        self._state = state
+        self._texts: Any = given
+
+    @property
+    def answer(self) -> FlareAnswer:
+        return _answer(self._state)
+
+    def __aiter__(self) -> AsyncFlareStream:
+        return self
+
+    async def __anext__(self) -> str:
+        text: str = await self._texts.__anext__()
+        return text
+
+    async def aclose(self) -> None:
+        """End the writing."""
+        await self._texts.aclose()
+
+
+class Flare:
+    """Has a model answer a question from what was found, and searches again for each sentence it is not sure of.
+
+    Jiang et al. (2023), EMNLP, "Active retrieval augmented generation". A sentence with a word whose probability is
+    below `threshold` is doubtful. What is sure of it is searched for (`formulate` "masked"), or a question that the
+    model makes of it ("question"). Of the `top_k` chunks found those that are new are added behind the others, and the
+    sentence is written again, and then kept; where none is new it stays. There are at most `max_retrievals` searches.
+
+    `model` is one of `OpenAIModel`, `OllamaModel`, any `Writer`, or a text model or function of a prompt. `signal` says
+    what tells doubt: the probabilities of "tokens", "marks" that the model is asked to put around what it doubts and
+    that are taken out again, or "auto": tokens where the model gives any, else marks. `search` is a channel, a pipeline
+    or anything else with `hybrid_search`, or a function of a text and `top_k` that gives a Ranking or hits, async where
+    you like. `context` makes the prompt's text of hits; `instruction` replaces the builder's own.
+
+    `timeout` is in seconds: for each search, and for each answer of the model or, in a stream, each part of it; None
+    waits. Where the model fails, hits and text stay as they were before; where a search fails, the sentence stands and
+    the next doubtful one is searched for. Both are in `errors`. An answer is cut after `max_segments` sentences.
+    `enabled` is for pipelines, whose analytical questions alone it answers.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        search: Any = None,
+        *,
+        threshold: float = THRESHOLD,
+        max_retrievals: int = 5,
+        top_k: int = 5,
+        max_segments: int = 100,
+        instruction: str | None = None,
+        context: ContextBuilder | None = None,
+        signal: Literal["auto", "tokens", "marks"] = "auto",
+        formulate: Literal["masked", "question"] = "masked",
+        timeout: float | None = TIMEOUT,
+        enabled: bool = True,
+    ) -> None:
+        self.writer = as_writer(model)
+        self.search = search
+        self.threshold = number("threshold", threshold)
+        if threshold > 1:
+            raise ConfigError(f"threshold is a probability from 0 to 1, not {threshold!r}")
+        self.max_retrievals = whole("max_retrievals", max_retrievals, least=0)
+        self.top_k = whole("top_k", top_k)
+        self.max_segments = whole("max_segments", max_segments)
+        self.instruction = instruction
+        self.context = context or ContextBuilder()
+        if signal not in ("auto", "tokens", "marks"):
+            raise unknown("signal", signal, ("auto", "tokens", "marks"))
+        self.signal = signal
+        if formulate not in ("masked", "question"):
+            raise unknown("formulate", formulate, ("masked", "question"))
+        self.formulate = formulate
+        self.timeout = seconds_or_none("timeout", timeout)
+        self.enabled = flag("enabled", enabled)
+        self._searching = None if search is None else _searching(search, self.top_k)
+        self._waiting = Waiting(self.writer, self.timeout)
+        self._known: list[Signal] = []
+
+    def over(self, search: Any, context: ContextBuilder | None = None) -> Flare:
+        """The same, which searches something else, with another builder's context where one is given."""
+        twin = copy.copy(self)
+        twin.search = search
+        twin._searching = _searching(search, self.top_k)
+        twin.context = context or self.context
+        return twin
+
+    def answer(self, question: str | Query, found: Found = ()) -> FlareAnswer:
+        """The answer, whole; `found` is what was found for the question so far."""
+        stream = self._stream(question, found, streams=False)
+        for _ in stream:
+            pass
+        return stream.answer
+
+    async def aanswer(self, question: str | Query, found: Found = ()) -> FlareAnswer:
+        """`answer` on the running event loop."""
+        stream = self._astream(question, found, streams=False)
+        async for _ in stream:
+            pass
+        return stream.answer
+
+    def stream(self, question: str | Query, found: Found = ()) -> FlareStream:
+        """The answer's text by sentences, each when it will not be written again."""
+        return self._stream(question, found, streams=True)
+
+    def astream(self, question: str | Query, found: Found = ()) -> AsyncFlareStream:
+        """`stream` on the running event loop."""
+        return self._astream(question, found, streams=True)
+
+    def applies(self, result: Result) -> bool:
+        """Whether a pipeline's result is to be extended: it is enabled, and the question analytical."""
+        return self.enabled and result.route is Route.ANALYTICAL
+
+    def extended(self, result: Result) -> Result:
+        """A pipeline's result with what was found while it was answered, and the count of searches."""
+        began = time.monotonic()
+        return self._extended(result, self.answer(result.query, result), began)
+
+    async def aextended(self, result: Result) -> Result:
+        """`extended` on the running event loop."""
+        began = time.monotonic()
+        return self._extended(result, await self.aanswer(result.query, result), began)
+
+    def _extended(self, result: Result, answer: FlareAnswer, began: float) -> Result:
+        query = result.query
+        build = partial(self.context.build, answer.hits, query.history, max_tokens=query.max_context_tokens)
+        return replace(
+            result,
+            ranking=replace(result.ranking, hits=answer.hits).failing(*answer.errors),
+            flare_retrievals=answer.retrievals,
+            answer=answer.text,
+            build_context=build,
+            timings={**result.timings, "flare": time.monotonic() - began},
+        )
+
+    def _stream(self, question: str | Query, found: Found, *, streams: bool) -> FlareStream:
+        state, writing, searching = self._begun(question, found)
+        return FlareStream(state, texts(writing.run(), self._waiting, searching, streams=streams))
+
+    def _astream(self, question: str | Query, found: Found, *, streams: bool) -> AsyncFlareStream:
+        state, writing, searching = self._begun(question, found)
+        return AsyncFlareStream(state, atexts(writing.run(), self._waiting, searching, streams=streams))
+
+    def _begun(self, question: str | Query, found: Found) -> tuple[State, Writing, Searching]:
+        if self._searching is None:
+            raise ConfigError("Flare has nothing to search: give search=..., such as a pipeline, or use over(search)")
+        query = _asked(question, found)
+        state = State(_hits_of(found))
+        plan = Plan(
+            query.text,
+            partial(self._prompt, query),
+            self.threshold,
+            self.max_retrievals,
+            self.max_segments,
+            self.formulate,
+        )
+        return state, Writing(plan, state, self._signal(), self._known.append), self._searching
+
+    def _signal(self) -> Signal | None:
+        """What tells doubt; None where the first answer is to show it."""
+        if self.signal != "auto":
+            return self.signal
+        return "marks" if isinstance(self.writer, TextWriter) else next(iter(self._known), None)
+
+    def _prompt(self, query: Query, hits: Sequence[Hit], answer: str, marks: bool) -> str:
+        context = self.context.build(hits, query.history, max_tokens=query.max_context_tokens)
+        return filled(
+            PROMPT,
+            instruction=self.context.instruction if self.instruction is None else self.instruction,
+            marking=MARKING if marks else "",
+            context=context.text or "(There are none.)",
+            query=query.text,
+            so_far=filled(SO_FAR, answer=answer) if answer else "",
+        ).strip()
+
+    def __repr__(self) -> str:
+        return (
+            f"Flare({self.writer!r}, {self.search!r}, threshold={self.threshold}, "
+            f"max_retrievals={self.max_retrievals}, top_k={self.top_k}, signal={self.signal!r}, "
+            f"formulate={self.formulate!r}, timeout={self.timeout})"
+        )
+
+
+def _answer(state: State) -> FlareAnswer:
+    errors = tuple(dict.fromkeys(state.errors))
+    return FlareAnswer(state.text, tuple(state.hits), state.retrievals, tuple(state.segments), errors)
+
+
+def _asked(question: str | Query, found: Found) -> Query:
+    """The question, with the history and the budget of the result where it is a mere text."""
+    if isinstance(question, str) and isinstance(found, Result):
+        return replace(found.query, text=question)
+    return as_query(question)
+
+
+def _hits_of(found: Found) -> list[Hit]:
+    hits = list(found.hits if isinstance(found, Result | Ranking) else found)
+    for hit in hits:
+        if not isinstance(hit, Hit):
+            raise ConfigError(f"found is a Result, a Ranking or hits, not {type(hit).__name__}s")
+    return hits
+
+
+def _searching(search: Any, top_k: int) -> Searching:
+    if isinstance(search, Channel):
+        return Searching(lambda text: search.search(text, top_k), lambda text: search.asearch(text, top_k))
+    both: tuple[Callable[..., Any], Callable[..., Any] | None]
+    if callable(getattr(search, "hybrid_search", None)):
+        both = search.hybrid_search, getattr(search, "ahybrid_search", None)
+    elif callable(search):
+        both = (_sync_refused, search) if iscoroutinefunction(search) else (search, None)
+    else:
+        raise ConfigError(
+            "search is a channel, has hybrid_search(text, top_k), or is a function of these, not a "
+            f"{type(search).__name__}"
+        )
+    sync, coroutine = both
+    return Searching(lambda text: sync(text, top_k), None if coroutine is None else lambda text: coroutine(text, top_k))
+
+
+def _sync_refused(text: str, top_k: int) -> Any:
+    raise FLAREError("this search is async alone: use aanswer or astream")

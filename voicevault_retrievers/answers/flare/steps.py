@@ -1,0 +1,204 @@
+"""What the writing of an answer waits for, and who waits: a thread or an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from voicevault_retrievers.answers.flare.writers import Writer, aparts, checked, parts
+from voicevault_retrievers.core.execution.driver import aexecute, execute
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
+from voicevault_retrievers.models.generation import Written
+
+T = TypeVar("T")
+_END = object()
+
+
+class Begin(NamedTuple):
+    """Have the model write; the outcome is what `Read` reads."""
+
+    prompt: str
+
+
+class Read(NamedTuple):
+    """The next part of what a model writes: the outcome is a `Written`, or None at its end."""
+
+    source: Any
+
+
+class Drop(NamedTuple):
+    """Nobody reads on."""
+
+    source: Any
+
+
+class Ask(NamedTuple):
+    """Search for a text."""
+
+    text: str
+
+
+class Settled(NamedTuple):
+    """Text of the answer that stays."""
+
+    text: str
+
+
+Step: TypeAlias = Begin | Read | Drop | Ask | Settled
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
+class Searching(NamedTuple):
+    """How to search: a function of a text, and an async one where there is one."""
+
+    search: Callable[[str], Any]
+    asearch: Callable[[str], Awaitable[Any]] | None = None
+
+
+class Waiting:
+    """Who writes, who searches, and how long each is waited for, in seconds; None waits."""
+
+    def __init__(self, writer: Writer, timeout: float | None) -> None:
+        self.writer = writer
+        self.timeout = timeout
+        self.writing = CircuitBreaker()
+        self.searching = CircuitBreaker()
+
+    def call(
+        self, name: str, run: Callable[[], Any], arun: Callable[[], Awaitable[Any]] | None = None
+    ) -> Plan[list[Any]]:
+        """One call as a plan; its outcome, alone in a list, may be an exception."""
+        breaker = self.searching if name == "flare search" else self.writing
+        (outcome,) = yield (Call(name, run, arun, timeout=self.timeout, breaker=breaker),)
+        return [outcome]
+
+
+def texts(steps: Steps[None], waiting: Waiting, searching: Searching, *, streams: bool) -> Iterator[str]:
+    """Take the steps in this thread; the text that stays, as it comes."""
+    opened: list[_Source] = []
+
+    def taken(step: Step) -> Any:
+        if isinstance(step, Begin):
+            source = _Source(parts(waiting.writer, step.prompt, streams=streams))
+            opened.append(source)
+            return source
+        if isinstance(step, Read):
+            return execute(waiting.call("flare model", step.source.read))[0]
+        if isinstance(step, Ask):
+            return execute(waiting.call("flare search", partial(searching.search, step.text)))[0]
+        if isinstance(step, Drop):
+            opened.remove(step.source)
+            step.source.close()
+        return None
+
+    try:
+        outcome: Any = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration:
+                return
+            outcome = taken(step)
+            if isinstance(step, Settled):
+                yield step.text
+    finally:
+        steps.close()
+        for source in opened:
+            source.close()
+
+
+async def atexts(steps: Steps[None], waiting: Waiting, searching: Searching, *, streams: bool) -> AsyncIterator[str]:
+    """`texts` on the running event loop."""
+    opened: list[_Source | _AsyncSource] = []
+
+    async def taken(step: Step) -> Any:
+        if isinstance(step, Begin):
+            iterator = aparts(waiting.writer, step.prompt, streams=streams)
+            source = _Source(parts(waiting.writer, step.prompt, streams=streams)) if iterator is None else None
+            opened.append(source or _AsyncSource(iterator))  # type: ignore[arg-type]  # one of them is there
+            return opened[-1]
+        if isinstance(step, Read):
+            return (await aexecute(waiting.call("flare model", step.source.read, step.source.aread)))[0]
+        if isinstance(step, Ask):
+            arun = None if searching.asearch is None else partial(searching.asearch, step.text)
+            return (await aexecute(waiting.call("flare search", partial(searching.search, step.text), arun)))[0]
+        if isinstance(step, Drop):
+            opened.remove(step.source)
+            await step.source.aclose()
+        return None
+
+    try:
+        outcome: Any = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration:
+                return
+            outcome = await taken(step)
+            if isinstance(step, Settled):
+                yield step.text
+    finally:
+        steps.close()
+        for source in opened:
+            await source.aclose()
+
+
+class _Source:
+    """What a model writes, read by one worker thread after another, all in one context."""
+
+    aread: Callable[[], Awaitable[Any]] | None = None
+
+    def __init__(self, iterator: Iterator[Written]) -> None:
+        self._iterator = iterator
+        self._context = contextvars.copy_context()
+
+    def read(self) -> Written | None:
+        part = self._context.run(next, self._iterator, _END)
+        return None if part is _END else checked(part)
+
+    def close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            # A thread that was given up may still be in it.
+            with suppress(ValueError, RuntimeError):
+                self._context.run(close)
+
+    async def aclose(self) -> None:
+        self.close()
+
+
+class _AsyncSource:
+    """What a model writes, read by one task, so that what it enters it leaves in the same context."""
+
+    def __init__(self, iterator: AsyncIterator[Written]) -> None:
+        self._iterator = iterator
+        self._parts: asyncio.Queue[Any] = asyncio.Queue()  # unbounded: what reads never waits for a reader that is gone
+        self._task: asyncio.Task[None] | None = None
+
+    def read(self) -> Written | None:
+        raise NotImplementedError  # the async driver awaits `aread`
+
+    async def aread(self) -> Written | None:
+        self._task = self._task or asyncio.get_running_loop().create_task(self._pump())
+        part: Any = value_of(await self._parts.get())
+        return None if part is _END else checked(part)
+
+    async def _pump(self) -> None:
+        try:
+            async for part in self._iterator:
+                self._parts.put_nowait(part)
+            self._parts.put_nowait(_END)
+        except Exception as error:  # noqa: BLE001 - an outcome, raised where it is read
+            self._parts.put_nowait(error)
+
+    async def aclose(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        close = getattr(self._iterator, "aclose", None)
+        if close is not None:
+            await close()

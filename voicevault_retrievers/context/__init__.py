@@ -1,8 +1,0 @@
-"""From hits to what a model reads, and from its answer back to the hits."""
-
-from voicevault_retrievers.context.builder import ContextBuilder
-from voicevault_retrievers.context.citations import Marker, ResolvedAnswer, header, resolve_citations
-from voicevault_retrievers.context.order import ends_first
-from voicevault_retrievers.core.turns import Turn
-
-__all__ = ["ContextBuilder", "Marker", "ResolvedAnswer", "Turn", "ends_first", "header", "resolve_citations"]

@@ -1,0 +1,22 @@
+"""Which file and page a chunk is of, by the keys of its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PAGE_KEYS = (("source_file", "page_number"), ("source", "page"), ("file_name", "page_label"))
+"""Where metadata names a file and its page: the first pair of which both are there."""
+
+
+def page_of(metadata: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """The (file, page) of a chunk; None when it has no page."""
+    for file_key, page_key in PAGE_KEYS:
+        if metadata.get(file_key) is not None and metadata.get(page_key) not in (None, ""):
+            return metadata[file_key], metadata[page_key]
+    return None
+
+
+def file_of(metadata: Mapping[str, Any]) -> Any | None:
+    """The file of a chunk; None when it has none."""
+    return next((metadata[key] for key, _ in PAGE_KEYS if metadata.get(key) is not None), None)

@@ -1,0 +1,173 @@
+"""Many queries, searched together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import starmap
+from typing import Any, Literal
+
+from voicevault_retrievers.core import telemetry
+from voicevault_retrievers.core.access_control import permitted
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.driver import aexecute, aexecute_all, execute_all
+from voicevault_retrievers.core.execution.plan import Plan, Span, aoutcome_of, in_thread, outcome_of, value_of
+from voicevault_retrievers.core.execution.run import ABREAST
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Result, as_query
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.pipeline.query_file import Asked, File, read_queries
+
+TOGETHER = 32
+"""Queries that are searched at a time, of many."""
+STAGE = "query"
+"""What failed, in the failures of a query that could not be asked at all."""
+
+
+class Batched(ABC):
+    """What searches, for many queries too."""
+
+    channel: Channel
+    timeout: float | None
+    on_error: Literal["skip", "raise"]
+
+    @abstractmethod
+    def search(self, query: str | Query, k: int | None = None) -> Result:
+        """The result of one query."""
+
+    @abstractmethod
+    async def asearch(self, query: str | Query, k: int | None = None) -> Result:
+        """`search` on the running event loop."""
+
+    @abstractmethod
+    def _plan(self, query: Query, k: int | None) -> Plan[tuple[Query, Ranking]]:
+        """How to find hits: the query as it was searched, and its ranking."""
+
+    @abstractmethod
+    def _ended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
+        """The result of a search that gave this."""
+
+    @abstractmethod
+    async def _aended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
+        """`_ended` on the running event loop."""
+
+    def search_many(self, queries: Iterable[str | Query], k: int | None = None) -> list[Result]:
+        """The result of each query, in their order, as `search` gives it.
+
+        They are searched together: their texts are embedded in one batch, and each pass over the vectors serves many.
+        Those that wait for something, a server or a reranker, do so four at a time.
+        Raises the first error that a `search` would raise.
+        """
+        return [value_of(found) for found in self.search_each([(query, k) for query in _as_queries(queries)])]
+
+    async def asearch_many(self, queries: Iterable[str | Query], k: int | None = None) -> list[Result]:
+        """`search_many` on the running event loop; the same results."""
+        return [value_of(found) for found in await self.asearch_each([(query, k) for query in _as_queries(queries)])]
+
+    def run(
+        self,
+        queries: Iterable[str | Query] | None = None,
+        queries_file: File | None = None,
+        *,
+        k: int | None = None,
+    ) -> list[Result]:
+        """The results of `queries`, and of those in a file (see `read_queries`), in their order.
+
+        A query that fails does not stop the others: its result has no hits, is degraded and holds the error; with
+        `on_error` "raise" the error is raised. `k` is for those that ask for no number of their own. Raises ConfigError
+        where there is neither, and where the file holds no queries.
+        """
+        gathered = _gathered(queries, queries_file)
+        return self._settled(gathered, self.search_each(_sound(gathered, k)))
+
+    async def arun(
+        self,
+        queries: Iterable[str | Query] | None = None,
+        queries_file: File | None = None,
+        *,
+        k: int | None = None,
+    ) -> list[Result]:
+        """`run` on the running event loop; the same results."""
+        gathered = _gathered(queries, queries_file)
+        return self._settled(gathered, await self.asearch_each(_sound(gathered, k)))
+
+    def search_each(self, asked: Sequence[tuple[Query, int | None]]) -> list[Result | Exception]:
+        """The result of each query with its own k, or the error that `search` would raise."""
+        if telemetry.records():  # their spans are those of single searches
+            return [outcome_of(partial(self.search, query, k)) for query, k in asked]
+        results: list[Result | Exception] = []
+        for group in self._groups(asked):
+            spans = [list[Span]() for _ in group]
+            found = execute_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
+            results += [outcome_of(partial(self._ended, *one)) for one in zip(_read(found), spans, strict=True)]
+        return results
+
+    async def asearch_each(self, asked: Sequence[tuple[Query, int | None]]) -> list[Result | Exception]:
+        """`search_each` on the running event loop."""
+        results: list[Result | Exception] = []
+        for group in self._groups(asked):
+            if telemetry.records():
+                results += [await aoutcome_of(self.asearch(query, k)) for query, k in group]
+                continue
+            spans = [list[Span]() for _ in group]
+            found = await aexecute_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
+            read = await aexecute(in_thread("read", partial(_read, found)))
+            results += [await aoutcome_of(self._aended(*one)) for one in zip(read, spans, strict=True)]
+        return results
+
+    def _groups(self, asked: Sequence[tuple[Query, int | None]]) -> Iterator[Sequence[tuple[Query, int | None]]]:
+        size = TOGETHER if self.timeout is None else ABREAST
+        return (asked[at : at + size] for at in range(0, len(asked), size))
+
+    def _settled(self, gathered: Sequence[Asked], searched: Iterable[Result | Exception]) -> list[Result]:
+        found = iter(searched)
+        results = []
+        for asked in gathered:
+            result = next(found) if asked.error is None else asked.error
+            if isinstance(result, Exception) and self.on_error == "raise":
+                raise result
+            results.append(_failing(asked, result) if isinstance(result, Exception) else result)
+        return results
+
+
+def _read(found: Iterable[Any]) -> list[Any]:
+    """Of each query and its ranking, or error, the hits read, but for those that are not permitted."""
+
+    def read(one: Any) -> tuple[Query, Ranking]:
+        query, ranking = value_of(one)
+        return query, permitted(ranking.read(), query.require)
+
+    return [outcome_of(partial(read, one)) for one in found]
+
+
+def answer(
+    search: Callable[[Query, int | None], Result], asked: Asked, k: int | None
+) -> tuple[Result, Exception | None]:
+    """The result of a query; where it fails one without hits, and the error, which it holds too."""
+    if asked.error is not None:
+        return _failing(asked, asked.error), asked.error
+    try:
+        return search(asked.query, k if asked.k is None else asked.k), None
+    except Exception as error:  # noqa: BLE001 - whatever a channel raised: the other queries are to be asked
+        return _failing(asked, error), error
+
+
+def _gathered(queries: Iterable[str | Query] | None, file: File | None) -> list[Asked]:
+    if queries is None and file is None:
+        raise ConfigError("give queries, or a queries_file")
+    given = [Asked(query) for query in _as_queries(queries or ())]
+    return given if file is None else [*given, *read_queries(file)]
+
+
+def _as_queries(queries: Iterable[str | Query]) -> list[Query]:
+    if isinstance(queries, str | Query | Mapping):
+        raise ConfigError(f"queries is a list of queries, not a {type(queries).__name__}: use search for one")
+    return [as_query(query) for query in queries]
+
+
+def _sound(gathered: Iterable[Asked], k: int | None) -> list[tuple[Query, int | None]]:
+    return [(asked.query, k if asked.k is None else asked.k) for asked in gathered if asked.error is None]
+
+
+def _failing(asked: Asked, error: Exception) -> Result:
+    return Result(asked.query, Ranking((), (Failure.recorded(STAGE, error),)))

@@ -1,0 +1,144 @@
+"""What a preset makes of a query: its route, its wordings, and the fusion of what is found for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+from voicevault_retrievers.core.channel import Rewriter
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Query, Route
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion import METHODS, Method, method_named, options_of
+from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.pipeline.presets.models import MODEL_OPTIONS, given_model, text_model
+from voicevault_retrievers.pipeline.presets.sections import choice, made, section
+from voicevault_retrievers.query import (
+    RM3,
+    AcronymExpansion,
+    CompoundExpansion,
+    FollowUp,
+    HyDE,
+    ModelExpansion,
+    ModelFollowUp,
+    ModelRouter,
+    RuleExpansion,
+    RuleRouter,
+    SpellingExpansion,
+    SynonymExpansion,
+    Together,
+)
+
+
+class Asking(Rewriter):
+    """A rewriter that asks the language model that its preset is given."""
+
+    def __init__(self, name: str, made: Callable[[TextModel], Rewriter]) -> None:
+        super().__init__()
+        self.name = name
+        self.made = made
+        made(CallableTextModel(str))  # says now what is wrong with its options
+
+    def rewrite(self, query: Query) -> Query:
+        """Never asked: raises ConfigError."""
+        given_model(self.name, None)
+        return query
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def asked(rewriter: Rewriter | None, llm: TextModel | None) -> Rewriter | None:
+    """A rewriter of a preset with the language model that it asks; ConfigError where it needs one, and has none."""
+    if isinstance(rewriter, Together):
+        return Together([one for part in rewriter.rewriters if (one := asked(part, llm)) is not None])
+    return rewriter.made(given_model(rewriter.name, llm)) if isinstance(rewriter, Asking) else rewriter
+
+
+def asks(rewriter: Rewriter | None) -> bool:
+    """Whether a rewriter of a preset asks the language model that it is given."""
+    if isinstance(rewriter, Together):
+        return any(map(asks, rewriter.rewriters))
+    return isinstance(rewriter, Asking)
+
+
+def router(data: Any) -> Rewriter | None:
+    """The router of a section; None without one."""
+    if data is None or data is False:
+        return None
+    routes = tuple(route.value for route in Route)
+    given = {"method": data} if isinstance(data, str) else data
+    known = ("method", "simple_fallback", "timeout", "prompt", *MODEL_OPTIONS, *routes)
+    options = dict(section("route", given, *known))
+    method = choice("routing method", options.pop("method", "rules"), {"rules": "rules", "model": "model"})
+    named = {route: options.pop(route) for route in routes if route in options}
+    options["routes"] = named
+    return made(RuleRouter, options) if method == "rules" else _asking("route", ModelRouter, options)
+
+
+def expansion(data: Any) -> Rewriter | None:
+    """The expansion of a section, or several together; None without one."""
+    if data is None or data is False:
+        return None
+    if isinstance(data, list):
+        return Together([part for one in data if (part := expansion(one)) is not None])
+    options = dict(section("expansion", data, "method", *chain.from_iterable(_EXPANSION_OPTIONS.values())))
+    method = options.pop("method", "rules")
+    make = choice("expansion method", method, {**_EXPANSIONS, **_ASKING})
+    options = dict(section(f"expansion {method!r}", options, *_EXPANSION_OPTIONS[method]))
+    return _asking(method, make, options) if method in _ASKING else made(make, options)
+
+
+def _asking(name: str, make: Callable[..., Rewriter], options: dict[str, Any]) -> Rewriter:
+    served = text_model(options)
+    asking = Asking(name, lambda llm: made(make, {"model": llm, **options}))
+    return asking if served is None else asking.made(served)
+
+
+def _synonyms(file: str | None = None, synonyms: Any = (), size: int = 3) -> Rewriter:
+    return SynonymExpansion(synonyms, size) if file is None else SynonymExpansion.from_file(file, size)
+
+
+def fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
+    """The section, and the method that it describes: beside the keys of all methods it has its own options."""
+    name = data.get("method", "adaptive_sum") if isinstance(data, Mapping) else "adaptive_sum"
+    shared = ("method", "depth", "weights")
+    known = (*shared, *options_of(name))
+    for key in data if isinstance(data, Mapping) else ():
+        owners = [method for method in METHODS if key in options_of(method)]
+        if key not in known and owners:
+            raise ConfigError(
+                f"fusion: {key!r} is not of {name!r}, but of {', '.join(owners)}: say `method: {owners[0]}`"
+            )
+    fusion = section("fusion", data, *known)
+    return fusion, method_named(name, {key: value for key, value in fusion.items() if key not in shared})
+
+
+_EXPANSIONS: dict[str, Callable[..., Rewriter]] = {
+    "acronyms": AcronymExpansion,
+    "compounds": CompoundExpansion,
+    "follow_up": FollowUp,
+    "rm3": RM3,
+    "rules": RuleExpansion,
+    "spelling": SpellingExpansion,
+    "synonyms": _synonyms,
+}
+_ASKING: dict[str, Callable[..., Rewriter]] = {
+    "hyde": HyDE,
+    "model": ModelExpansion,
+    "model_follow_up": ModelFollowUp,
+}
+"""Those that ask a language model."""
+_EXPANSION_OPTIONS = {
+    "acronyms": ("least", "timeout"),
+    "compounds": ("language", "least", "timeout"),
+    "follow_up": ("turns",),
+    "hyde": ("weight", "prompt", "timeout", *MODEL_OPTIONS),
+    "model": ("size", "prompt", "timeout", *MODEL_OPTIONS),
+    "model_follow_up": ("turns", "prompt", "timeout", *MODEL_OPTIONS),
+    "rm3": ("documents", "terms", "original"),
+    "rules": ("size",),
+    "spelling": ("timeout",),
+    "synonyms": ("file", "synonyms", "size"),
+}

@@ -1,0 +1,251 @@
+"""The stages of a preset."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from voicevault_retrievers.core.channel import Channel, Stage
+from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import Failure, Query, Ranking
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.pipeline.presets.channels import opened_graph
+from voicevault_retrievers.pipeline.presets.models import MODEL_OPTIONS, given_model, text_model
+from voicevault_retrievers.pipeline.presets.sections import channel_of, known_backend, made, section
+from voicevault_retrievers.rerank import (
+    CALIBRATIONS,
+    MMR,
+    Calibration,
+    CrossEncoderRerank,
+    LLMRerank,
+    NearDuplicates,
+    PageCap,
+    RecencyRerank,
+    Threshold,
+    WeightedRerank,
+    load_scorer,
+)
+from voicevault_retrievers.rerank.calibration import LEAST, Confidence, any_hit
+from voicevault_retrievers.rerank.cross_encoder import OPTIONS as RERANK_OPTIONS
+from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
+from voicevault_retrievers.structure import ParentExpansion
+from voicevault_retrievers.structure.addresses import parent_store
+from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion, GraphStore
+from voicevault_retrievers.structure.kinship import Ancestors
+from voicevault_retrievers.structure.parents import Parents
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a preset is over: its base, the language model that it asks, and stores that are not the base's."""
+
+    base: Any = None
+    llm: TextModel | None = None
+    parents: Parents | None = None
+    graph: GraphStore | None = None
+
+
+class Awaiting(Stage):
+    """A stage that reads from what a preset is over, or asks the language model that it is given."""
+
+    def __init__(self, name: str, made: Callable[[Around], Stage]) -> None:
+        super().__init__()
+        self.name = name
+        self.made = made
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        """Never asked: raises ConfigError."""
+        raise ConfigError(f"the stage {self.name} is made with what a preset is over: build the preset's pipeline")
+
+    def given(self, around: Around) -> Stage:
+        """The stage itself; ConfigError where what it needs is missing."""
+        return self.made(around)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def stage(data: Any) -> Stage:
+    """A stage of a name alone, or of a name with its options."""
+    entry = section("stages", {data: None} if isinstance(data, str) else data, *_STAGES)
+    if len(entry) != 1:
+        raise ConfigError(f"each of the stages is one name with its options, not {sorted(map(str, entry))}")
+    ((name, options),) = entry.items()
+    return _STAGES[name](dict(section(name, options, *_STAGE_OPTIONS[name])))
+
+
+def _rerank(options: dict[str, Any]) -> Stage:
+    model, backend = options.pop("model", DEFAULT_MODEL), known_backend(options.pop("backend", "auto"))
+    if isinstance(options.get("calibration"), Mapping):
+        options["calibration"] = made(Calibration, options["calibration"])
+    # By name it is looked for at the first search: one that the hub does not give now degrades the result.
+    return CrossEncoderRerank(model if backend == "auto" else load_scorer(model, backend), **options)
+
+
+def _llm_rerank(options: dict[str, Any]) -> Stage:
+    served = text_model(options)
+    if served is not None:
+        return LLMRerank(served, **options)
+    LLMRerank(CallableTextModel(str), **options)  # says now what is wrong with them
+
+    def over(around: Around) -> Stage:
+        return LLMRerank(given_model("llm_rerank", around.llm), **options)
+
+    return Awaiting("llm_rerank", over)
+
+
+def _parents(options: dict[str, Any]) -> Stage:
+    store, key = options.pop("store", None), {"key": options.pop("key")} if "key" in options else {}
+    ParentExpansion({}, **options)
+    if key and not isinstance(store, str):
+        raise ConfigError("the key of parents says where they are in a Redis: name it with store: redis://...")
+    if store is not None:
+        waits = {} if options.get("timeout") is None else {"timeout": options["timeout"]}
+        return ParentExpansion(parent_store(store, **key, **waits) if isinstance(store, str) else store, **options)
+
+    def over(around: Around) -> Stage:
+        if around.parents is None:
+            return _BaseParents(_from_base("parents", around), **options)
+        return ParentExpansion(around.parents, **options)
+
+    return Awaiting("parents", over)
+
+
+@runtime_checkable
+class HoldsParents(Protocol):
+    """What can say whether it holds any parent at all."""
+
+    def has_parents(self, require: Filter | None = None) -> bool:
+        """Whether there is one that access rights permit."""
+        ...
+
+
+class _BaseParents(ParentExpansion):
+    """Parents of a knowledge base, with a note where it holds none at all."""
+
+    def __init__(self, base: Any, **options: Any) -> None:
+        super().__init__(base, **options)
+        self._base = base
+
+    def _expanded(self, query: Query, ranking: Ranking, known: Ancestors) -> Ranking:
+        expanded = super()._expanded(query, ranking, known)
+        named = not ranking or any(hit.chunk.parent_id for hit in ranking)
+        if named or not isinstance(self._base, HoldsParents) or self._base.has_parents(query.require):
+            return expanded
+        said = "there are no parents in the knowledge base: hits are read as they are"
+        return expanded.failing(Failure(self.name, "NotIndexedError", said, degrades=False))
+
+
+def _graph_expansion(options: dict[str, Any]) -> Stage:
+    store, hops = options.pop("store", None), {"depth": options.pop("hops")} if "hops" in options else {}
+    GraphExpansion(EmbeddedGraph(), **options, **hops)
+    if store is not None:
+        return GraphExpansion(opened_graph({**options, "store": store}), **options, **hops)
+
+    def over(around: Around) -> Stage:
+        graph = around.graph
+        if graph is None:
+            graph = channel_of(_from_base("graph_expansion", around, "graph"), "references", {})
+        return GraphExpansion(graph, **options, **hops)
+
+    return Awaiting("graph_expansion", over)
+
+
+def _from_base(stage: str, around: Around, given: str = "") -> Any:
+    """The base that a stage reads from; ConfigError where there is none."""
+    if around.base is None:
+        raise ConfigError(
+            f"the stage {stage} reads from a knowledge base: give one (kb_names=, over(kb), build(channels, base=kb)), "
+            f"or give {given or stage}= another store, or name its address as `store`"
+        )
+    return around.base
+
+
+def _page_cap(options: dict[str, Any]) -> Stage:
+    return PageCap(**options)
+
+
+def _mmr(options: dict[str, Any]) -> Stage:
+    return MMR(**options)
+
+
+def _near_duplicates(options: dict[str, Any]) -> Stage:
+    return NearDuplicates(**options)
+
+
+def _recency(options: dict[str, Any]) -> Stage:
+    return RecencyRerank(**options)
+
+
+class _Weighted(WeightedRerank):
+    """A cosine that no channel gave is asked of the pipeline's dense channel, which goes by the stored vector."""
+
+    def over(self, channels: Mapping[str, Channel]) -> Stage:
+        twin = copy.copy(self)
+        twin.dense = channels.get("dense")
+        twin.blocking = twin.dense is not None
+        return twin
+
+
+def _weighted(options: dict[str, Any]) -> Stage:
+    return _Weighted(**options)
+
+
+_STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {
+    "graph_expansion": _graph_expansion,
+    "llm_rerank": _llm_rerank,
+    "mmr": _mmr,
+    "near_duplicates": _near_duplicates,
+    "page_cap": _page_cap,
+    "parents": _parents,
+    "recency": _recency,
+    "rerank": _rerank,
+    "weighted": _weighted,
+}
+_STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
+    "graph_expansion": ("store", "seeds", "limit", "weight", "pool", "hops", "decay", "fan_out", "timeout"),
+    "llm_rerank": (*MODEL_OPTIONS, "depth", "top_n", "max_chars", "window", "stride", "prompt", "timeout"),
+    "mmr": ("lambda_mult", "by", "depth", "timeout"),
+    "near_duplicates": ("threshold", "by", "timeout"),
+    "parents": (
+        "store",
+        "key",
+        "max_chars",
+        "max_tokens",
+        "id_key",
+        "header_key",
+        "merge",
+        "levels",
+        "min_children_ratio",
+        "timeout",
+    ),
+    "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
+    "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
+    "rerank": ("model", "backend", "depth", *RERANK_OPTIONS),
+    "weighted": ("weights", "depth", "scale_fused", "timeout", "chunk_index_key", "chunks_in_file_key"),
+}
+
+
+def confidence(data: Any, stages: Sequence[Stage]) -> Callable[[Ranking], Confidence]:
+    """How a preset says whether anything relevant was found: by a hit, or by what its calibrated reranker says."""
+    if data is None:
+        return any_hit
+    options = section("confidence", data, "least")
+    found = threshold(stages, options.get("least", LEAST))
+    if found is None:
+        raise ConfigError(
+            "confidence goes by the probabilities of a reranker: have a stage rerank whose model is in "
+            f"rerank.CALIBRATIONS ({', '.join(CALIBRATIONS)}), or give it a calibration"
+        )
+    return found
+
+
+def threshold(stages: Sequence[Stage], least: float) -> Threshold | None:
+    """The threshold of the first reranker's probabilities; None where it has none, or there is no reranker."""
+    reranker = next((one for one in stages if isinstance(one, CrossEncoderRerank)), None)
+    known = None if reranker is None else reranker.calibration or CALIBRATIONS.get(reranker.scorer_name)
+    return None if reranker is None or known is None else Threshold(known, least, reranker.name)

@@ -1,0 +1,168 @@
+"""How alike the texts of hits are: by their vectors, or by the shingles that they share."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers.core.protocols import Embedder, VectorSource, is_embedder
+from voicevault_retrievers.core.types import Hit
+from voicevault_retrievers.core.vectors import embedded
+from voicevault_retrievers.errors import ConfigError
+
+Alike: TypeAlias = NDArray[np.float32]
+Shingled: TypeAlias = NDArray[np.uint64]
+
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+_FACTOR = 0x9E3779B97F4A7C15
+_KEPT = 2048
+_CELLS = 1 << 22
+"""Numbers of a table of shingles that are held at once."""
+
+
+class Likeness(ABC):
+    """How alike two texts are: 0 not at all, 1 the same. It goes by `Chunk.text`, which is what was searched."""
+
+    blocking = False
+    near: ClassVar[float]
+    """From where on two texts are nearly the same, unless one says otherwise."""
+
+    @abstractmethod
+    def rows(self, hits: Sequence[Hit]) -> Any:
+        """What is compared of each hit; it can be sliced."""
+
+    @abstractmethod
+    def table(self, rows: Any, start: int = 0) -> Alike:
+        """How alike all rows are with those from `start` on, of shape (n, n - start).
+
+        With itself a row may be anything.
+        """
+
+
+class Cosines(Likeness):
+    """The cosine of vectors, where one below 0 counts as 0: those that a channel has stored, else of embedded texts.
+
+    `own` gives the id under which a channel knows a hit.
+    """
+
+    blocking = True
+    near = 0.95
+
+    def __init__(self, source: VectorSource | Embedder, own: Callable[[str], str] = str) -> None:
+        self.source = source
+        self.own = own
+
+    def rows(self, hits: Sequence[Hit]) -> NDArray[np.float32]:
+        embedder: Embedder = self.source.embedder if isinstance(self.source, VectorSource) else self.source
+        ids = [self.own(hit.chunk.id) for hit in hits]
+        known = self.source.vectors(ids) if isinstance(self.source, VectorSource) else {}
+        new = [at for at, chunk_id in enumerate(ids) if chunk_id not in known]
+        if not new:
+            return np.array([known[chunk_id] for chunk_id in ids], dtype=np.float32)
+        found = np.empty((len(hits), embedder.dimension), dtype=np.float32)
+        found[new] = embedded(embedder, [hits[at].chunk for at in new])
+        for at, chunk_id in enumerate(ids):
+            if chunk_id in known:
+                found[at] = known[chunk_id]
+        return found
+
+    def table(self, rows: NDArray[np.float32], start: int = 0) -> Alike:
+        cosines: Alike = rows @ rows[start:].T
+        return np.clip(cosines, 0.0, 1.0, out=cosines)
+
+    def __repr__(self) -> str:
+        return repr(self.source)
+
+
+class Shingles(Likeness):
+    """The resemblance of texts: of the runs of `size` words that are in either, the share that is in both.
+
+    Broder (1997), "On the resemblance and containment of documents", there estimated by sketches, here counted: exact
+    but for collisions of 64-bit hashes. Case and punctuation do not count; of scripts without spaces each character is
+    a word. A text of fewer words is one run; one without words is like no other. Runs are kept for the texts seen last.
+    """
+
+    near = 0.8
+
+    def __init__(self, size: int = 3) -> None:
+        self.size = whole("size", size)
+        self._kept: LRUCache[str, Shingled] = LRUCache(_KEPT)
+
+    def rows(self, hits: Sequence[Hit]) -> list[Shingled]:
+        return [self._shingles(hit.chunk.text) for hit in hits]
+
+    def table(self, rows: list[Shingled], start: int = 0) -> Alike:
+        sizes = np.array([len(row) for row in rows], dtype=np.float32)
+        shared = _shared(rows, start)
+        either = sizes[:, None] + sizes[start:] - shared
+        alike: Alike = np.divide(shared, either, out=np.zeros_like(shared), where=either > 0)
+        return alike
+
+    def _shingles(self, text: str) -> Shingled:
+        found = self._kept.get(text)
+        if found is None:
+            found = _shingles(text, self.size)
+            self._kept.put(text, found)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Shingles({self.size})"
+
+
+By: TypeAlias = Literal["shingles", "vectors"] | Likeness | VectorSource | Embedder
+
+
+def likeness(by: By) -> Likeness | None:
+    """What texts are compared by; None for "vectors" that a pipeline is still to give. ConfigError for what is none."""
+    if isinstance(by, Likeness):
+        return by
+    if not isinstance(by, str) and (isinstance(by, VectorSource) or is_embedder(by)):
+        return Cosines(by)
+    if by in ("shingles", "vectors"):
+        return Shingles() if by == "shingles" else None
+    raise ConfigError(f"texts are compared by 'shingles', 'vectors', a vector channel or an embedder, not {by!r}")
+
+
+def _shingles(text: str, size: int) -> Shingled:
+    """The different runs of words in a text as hashes, ascending."""
+    words = [crc32(word.encode("utf-8", "surrogatepass")) for word in _WORD.findall(text.casefold())]
+    hashes = np.array(words, dtype=np.uint64)
+    count = max(min(len(hashes), 1), len(hashes) - size + 1)
+    runs = np.zeros(count, dtype=np.uint64)
+    for at in range(min(size, len(hashes))):
+        runs = runs * np.uint64(_FACTOR) + hashes[at : at + count] + np.uint64(1)
+    return np.unique(runs)
+
+
+def _shared(rows: Sequence[Shingled], start: int) -> Alike:
+    """How many shingles all rows share with those from `start` on; those with itself are not all counted."""
+    counts = np.zeros((len(rows), len(rows) - start), dtype=np.float32)
+    every = np.concatenate([*rows, np.empty(0, dtype=np.uint64)])
+    owners = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    order = np.argsort(every)
+    first = np.ones(len(every), dtype=np.bool_)
+    first[1:] = every[order[1:]] != every[order[:-1]]
+    numbers = np.cumsum(first) - 1
+    common = np.bincount(numbers) > 1  # most shingles are of one text alone
+    chosen = common[numbers]
+    owners, columns = owners[order[chosen]], (np.cumsum(common) - 1)[numbers[chosen]]
+    total = int(common.sum())
+    step = max(1, _CELLS // max(1, len(rows)))
+    for begin in range(0, total, step):
+        end = min(begin + step, total)
+        some = slice(*np.searchsorted(columns, (begin, end)))
+        holds = np.zeros((len(rows), end - begin), dtype=np.float32)
+        holds[owners[some], columns[some] - begin] = 1
+        counts += holds @ holds[start:].T
+    return counts

@@ -1,0 +1,55 @@
+"""Not the same text twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from voicevault_retrievers.core.types import Query, Ranking
+from voicevault_retrievers.rerank.comparing import Comparing
+from voicevault_retrievers.rerank.likeness import By
+from voicevault_retrievers.rerank.mmr import share
+
+_AT_ONCE = 256
+_ROUNDING = 1e-6
+"""More than the roundings of a cosine: in what order it is summed is not to decide."""
+
+
+class NearDuplicates(Comparing):
+    """Drops each hit whose text is nearly that of one before it, which was kept; keeps the order of the others.
+
+    Nearly: alike by `threshold` or more, in [0, 1]; None is 0.8 of the shingles, or a cosine of 0.95. To fill k, deeper
+    hits are taken; where none are left there are fewer. `by` and `timeout` are as of `Comparing`.
+    """
+
+    def __init__(
+        self,
+        threshold: float | None = None,
+        *,
+        by: By = "shingles",
+        timeout: float | None = None,
+        name: str = "near_duplicates",
+    ) -> None:
+        super().__init__(by, timeout)
+        self.threshold = None if threshold is None else share("threshold", threshold)
+        self.name = name
+
+    def needs(self, k: int) -> int:
+        return 2 * k
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        rows = self.by.rows(ranking.hits)
+        limit = (self.by.near if self.threshold is None else self.threshold) - _ROUNDING
+        kept = np.zeros(len(ranking), dtype=np.bool_)
+        for start in range(0, len(ranking), _AT_ONCE):
+            stop = min(start + _AT_ONCE, len(ranking))
+            alike = np.triu(self.by.table(rows[:stop], start) >= limit, 1 - start)  # with those before it
+            found = alike.any(axis=0)
+            kept[start:stop] = ~found
+            for at in np.flatnonzero(found):
+                kept[start + at] = not (alike[:, at] & kept[:stop]).any()
+        return replace(ranking, hits=tuple(hit for hit, keep in zip(ranking, kept.tolist(), strict=True) if keep))
+
+    def __repr__(self) -> str:
+        return f"NearDuplicates({self.threshold}, {self._recipe()})"

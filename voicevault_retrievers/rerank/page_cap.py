@@ -1,0 +1,63 @@
+"""At most so many chunks of one page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.pages import file_of, page_of
+from voicevault_retrievers.core.types import Hit, Query, Ranking
+from voicevault_retrievers.errors import ConfigError
+
+
+class PageCap(Stage):
+    """Drops hits beyond the first `max_chunks_per_page` of their page, and keeps the order.
+
+    The cap is hard. To fill k, deeper hits of other pages are taken; where none are left there are fewer. Hits
+    without a page are not capped, unless `max_chunks_per_document` is set, which caps each file's. None caps none;
+    raises ConfigError where both are None.
+    """
+
+    name = "page_cap"
+
+    def __init__(self, max_chunks_per_page: int | None = 2, *, max_chunks_per_document: int | None = None) -> None:
+        super().__init__()
+        self.max_chunks_per_page = whole_or_none("max_chunks_per_page", max_chunks_per_page)
+        self.max_chunks_per_document = whole_or_none("max_chunks_per_document", max_chunks_per_document)
+        if max_chunks_per_page is None and max_chunks_per_document is None:
+            raise ConfigError("a cap is for each page, each document or both: give one of them a number")
+
+    def needs(self, k: int) -> int:
+        return 3 * k
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        counts: Counter[tuple[Any, ...]] = Counter()
+        return replace(ranking, hits=tuple(hit for hit in ranking if self._admit(hit, counts)))
+
+    def _admit(self, hit: Hit, counts: Counter[tuple[Any, ...]]) -> bool:
+        caps = self._caps(hit)
+        if any(counts[key] >= cap for key, cap in caps.items()):
+            return False
+        counts.update(caps.keys())
+        return True
+
+    def _caps(self, hit: Hit) -> dict[tuple[Any, ...], int]:
+        caps: dict[tuple[Any, ...], int] = {}
+        if self.max_chunks_per_page is not None and (page := page_of(hit.chunk.metadata)) is not None:
+            caps[("page", hit.chunk.kb, *map(_key, page))] = self.max_chunks_per_page
+        if self.max_chunks_per_document is not None and (file := file_of(hit.chunk.metadata)) is not None:
+            caps["file", hit.chunk.kb, _key(file)] = self.max_chunks_per_document
+        return caps
+
+    def __repr__(self) -> str:
+        document = (
+            "" if self.max_chunks_per_document is None else f", max_chunks_per_document={self.max_chunks_per_document}"
+        )
+        return f"PageCap({self.max_chunks_per_page}{document})"
+
+
+def _key(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else repr(value)

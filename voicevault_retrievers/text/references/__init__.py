@@ -1,0 +1,1 @@
+"""References in texts: to laws and their sections, to cases, to defined terms."""

@@ -1,0 +1,183 @@
+"""References read by rules, in English and German, without a model.
+
+Every repetition in every pattern is bounded, so that the time to read a text grows with its length alone.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from voicevault_retrievers.text.references.cases import cases
+from voicevault_retrievers.text.references.laws import BY_ARTICLE, Laws
+from voicevault_retrievers.text.references.reference import Reference
+from voicevault_retrievers.text.references.terms import terms
+
+LONGEST_RANGE = 20
+"""Sections 3 to 23 are each of these; a longer range is its two ends."""
+
+_SIGNS = {
+    "section": r"sections?|secs?\.?|u/ss?\.?|§{1,2}|ss?\.|abschnitte?[ns]?",
+    "article": r"articles?|arts?\.?|artikel[ns]?",
+    "paragraph": r"paragraphs?|paras?\.?|¶{1,2}|rn\.|rz\.|rdnr\.|randnummern?|absatz|absätze|abs\.",
+    "chapter": r"chapters?|ch\.|kapitel[ns]?|kap\.",
+    "part": r"parts?|teile?[ns]?",
+    "table": r"tables?|tab\.|tabellen?",
+    "figure": r"figures?|figs?\.|abbildung(?:en)?|abb\.",
+    "schedule": r"schedules?",
+    "annex": r"annex(?:es)?|appendi(?:x|ces)|anhangs?|anlagen?|exhibits?",
+    "rule": r"rules?",
+    "clause": r"clauses?|cl\.|klauseln?|ziffern?|ziff\.",
+}
+_PLURAL = re.compile(r"(?:§§|¶¶|u/ss|.*[^s]s|ss|appendices|annexes|.*(?:en|ern|eln)|absätze)\.?", re.IGNORECASE)
+_SIGN = "|".join(f"(?P<{kind}>{signs})" for kind, signs in _SIGNS.items())
+_UNDER = r"(?:clause\s\((?P<c>\w{1,5})\)\sof\s)?(?:sub-?section\s\((?P<s>\w{1,5})\)\sof\s)?"
+_MARKED = re.compile(rf"(?<![\w.]){_UNDER}(?:{_SIGN})(?![^\W\d_])\s{{0,3}}(?=\d|(?-i:[A-Z]))", re.IGNORECASE)
+
+_PARTS = r"(?:\s?\([0-9A-Za-z]{1,5}\)){0,6}"
+_BELOW = (
+    r"(?:,?\s(?:Abs(?:atz|\.)|Nr\.|Nummer|lit\.|Buchst\.|Satz|S\.|Alt\.|sub-?section|clause)\s?"
+    r"(?:\(\w{1,5}\)|\d{1,3}[a-z]?(?!\w)|[a-z]\)?(?!\w))){0,5}"
+)
+_NUMBER = re.compile(
+    rf"(?P<n>\d{{1,5}}(?:[A-Z]{{1,3}}|[a-z])?(?:\.\d{{1,4}}){{0,5}})(?P<p>{_PARTS})(?![A-Za-z0-9])(?P<b>{_BELOW})"
+    r"(?:\s(?:ff?\.|et\sseq\.?))?"
+)
+_ROMAN = re.compile(r"(?P<n>[IVXLC]{1,7})(?![A-Za-z0-9])")
+_LETTER = re.compile(r"(?P<n>[A-Z](?:\.?\d{1,3})?)(?![A-Za-z0-9])")
+_PIECE = re.compile(r"\((\w{1,5})\)")
+_PART = re.compile(r"(?:Abs(?:atz|\.)|Nr\.|Nummer|lit\.|Buchst\.|sub-?section|clause)\s?\(?(\w{1,5})\)?", re.IGNORECASE)
+_TO = r"to|bis|through|[-–—]"
+_JOIN = {
+    kind: re.compile(
+        rf"\s{{0,2}}(?P<mark>,\s(?:and|or|und|oder)|[,;/&–—-]|(?:and|or|und|oder|sowie|{_TO}|i\.?V\.?m\.?|r/w\.?|"
+        rf"read\swith)(?=\s))\s{{0,3}}(?P<sign>(?i:{signs})\s{{0,2}})?(?=\d)"
+    )
+    for kind, signs in _SIGNS.items()
+}
+_STRONG = re.compile(r"/|r/w\.?|read\swith|i\.?V\.?m\.?")
+_RANGE = re.compile(_TO)
+_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+_BY_ROMAN = frozenset({"chapter", "part", "article", "schedule", "table", "annex"})
+_BY_LETTER = frozenset({"annex", "schedule", "table", "figure", "part"})
+
+
+class _Numbered(NamedTuple):
+    number: str
+    start: int
+    end: int
+
+
+class RuleReferences:
+    """Reads references by rules: sections, articles, cases, paragraphs, chapters, tables, definitions.
+
+    `laws` are further laws, canonical names with other ways to write them: `{"motor vehicles act": ["MVA"]}`. Where
+    two readings overlap, the one that begins first counts, of these the longer; a term counts last. "Section 12(3)(a)",
+    "§ 12 Abs. 3 lit. a" and "clause (a) of sub-section (3) of section 12" have one key.
+    """
+
+    def __init__(self, laws: Mapping[str, Sequence[str]] | Laws | None = None) -> None:
+        self.laws = laws if isinstance(laws, Laws) else Laws(laws)
+
+    def read(self, text: str) -> tuple[Reference, ...]:
+        """The references in a text, by their place."""
+        found = _apart([*cases(text), *self._marked(text), *self._beside(text)])
+        starts = [reference.start for reference in found]
+        free = [term for term in terms(text) if _is_free(term, found, starts)]
+        return tuple(_apart([*found, *free]))
+
+    def _marked(self, text: str) -> Iterator[Reference]:
+        """Those behind a sign: "§§ 3, 4 BGB"."""
+        at = 0
+        while (sign := _MARKED.search(text, at)) is not None:
+            at = sign.end()
+            kind = str(sign.lastgroup)
+            listed = list(_listed(text, sign, kind))
+            if not listed:
+                continue
+            at = listed[-1].end
+            work, end = self._work(text, sign.start(), at)
+            at = max(at, end)
+            for place, (number, start, stop) in enumerate(listed, 1):
+                stop = end if place == len(listed) else stop
+                yield Reference(kind, number, work, start, stop, text[start:stop])
+
+    def _beside(self, text: str) -> Iterator[Reference]:
+        """Numbers beside a known law: "420 IPC"."""
+        for found in self.laws.beside.finditer(text):
+            law = self.laws.canonical(found["l1"] or found["l2"])
+            kind = "article" if law in BY_ARTICLE else "section"
+            number = (found["n1"] or found["n2"]).casefold()
+            yield Reference(kind, number, law, found.start(), found.end(), found.group())
+
+    def _work(self, text: str, start: int, end: int) -> tuple[str, int]:
+        """The law that is named behind a list of numbers, or before its sign; and where all that ends."""
+        after = self.laws.after.match(text, end)
+        if after is not None:
+            return (self.laws.canonical(after["law"]) if after["law"] else ""), after.end()
+        before = self.laws.before.search(text[max(0, start - 60) : start])
+        return (self.laws.canonical(before["law"]) if before else ""), end
+
+    def __repr__(self) -> str:
+        return f"RuleReferences({self.laws!r})" if self.laws.more else "RuleReferences()"
+
+
+def _apart(found: list[Reference]) -> list[Reference]:
+    """Those that overlap none before them, by their place."""
+    kept: list[Reference] = []
+    for reference in sorted(found, key=lambda one: (one.start, -one.end)):
+        if not kept or reference.start >= kept[-1].end:
+            kept.append(reference)
+    return kept
+
+
+def _is_free(term: Reference, others: Sequence[Reference], starts: Sequence[int]) -> bool:
+    """Whether a term overlaps no other reference: in "the meaning of section 3" the section is what is named."""
+    at = bisect_left(starts, term.end)
+    return at == 0 or others[at - 1].end <= term.start
+
+
+def _listed(text: str, sign: re.Match[str], kind: str) -> Iterator[_Numbered]:
+    """The numbers behind a sign; those of a range that are not written have an empty span between its ends."""
+    under = "".join(f"({part.casefold()})" for part in (sign["s"], sign["c"]) if part)
+    last = _numbered(text, sign.end(), kind)
+    if last is None:
+        return
+    yield _Numbered(last.number + under, sign.start(), last.end)
+    plural = _PLURAL.fullmatch(sign[kind].rstrip()) is not None
+    while (join := _JOIN[kind].match(text, last.end)) is not None:
+        strong = join["sign"] or _STRONG.fullmatch(join["mark"])
+        following = _numbered(text, join.end(), kind) if plural or strong else None
+        if following is None:
+            return
+        if _RANGE.fullmatch(join["mark"]):
+            yield from _between(last, following)
+        yield following
+        last = following
+
+
+def _between(first: _Numbered, last: _Numbered) -> Iterator[_Numbered]:
+    if first.number.isdecimal() and last.number.isdecimal():
+        low, high = int(first.number), int(last.number)
+        if high - low <= LONGEST_RANGE:
+            yield from (_Numbered(str(number), first.end, first.end) for number in range(low + 1, high))
+
+
+def _numbered(text: str, at: int, kind: str) -> _Numbered | None:
+    """The number at a place, canonical: small letters, parts in brackets, Roman numerals as Arabic."""
+    found = _NUMBER.match(text, at)
+    if found is not None:
+        pieces = [*_PIECE.findall(found["p"]), *_PART.findall(found["b"])]
+        return _Numbered(found["n"].casefold() + "".join(f"({p.casefold()})" for p in pieces), at, found.end())
+    roman = _ROMAN.match(text, at) if kind in _BY_ROMAN else None
+    if roman is not None and (roman["n"] not in ("I", "C", "L") or kind not in ("article", "part")):
+        return _Numbered(str(_arabic(roman["n"])), at, roman.end())
+    letter = _LETTER.match(text, at) if kind in _BY_LETTER else None
+    return _Numbered(letter["n"].casefold(), at, letter.end()) if letter else None
+
+
+def _arabic(roman: str) -> int:
+    values = [_VALUES[letter] for letter in roman]
+    return sum(-v if any(v < later for later in values[at + 1 : at + 2]) else v for at, v in enumerate(values))

@@ -26,7 +26,7 @@ from voicevault_retrievers import BM25, RRF, AdaptiveSum, Channel, Chunk, Vector
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense import ExactVectors, SentenceTransformerEmbedder, UniversalSentenceEncoder
 from voicevault_retrievers.evaluation import Judged
-from voicevault_retrievers.evaluation.remembered import remembered
+from voicevault_retrievers.evaluation.run_cache import remembered
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.fusion import Evidence, Method
 from voicevault_retrievers.fusion import adaptive_sum as parts

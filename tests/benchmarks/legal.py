@@ -32,7 +32,7 @@ from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.evaluation import Judged, ndcg, rule_questions
 from voicevault_retrievers.evaluation.metrics import recall
-from voicevault_retrievers.evaluation.remembered import RememberedScorer, remembered
+from voicevault_retrievers.evaluation.run_cache import RememberedScorer, remembered
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.query import RuleRouter

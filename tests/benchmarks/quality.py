@@ -28,7 +28,7 @@ from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense import ExactVectors, SentenceTransformerEmbedder, VectorPart
 from voicevault_retrievers.evaluation import Judged, ndcg
-from voicevault_retrievers.evaluation.remembered import remembered
+from voicevault_retrievers.evaluation.run_cache import remembered
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.fusion import Evidence, Method, Pool
 

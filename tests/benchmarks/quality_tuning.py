@@ -22,7 +22,7 @@ from voicevault_retrievers import BM25, VectorChannel
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense import SentenceTransformerEmbedder
 from voicevault_retrievers.evaluation import Judged, ndcg
-from voicevault_retrievers.evaluation.remembered import RememberedBase
+from voicevault_retrievers.evaluation.run_cache import RememberedBase
 from voicevault_retrievers.evaluation.significance import Comparison, paired
 from voicevault_retrievers.evaluation.tuning import LEVEL, Tuned, tune
 from voicevault_retrievers.pipeline.presets import Preset

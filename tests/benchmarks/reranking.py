@@ -14,7 +14,7 @@ from voicevault_retrievers import BM25, Channel, VectorChannel, fuse
 from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.dense import SentenceTransformerEmbedder
 from voicevault_retrievers.evaluation import Judged
-from voicevault_retrievers.evaluation.remembered import remembered
+from voicevault_retrievers.evaluation.run_cache import remembered
 from voicevault_retrievers.rerank import OpenVinoScorer
 
 CACHE = Path.home() / ".cache" / "voicevault-retrievers" / "scores.sqlite"

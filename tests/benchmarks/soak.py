@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import BM25, Channel, Chunk, KnowledgeBase, VectorChannel
-from voicevault_retrievers.lexical import tiers
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.store import commit
 
 NAME = "soak"

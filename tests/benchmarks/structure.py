@@ -38,7 +38,7 @@ from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import Document, Part, split_families
 from voicevault_retrievers.evaluation import Judged, ndcg, rule_questions
 from voicevault_retrievers.evaluation.metrics import recall
-from voicevault_retrievers.evaluation.remembered import remembered
+from voicevault_retrievers.evaluation.run_cache import remembered
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.pipeline.presets import Preset, preset_data
 

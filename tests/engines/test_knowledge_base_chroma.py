@@ -16,7 +16,7 @@ import pytest
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError, StorageError
-from voicevault_retrievers.lexical import tiers
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.store import Bases, KnowledgeBase, chroma, commit
 from voicevault_retrievers.store.chroma import Chroma, Marker
 

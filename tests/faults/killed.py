@@ -27,7 +27,7 @@ from typing import Any
 from tests.faults.disks import Failing, Recorder, System, Unflushed, through
 from tests.faults.states import EMBEDDER, MEMORY, WORDS, WRITERS, State, harmed, opened, small, written
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.lexical import tiers
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.store import KnowledgeBase, Source, commit
 from voicevault_retrievers.store.manifest import VectorSearch
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.lexical import tiers
-from voicevault_retrievers.store import KnowledgeBase, Source, commit, disk, log
+from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.store import KnowledgeBase, Source, commit, disk
+from voicevault_retrievers.store import wal as log
 from voicevault_retrievers.store.writer import Writer
 
 EMBEDDER = HashEmbedder(4)

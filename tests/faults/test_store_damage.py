@@ -28,7 +28,8 @@ from voicevault_retrievers.errors import (
     LockedError,
     StorageError,
 )
-from voicevault_retrievers.store import Bases, KnowledgeBase, Source, commit, disk, files, log, table
+from voicevault_retrievers.store import Bases, KnowledgeBase, Source, commit, disk, files, table
+from voicevault_retrievers.store import wal as log
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.verify import problems
 

@@ -23,8 +23,8 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, provenance
+from voicevault_retrievers.llama_index.foreign_stages import stage_of
 from voicevault_retrievers.llama_index.parents import ParentExpansionPostprocessor, SentenceWindowPostprocessor
-from voicevault_retrievers.llama_index.staged import stage_of
 from voicevault_retrievers.store import KnowledgeBase
 
 WHOLE = "The pump is primed. The valve is closed. The filter is rinsed."

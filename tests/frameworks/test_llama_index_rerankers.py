@@ -23,9 +23,9 @@ from voicevault_retrievers.core.explanation import provenance as provenance_of
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.llama_index import BM25Retriever, provenance
+from voicevault_retrievers.llama_index.foreign_stages import stage_of
 from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
 from voicevault_retrievers.llama_index.reranking_events import announced
-from voicevault_retrievers.llama_index.staged import stage_of
 from voicevault_retrievers.rerank import LLMRerank as LLMStage
 from voicevault_retrievers.rerank import WeightedRerank as WeightedStage
 

@@ -33,8 +33,8 @@ from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever
 from voicevault_retrievers.llama_index import provenance as provenance_of
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunks_of
+from voicevault_retrievers.llama_index.foreign_stages import PostprocessorStage, stage_of
 from voicevault_retrievers.llama_index.postprocessors import CrossEncoderRerank, PageDiversityPostprocessor
-from voicevault_retrievers.llama_index.staged import PostprocessorStage, stage_of
 from voicevault_retrievers.rerank import CallableScorer, WeightedRerank
 from voicevault_retrievers.text import Analyzer
 

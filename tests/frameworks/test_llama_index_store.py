@@ -35,7 +35,8 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, HybridVectorStore, provenance
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
-from voicevault_retrievers.store import KnowledgeBase, log
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store import wal as log
 
 QUESTION = "drain the pump before winter"
 MODES = ("default", "sparse", "text_search", "hybrid")

@@ -28,13 +28,13 @@ from voicevault_retrievers.dense import int8
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.lexical import tiers
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline.composing import compose
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.store import Bases, KnowledgeBase, commit
-from voicevault_retrievers.store.standardised import Standardised
+from voicevault_retrievers.store.merged_bases import Standardised
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 
 ROUNDS, PRINCIPALS = 10, 5

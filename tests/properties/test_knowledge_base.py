@@ -15,7 +15,7 @@ from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.lexical import tiers
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store import Changes, KnowledgeBase, Source, commit
 

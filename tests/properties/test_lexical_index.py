@@ -12,7 +12,8 @@ from tests.helpers import examples
 from voicevault_retrievers._support.compiled import installed
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.lexical import LexicalIndex, tiers
+from voicevault_retrievers.lexical import LexicalIndex
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.lexical.formulas import FORMULAS, Formula
 from voicevault_retrievers.text.analyzed import Analyzed
 

@@ -15,7 +15,7 @@ from mcp.shared.memory import create_connected_server_and_client_session
 from mcp.types import CallToolResult, TextContent
 
 from voicevault_retrievers import Chunk, KnowledgeBase
-from voicevault_retrievers.answers.numbered import from_data
+from voicevault_retrievers.answers.source_numbers import from_data
 from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.mcp import Client, Offer, server_for
 from voicevault_retrievers.mcp.bases import Library

@@ -22,10 +22,11 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, No
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset
-from voicevault_retrievers.store import Bases, KnowledgeBase, embedding, standardised
+from voicevault_retrievers.store import Bases, KnowledgeBase, embedding
+from voicevault_retrievers.store import merged_bases as standardised
+from voicevault_retrievers.store.delete_base import remove
+from voicevault_retrievers.store.merged_bases import Standardised
 from voicevault_retrievers.store.questions import question_index
-from voicevault_retrievers.store.removing import remove
-from voicevault_retrievers.store.standardised import Standardised
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 

@@ -20,7 +20,7 @@ from voicevault_retrievers.cli.live import Lines, Pace, View, following, interru
 from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.documents import Skipped
 from voicevault_retrievers.store import KnowledgeBase, indexing, update
-from voicevault_retrievers.store.watching import Reading
+from voicevault_retrievers.store.progress import Reading
 
 PAGE = Path(__file__).parents[2] / "docs" / "observability.md"
 HOSTILE = "\x1b[31m\x1b]0;title\x07[bold]a\r\nb\u202egpj.\udcff[/]/end.txt"

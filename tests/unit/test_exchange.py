@@ -24,8 +24,9 @@ from voicevault_retrievers.errors import (
     IndexDamagedError,
     StorageError,
 )
-from voicevault_retrievers.store import KnowledgeBase, Limits, Source, commit, disk, exported, files
-from voicevault_retrievers.store.exchange import export, restore
+from voicevault_retrievers.store import KnowledgeBase, Limits, Source, commit, disk, files
+from voicevault_retrievers.store import export_format as exported
+from voicevault_retrievers.store.export import export, restore
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 
 QUERIES = ("fox", "a lazy dog", "der Hund")

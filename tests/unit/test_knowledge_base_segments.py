@@ -11,9 +11,9 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.rows import SearchableIds
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lexical import tiers
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.lexical.tiers import plan
+from voicevault_retrievers.lexical.merge_policy import plan
 from voicevault_retrievers.store import KnowledgeBase, commit, files
 from voicevault_retrievers.store.segment import StoredSegment
 

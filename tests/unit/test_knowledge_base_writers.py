@@ -19,8 +19,8 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
-from voicevault_retrievers.lexical import tiers
-from voicevault_retrievers.lexical.removed import Removed
+from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical.deleted_terms import Removed
 from voicevault_retrievers.store import (
     Changes,
     KnowledgeBase,

@@ -9,7 +9,8 @@ import pytest
 
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical import BM25, BM25F, BM25L, LexicalIndex, Lucene, tiers
+from voicevault_retrievers.lexical import BM25, BM25F, BM25L, LexicalIndex, Lucene
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.text import Analyzer
 
 ENGLISH = [

@@ -20,7 +20,7 @@ from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase, update
-from voicevault_retrievers.store.standardised import Standardised
+from voicevault_retrievers.store.merged_bases import Standardised
 
 pytest.importorskip("opentelemetry.sdk.metrics")
 

@@ -6,7 +6,7 @@ import pytest
 
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.citations import citation_of
-from voicevault_retrievers.answers.numbered import (
+from voicevault_retrievers.answers.source_numbers import (
     Layout,
     as_data,
     block_numbers,

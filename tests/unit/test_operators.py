@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical import BM25, Operators, tiers
+from voicevault_retrievers.lexical import BM25, Operators
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.text import Analyzer
 
 ENGLISH = Analyzer("en")

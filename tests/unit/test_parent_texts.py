@@ -13,7 +13,7 @@ from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.documents import Document, Part, split_families
 from voicevault_retrievers.structure import OverBudget, ParentExpansion
-from voicevault_retrievers.structure.shown import Span, Text, together
+from voicevault_retrievers.structure.packing import Span, Text, together
 
 BOOK = "One pump. Two valves. Three filters. Four alarms. Five doors. Six lamps."
 HEADER = "State v. Smith, 2001"

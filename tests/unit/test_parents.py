@@ -14,7 +14,7 @@ from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion, parent_store
-from voicevault_retrievers.structure.kinship import Kinship
+from voicevault_retrievers.structure.parent_links import Kinship
 
 PARENTS = {
     "p1": Chunk("p1", "one: a, b and c", metadata={"team": "red"}),

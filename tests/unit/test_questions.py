@@ -21,7 +21,8 @@ from voicevault_retrievers.errors import (
     RetrievalError,
 )
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.store import KnowledgeBase, commit, export, exported, files, remove, restore
+from voicevault_retrievers.store import KnowledgeBase, commit, export, files, remove, restore
+from voicevault_retrievers.store import export_format as exported
 from voicevault_retrievers.store.questions import question_channel, question_index
 from voicevault_retrievers.structure.questions import (
     COLLECTION,

@@ -17,7 +17,7 @@ from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical import native, vectorised
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.formulas import FORMULAS, Curve, Floats, Formula, Lucene
-from voicevault_retrievers.lexical.forward import Forward
+from voicevault_retrievers.lexical.memtable import Forward
 from voicevault_retrievers.lexical.postings import ARRAYS, Postings, Source
 from voicevault_retrievers.lexical.vectorised import Found, Wanted, search
 from voicevault_retrievers.text.analyzed import Analyzed

@@ -37,7 +37,7 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import HyDE
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import CallableScorer, SentenceTransformerScorer
-from voicevault_retrievers.store.standardised import Standardised
+from voicevault_retrievers.store.merged_bases import Standardised
 
 GOOD = ListChannel([("a", 2.0), ("b", 1.0)])
 

@@ -15,7 +15,7 @@ from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.rerank import PageCap
 from voicevault_retrievers.store import Changes, KnowledgeBase, TenantIndex
-from voicevault_retrievers.store.view import View
+from voicevault_retrievers.store.reader import View
 from voicevault_retrievers.text import Analyzer
 
 NEWS = [Chunk("a", "the minister resigns", metadata={"year": 2024}), Chunk("b", "the minister stays")]

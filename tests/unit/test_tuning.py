@@ -18,7 +18,7 @@ from voicevault_retrievers.core.types import ChannelKind, Chunk, KnownScores, Qu
 from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.evaluation import Judged, ndcg, paired
 from voicevault_retrievers.evaluation.bench import Bench
-from voicevault_retrievers.evaluation.remembered import RememberedBase
+from voicevault_retrievers.evaluation.run_cache import RememberedBase
 from voicevault_retrievers.evaluation.settings import Settings
 from voicevault_retrievers.evaluation.tuning import (
     FOLDS,

@@ -19,8 +19,8 @@ from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.store import KnowledgeBase, default_root, export, remove, restore
 from voicevault_retrievers.store.names import existing
+from voicevault_retrievers.store.reader import keywords_only
 from voicevault_retrievers.store.verify import problems
-from voicevault_retrievers.store.view import keywords_only
 from voicevault_retrievers.store.voicevault import import_voicevault
 
 JSON_VERSION = 1

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from voicevault_retrievers.cli.progress import shown
-from voicevault_retrievers.store.watching import Observer, Reading
+from voicevault_retrievers.store.progress import Observer, Reading
 
 Clock: TypeAlias = Callable[[], float]
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical.asked import Forms
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.index import TermScore
+from voicevault_retrievers.lexical.weighted_query import Forms
 
 
 class Keywords(NamedTuple):

@@ -17,7 +17,7 @@ from voicevault_retrievers.pipeline.presets.sections import filled
 from voicevault_retrievers.store import KnowledgeBase, default_root
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
 from voicevault_retrievers.store.names import existing, locate, names
-from voicevault_retrievers.store.present import Present, Remade, state_of
+from voicevault_retrievers.store.reload import Present, Remade, state_of
 
 Given: TypeAlias = str | Path | KnowledgeBase | Engine
 """A base by its name, folder or address, or as it is."""

@@ -18,14 +18,14 @@ try:
     from voicevault_retrievers.langchain.convert import chunk_of, document_of
     from voicevault_retrievers.langchain.diversity import MMRFilter, NearDuplicateFilter
     from voicevault_retrievers.langchain.embedder import LangChainEmbedder, LocalEmbeddings
+    from voicevault_retrievers.langchain.foreign_stages import skippable
     from voicevault_retrievers.langchain.index import HybridIndex
-    from voicevault_retrievers.langchain.over import StagedRetriever
     from voicevault_retrievers.langchain.parents import ParentExpander
     from voicevault_retrievers.langchain.query import QueryExpander
     from voicevault_retrievers.langchain.reorder import ContextReorder
     from voicevault_retrievers.langchain.rerankers import LLMReranker, RecencyReranker, WeightedReranker
     from voicevault_retrievers.langchain.retrievers import HybridRetriever, VectorRetriever
-    from voicevault_retrievers.langchain.staged import skippable
+    from voicevault_retrievers.langchain.staged_retriever import StagedRetriever
     from voicevault_retrievers.langchain.tools import given_citations, retrieval_tool
 except ModuleNotFoundError:
     require("langchain_core", extra="langchain")

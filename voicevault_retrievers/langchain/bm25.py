@@ -21,9 +21,9 @@ from voicevault_retrievers.core.filters import Filter, compile_filter, says_noth
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex
-from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
 from voicevault_retrievers.langchain.stores import copied
+from voicevault_retrievers.langchain.validation import STRICT
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline.pipeline import Pipeline

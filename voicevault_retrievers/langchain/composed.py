@@ -23,9 +23,9 @@ from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import document_of
+from voicevault_retrievers.langchain.foreign_stages import changing, stage_of
 from voicevault_retrievers.langchain.models import as_scorer, as_text_model
 from voicevault_retrievers.langchain.query import QueryExpander
-from voicevault_retrievers.langchain.staged import changing, stage_of
 from voicevault_retrievers.pipeline.composing import compose, router_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset

@@ -19,10 +19,10 @@ from voicevault_retrievers.core.stages import place_id, place_of, settled
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import below
-from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, told_of
 from voicevault_retrievers.langchain.models import as_scorer
-from voicevault_retrievers.langchain.over import StagedRetriever, staged
+from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
+from voicevault_retrievers.langchain.validation import STRICT, Checked
 from voicevault_retrievers.rerank import Calibration, CrossEncoderRerank, PageCap
 from voicevault_retrievers.rerank.blending import BLEND
 from voicevault_retrievers.rerank.cross_encoder import BATCH, MAX_CANDIDATES, OPTIONS, Overtime

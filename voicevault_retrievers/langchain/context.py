@@ -31,10 +31,10 @@ from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.types import Citation, Context
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import hit_of
 from voicevault_retrievers.langchain.history import turns_of
 from voicevault_retrievers.langchain.reorder import numbers_of
+from voicevault_retrievers.langchain.validation import STRICT, Checked
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 
 _OPTIONS = [option.name for option in fields(Builder)]

@@ -18,10 +18,10 @@ from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import ThreadedIndex
 from voicevault_retrievers.langchain.bm25 import analyzer_of
-from voicevault_retrievers.langchain.checked import STRICT
 from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.embedder import as_embedder
+from voicevault_retrievers.langchain.validation import STRICT
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer

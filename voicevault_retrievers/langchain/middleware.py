@@ -13,10 +13,10 @@ from langchain_core.runnables import Runnable, ensure_config
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, resolve_citations
-from voicevault_retrievers.answers.numbered import as_data, failure
+from voicevault_retrievers.answers.source_numbers import as_data, failure
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.langchain.convert import PROVENANCE
-from voicevault_retrievers.langchain.numbered import GIVEN, Found, Search, given_citations, listed, next_numbers
+from voicevault_retrievers.langchain.source_numbers import GIVEN, Found, Search, given_citations, listed, next_numbers
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse

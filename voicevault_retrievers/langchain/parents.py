@@ -11,9 +11,9 @@ from langchain_core.stores import BaseStore
 
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.checked import OwnFilter
 from voicevault_retrievers.langchain.compressors import StageCompressor
 from voicevault_retrievers.langchain.context import token_counter
+from voicevault_retrievers.langchain.validation import OwnFilter
 from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
 from voicevault_retrievers.structure.stored import parent_of
 from voicevault_retrievers.text.tokens import estimate_tokens

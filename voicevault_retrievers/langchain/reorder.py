@@ -13,9 +13,9 @@ from langchain_core.runnables import Runnable, RunnableLambda
 
 from voicevault_retrievers.answers import ends_first
 from voicevault_retrievers.answers.citations import LAST
-from voicevault_retrievers.langchain.checked import STRICT, Checked
 from voicevault_retrievers.langchain.convert import PROVENANCE, told_of
-from voicevault_retrievers.langchain.over import StagedRetriever, staged
+from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
+from voicevault_retrievers.langchain.validation import STRICT, Checked
 
 CITATION = "citation"
 

@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, patch_config
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, ToolException
 
 from voicevault_retrievers.answers import ContextBuilder
-from voicevault_retrievers.answers.numbered import Reserved, as_data, failed
+from voicevault_retrievers.answers.source_numbers import Reserved, as_data, failed
 from voicevault_retrievers.answers.tool_input import (
     DESCRIPTION,
     Offered,
@@ -24,7 +24,7 @@ from voicevault_retrievers.answers.tool_input import (
 )
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.numbered import Found, Search, given_citations, listed, next_numbers
+from voicevault_retrievers.langchain.source_numbers import Found, Search, given_citations, listed, next_numbers
 
 __all__ = ["given_citations", "retrieval_tool"]
 

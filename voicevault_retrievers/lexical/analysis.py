@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from voicevault_retrievers.core.types import Variant
-from voicevault_retrievers.lexical.asked import Forms
+from voicevault_retrievers.lexical.weighted_query import Forms
 from voicevault_retrievers.text import Analyzed, Analyzer, CustomAnalyzer, QueryTerm
 
 Tokenizer: TypeAlias = Callable[[str], Sequence[str]]

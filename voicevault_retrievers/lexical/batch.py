@@ -11,13 +11,13 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers.lexical.asked import Asked, Forms, Population, Term, ask
 from voicevault_retrievers.lexical.formulas import Floats, Formula
 from voicevault_retrievers.lexical.native import ALL, LIGHTEST, kernels, parts_of, table
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import spread
 from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.weighted_query import Asked, Forms, Population, Term, ask
 
 THREADS = 2
 

@@ -23,11 +23,11 @@ from voicevault_retrievers.lexical.analysis import (
     query_terms,
     weighed_terms,
 )
-from voicevault_retrievers.lexical.asked import Asked
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.lexical.operators import Demands, Operators
 from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.lexical.weighted_query import Asked
 from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
 
 GROWTH = 4

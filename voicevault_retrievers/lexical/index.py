@@ -23,14 +23,15 @@ from voicevault_retrievers.core.rows import Rows, spaced
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.lexical import batch, building, tiers
-from voicevault_retrievers.lexical.asked import Asked, Forms, Histogram, Population, Term, Terms, Weighed, ask
+from voicevault_retrievers.lexical import batch, building
+from voicevault_retrievers.lexical import merge_policy as tiers
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import Searcher, spread
 from voicevault_retrievers.lexical.segment import Analyse, Segment
 from voicevault_retrievers.lexical.vectorised import Found
+from voicevault_retrievers.lexical.weighted_query import Asked, Forms, Histogram, Population, Term, Terms, Weighed, ask
 from voicevault_retrievers.text.analyzed import Analyzed, tags_of
 
 T = TypeVar("T")

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.compiled import BESIDE
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.selection import Selection
-from voicevault_retrievers.lexical import native, vectorised, waiting
-from voicevault_retrievers.lexical.asked import Asked, Weighed
-from voicevault_retrievers.lexical.forward import Forward
+from voicevault_retrievers.lexical import memtable_search as waiting
+from voicevault_retrievers.lexical import native, vectorised
+from voicevault_retrievers.lexical.memtable import Forward
 from voicevault_retrievers.lexical.postings import Postings, Source
 from voicevault_retrievers.lexical.segment import Segment
 from voicevault_retrievers.lexical.vectorised import Found, Wanted
+from voicevault_retrievers.lexical.weighted_query import Asked, Weighed
 
 T = TypeVar("T")
 A = TypeVar("A")

@@ -11,8 +11,8 @@ import numpy as np
 
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.selection import FEW, Selection
+from voicevault_retrievers.lexical.deleted_terms import Removed
 from voicevault_retrievers.lexical.postings import Mask, Numbers, Postings, Source, Unsigned
-from voicevault_retrievers.lexical.removed import Removed
 from voicevault_retrievers.text.analyzed import ROWS, Analyzed
 
 Analyse: TypeAlias = Callable[[Sequence[str]], Analyzed]

@@ -11,6 +11,7 @@ try:
     from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
     from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
     from voicevault_retrievers.llama_index.filters import filter_of
+    from voicevault_retrievers.llama_index.foreign_stages import skippable
     from voicevault_retrievers.llama_index.hybrid import HybridRetriever
     from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
     from voicevault_retrievers.llama_index.parents import ParentExpansionPostprocessor, SentenceWindowPostprocessor
@@ -19,7 +20,6 @@ try:
     from voicevault_retrievers.llama_index.query_engine import CitedQueryEngine
     from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
     from voicevault_retrievers.llama_index.retrievers import VectorRetriever
-    from voicevault_retrievers.llama_index.staged import skippable
     from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel
     from voicevault_retrievers.llama_index.synthesis import CitedSynthesizer, cite_prompts
     from voicevault_retrievers.llama_index.tools import RetrievalTool, conversation_citations, given_citations

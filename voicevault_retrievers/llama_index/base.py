@@ -30,14 +30,14 @@ from voicevault_retrievers.core.explanation import reworded
 from voicevault_retrievers.core.types import Hit, Query, Result
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import events
+from voicevault_retrievers.llama_index.access import Narrowing, Weighing, Where
 from voicevault_retrievers.llama_index.convert import node_of, query_of
-from voicevault_retrievers.llama_index.narrowing import Narrowing, Weighing, Where
+from voicevault_retrievers.llama_index.foreign_stages import stage_of
 from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.prompts import modules_of
 from voicevault_retrievers.llama_index.reranking_events import announced, reranks
-from voicevault_retrievers.llama_index.staged import stage_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 T = TypeVar("T")

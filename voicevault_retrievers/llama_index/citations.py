@@ -29,7 +29,7 @@ from llama_index_instrumentation import get_dispatcher
 from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, header
 from voicevault_retrievers.answers import resolve_citations as markers_of
 from voicevault_retrievers.answers.citations import citation_of, is_numbered, numbered_header, without_headers
-from voicevault_retrievers.answers.numbered import CITATION
+from voicevault_retrievers.answers.source_numbers import CITATION
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.types import Citation, Context, Hit

@@ -23,9 +23,9 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
 from voicevault_retrievers.llama_index import events
+from voicevault_retrievers.llama_index.access import Where, weights_of
 from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
 from voicevault_retrievers.llama_index.models import as_text_model
-from voicevault_retrievers.llama_index.narrowing import Where, weights_of
 from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander

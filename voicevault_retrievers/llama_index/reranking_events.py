@@ -17,8 +17,8 @@ from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.stages import Around, TopN
 from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.llama_index.events import listened
+from voicevault_retrievers.llama_index.foreign_stages import PostprocessorStage
 from voicevault_retrievers.llama_index.node import node_of_hit
-from voicevault_retrievers.llama_index.staged import PostprocessorStage
 from voicevault_retrievers.rerank import MMR, CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
 
 dispatcher = get_dispatcher(__name__)

@@ -18,7 +18,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
 
 from voicevault_retrievers.answers import ContextBuilder
-from voicevault_retrievers.answers.numbered import skipped
+from voicevault_retrievers.answers.source_numbers import skipped
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.errors import ConfigError

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from typing_extensions import Unpack
 
 from voicevault_retrievers.answers import ContextBuilder
-from voicevault_retrievers.answers.numbered import Layout, Reserved, failed
+from voicevault_retrievers.answers.source_numbers import Layout, Reserved, failed
 from voicevault_retrievers.answers.tool_input import (
     DESCRIPTION,
     Offered,
@@ -26,7 +26,7 @@ from voicevault_retrievers.answers.tool_input import (
 )
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index.numbered import (
+from voicevault_retrievers.llama_index.source_numbers import (
     Found,
     Search,
     Sources,

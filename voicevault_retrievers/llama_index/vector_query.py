@@ -18,8 +18,8 @@ from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, u
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.llama_index.convert import REF_DOC
+from voicevault_retrievers.llama_index.external_vectors import WrappedChannel
 from voicevault_retrievers.llama_index.filters import filter_of
-from voicevault_retrievers.llama_index.wrapped import WrappedChannel
 
 Get: TypeAlias = Callable[[Iterable[str]], Mapping[str, Chunk]]
 """Gives those of some chunks that are here, by id."""

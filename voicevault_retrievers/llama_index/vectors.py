@@ -17,7 +17,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.copies import FileSystem
 from voicevault_retrievers.llama_index.embedder import embeddings_of
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.store.view import View
+from voicevault_retrievers.store.reader import View
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.names import locate
-from voicevault_retrievers.store.present import Present, Remade, state_of
+from voicevault_retrievers.store.reload import Present, Remade, state_of
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.structure.kinship import Kinship
+from voicevault_retrievers.structure.parent_links import Kinship
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from voicevault_retrievers.answers.citations import citation_of
-from voicevault_retrievers.answers.numbered import kept_numbers
+from voicevault_retrievers.answers.source_numbers import kept_numbers
 from voicevault_retrievers.core.types import Citation, Hit
 
 KEPT = 1000

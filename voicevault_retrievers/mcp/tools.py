@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.citations import without_headers
-from voicevault_retrievers.answers.numbered import Layout
+from voicevault_retrievers.answers.source_numbers import Layout
 from voicevault_retrievers.answers.tool_input import check_where, invalid
 from voicevault_retrievers.core.execution.plan import AsyncObserver
 from voicevault_retrievers.core.types import Citation

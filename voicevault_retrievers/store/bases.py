@@ -17,10 +17,10 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import Manifest
+from voicevault_retrievers.store.merged_bases import Standardised
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
-from voicevault_retrievers.store.standardised import Standardised
-from voicevault_retrievers.store.view import View, keyword_channel, keywords_only, nothing_in, vector_channel
+from voicevault_retrievers.store.reader import View, keyword_channel, keywords_only, nothing_in, vector_channel
 
 
 class Bases:

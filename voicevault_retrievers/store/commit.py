@@ -14,17 +14,18 @@ import numpy as np
 from voicevault_retrievers.core.rows import Mask, Rows
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.building import build
+from voicevault_retrievers.lexical.merge_policy import plan
 from voicevault_retrievers.lexical.postings import Numbers
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.lexical.tiers import plan
-from voicevault_retrievers.store import disk, log, manifest, segment, sources
-from voicevault_retrievers.store.log import Record
+from voicevault_retrievers.store import disk, manifest, segment, sources
+from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.store.compaction import Merged
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
-from voicevault_retrievers.store.merging import Merged
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.store.wal import Record
 
 SEAL_AT = 4096
 """A log that has done this much to chunks (added, replaced, deleted) becomes a segment."""

@@ -11,9 +11,9 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.embedding import Prepared
-from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.snapshot import Snapshot, values_of
 from voicevault_retrievers.store.sources import KEY, Source
+from voicevault_retrievers.store.wal import Record
 
 
 @dataclass(frozen=True)

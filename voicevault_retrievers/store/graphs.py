@@ -17,8 +17,8 @@ from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError, StorageError
 from voicevault_retrievers.store import disk
+from voicevault_retrievers.store.reader import View
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.store.view import View
 from voicevault_retrievers.structure.graph import (
     Edge,
     EmbeddedGraph,

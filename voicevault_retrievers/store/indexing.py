@@ -11,12 +11,12 @@ from voicevault_retrievers.core import metrics
 from voicevault_retrievers.documents import CHILD_CHARS, File, Skipped, Split, recipe
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.store.commit import Changes
+from voicevault_retrievers.store.discovery import Paths, scan, several
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
-from voicevault_retrievers.store.scanning import Paths, scan, several
+from voicevault_retrievers.store.progress import Observer, Watched
 from voicevault_retrievers.store.sources import Source, drift
 from voicevault_retrievers.store.spoken import advice
-from voicevault_retrievers.store.watching import Observer, Watched
 
 Prune: TypeAlias = Literal["gone", "others"]
 

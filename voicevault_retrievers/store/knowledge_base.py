@@ -16,9 +16,12 @@ from voicevault_retrievers.core.filters import Filter, compile_filter, says_noth
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.core.types import Chunk, Failure
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, unknown
-from voicevault_retrievers.store import analyzers, codec, embedding, repairing
+from voicevault_retrievers.store import analyzers, codec, embedding
+from voicevault_retrievers.store import repair as repairing
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.channels import Searched
 from voicevault_retrievers.store.commit import Changes, begin
+from voicevault_retrievers.store.discovery import Paths, scan, several
 from voicevault_retrievers.store.edits import Drop, Put
 from voicevault_retrievers.store.embedding import Prepared, Progress
 from voicevault_retrievers.store.graphs import KeptGraph
@@ -26,13 +29,11 @@ from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
 from voicevault_retrievers.store.part import Part
-from voicevault_retrievers.store.scanning import Paths, scan, several
-from voicevault_retrievers.store.searched import Searched
+from voicevault_retrievers.store.reader import View
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.sources import KEY, Drift, Source, by_name, drift
 from voicevault_retrievers.store.stats import Stats
 from voicevault_retrievers.store.verify import problems
-from voicevault_retrievers.store.view import View
 from voicevault_retrievers.store.writer import Writer, reporting
 from voicevault_retrievers.text import CustomAnalyzer
 

@@ -16,8 +16,8 @@ from voicevault_retrievers.errors import NotIndexedError, RetrievalError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import vacant
+from voicevault_retrievers.store.reader import View, keywords_only
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.store.view import View, keywords_only
 from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
 from voicevault_retrievers.text import CustomAnalyzer
 

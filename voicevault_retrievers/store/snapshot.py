@@ -20,15 +20,16 @@ from voicevault_retrievers.core.filters import Condition, Filter, compile_filter
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lexical.forward import Forward
+from voicevault_retrievers.lexical.memtable import Forward
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.store import analyzers, codec, files, log, manifest, segment, sources
+from voicevault_retrievers.store import analyzers, codec, files, manifest, segment, sources
+from voicevault_retrievers.store import wal as log
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.log import Record
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.sources import Source
+from voicevault_retrievers.store.wal import Record
 
 T = TypeVar("T")
 

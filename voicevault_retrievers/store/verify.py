@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
-from voicevault_retrievers.store import log, manifest, segment
+from voicevault_retrievers.store import manifest, segment
+from voicevault_retrievers.store import wal as log
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.graphs import damage

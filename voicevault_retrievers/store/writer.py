@@ -15,10 +15,10 @@ from voicevault_retrievers.core import metrics
 from voicevault_retrievers.errors import RetrievalError, StorageError
 from voicevault_retrievers.store.chroma import Chroma
 from voicevault_retrievers.store.commit import checked, commit, pending, replaced, seal, sweep, written
+from voicevault_retrievers.store.compaction import Merged
 from voicevault_retrievers.store.lock import Lock
-from voicevault_retrievers.store.log import Record, set_aside
-from voicevault_retrievers.store.merging import Merged
 from voicevault_retrievers.store.snapshot import Snapshot
+from voicevault_retrievers.store.wal import Record, set_aside
 
 R = TypeVar("R")
 Edit: TypeAlias = Callable[[Snapshot], tuple[Record, R]]

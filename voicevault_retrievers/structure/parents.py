@@ -13,11 +13,11 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.filters import Filter, compile_filter, scope
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
-from voicevault_retrievers.structure.kinship import Ancestors, Kinship, Naming
-from voicevault_retrievers.structure.reading import OWN_TEXT, Reading
-from voicevault_retrievers.structure.reading import over_budget as over_budget
-from voicevault_retrievers.structure.shown import Room as Room
-from voicevault_retrievers.structure.shown import Shown
+from voicevault_retrievers.structure.packing import Room as Room
+from voicevault_retrievers.structure.packing import Shown
+from voicevault_retrievers.structure.parent_links import Ancestors, Kinship, Naming
+from voicevault_retrievers.structure.parent_text import OWN_TEXT, Reading
+from voicevault_retrievers.structure.parent_text import over_budget as over_budget
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 
 Parents: TypeAlias = Union["ParentStore", "KeepsParents", Mapping[str, Chunk]]

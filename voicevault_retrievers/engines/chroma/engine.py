@@ -25,8 +25,8 @@ from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.records import Capabilities
 from voicevault_retrievers.engines.steps import Steps, Work
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical.asked import Asked
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
+from voicevault_retrievers.lexical.weighted_query import Asked
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.analyzed import Analyzed
 from voicevault_retrievers.text.analyzer import AUTO

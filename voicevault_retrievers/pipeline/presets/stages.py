@@ -35,7 +35,7 @@ from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.structure.addresses import parent_store
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphExpansion, GraphStore
-from voicevault_retrievers.structure.kinship import Ancestors
+from voicevault_retrievers.structure.parent_links import Ancestors
 from voicevault_retrievers.structure.parents import Parents
 
 

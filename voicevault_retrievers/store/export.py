@@ -30,14 +30,14 @@ from voicevault_retrievers.store import analyzers, disk, embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import begin, checked, moved_to
 from voicevault_retrievers.store.embedding import Progress
-from voicevault_retrievers.store.exported import KINDS, QUESTION_KINDS, Exported, Header
+from voicevault_retrievers.store.export_format import KINDS, QUESTION_KINDS, Exported, Header
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import free
 from voicevault_retrievers.store.questions import LIMITS, question_snapshot
+from voicevault_retrievers.store.reader import View
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.store.view import View
 from voicevault_retrievers.store.writer import reporting
 from voicevault_retrievers.structure.questions import COLLECTION
 from voicevault_retrievers.structure.questions.stale import MARK

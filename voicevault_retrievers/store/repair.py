@@ -13,14 +13,15 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.store import analyzers, codec, disk, files, log, manifest, segment, sources
+from voicevault_retrievers.store import analyzers, codec, disk, files, manifest, segment, sources
+from voicevault_retrievers.store import wal as log
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import sweep, written
+from voicevault_retrievers.store.compaction import Merged
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.graphs import drop_damaged
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.manifest import SegmentEntry
-from voicevault_retrievers.store.merging import Merged
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.part import Part
 from voicevault_retrievers.structure.questions import COLLECTION

@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import merge_configs
 
 from voicevault_retrievers.answers import ContextBuilder
-from voicevault_retrievers.answers import numbered as sources
+from voicevault_retrievers.answers import source_numbers as sources
 from voicevault_retrievers.core.channel import check_k
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Citation

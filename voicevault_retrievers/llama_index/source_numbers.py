@@ -18,7 +18,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.tools import ToolOutput
 from llama_index.core.workflow import Context
 
-from voicevault_retrievers.answers import numbered as sources
+from voicevault_retrievers.answers import source_numbers as sources
 from voicevault_retrievers.core.channel import check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
@@ -28,7 +28,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import is_async
 from voicevault_retrievers.llama_index.citations import check_unnumbered, cited_node, source_hit
-from voicevault_retrievers.llama_index.heard import heard
+from voicevault_retrievers.llama_index.degradation import heard
 from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
 
 GIVEN = "voicevault_given"

@@ -6,7 +6,8 @@ import uuid
 from pathlib import Path
 
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError
-from voicevault_retrievers.store import disk, log, manifest
+from voicevault_retrievers.store import disk, manifest
+from voicevault_retrievers.store import wal as log
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.names import existing
 from voicevault_retrievers.store.writer import reporting

@@ -1,4 +1,4 @@
-"""What a segment consists of that is made of others; `lexical.tiers` says which."""
+"""What a segment consists of that is made of others; `lexical.merge_policy` says which."""
 
 from __future__ import annotations
 

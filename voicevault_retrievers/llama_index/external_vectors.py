@@ -28,7 +28,7 @@ from voicevault_retrievers.llama_index.store_filters import CHROMA, QDRANT, RESE
 from voicevault_retrievers.llama_index.vectors import Calling
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.manifest import EmbedderEntry
-from voicevault_retrievers.store.view import View
+from voicevault_retrievers.store.reader import View
 
 BATCH = 10_000
 """How many nodes are deleted by one call."""

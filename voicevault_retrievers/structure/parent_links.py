@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from voicevault_retrievers.core.filters import Predicate
 from voicevault_retrievers.core.pages import file_of, page_of
 from voicevault_retrievers.core.types import Chunk, Ranking
-from voicevault_retrievers.structure.shown import Span
+from voicevault_retrievers.structure.packing import Span
 
 Key: TypeAlias = tuple[str, str]
 """A knowledge base and an id in it."""

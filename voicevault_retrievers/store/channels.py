@@ -13,7 +13,7 @@ from voicevault_retrievers.fusion.hybrid import HybridSearch
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.questions import question_channel
-from voicevault_retrievers.store.view import Batch, View
+from voicevault_retrievers.store.reader import Batch, View
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.structure.questions import QuestionChannel
 

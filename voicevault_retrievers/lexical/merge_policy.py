@@ -14,7 +14,7 @@ from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.building import Moved
-from voicevault_retrievers.lexical.forward import Forward
+from voicevault_retrievers.lexical.memtable import Forward
 from voicevault_retrievers.lexical.segment import Analyse, Segment
 from voicevault_retrievers.text.analyzed import Analyzed
 

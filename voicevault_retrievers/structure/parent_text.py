@@ -8,8 +8,8 @@ from typing import Any
 
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Ranking
 from voicevault_retrievers.errors import ContextExpansionError
-from voicevault_retrievers.structure.kinship import Ancestors, Key, Kinship
-from voicevault_retrievers.structure.shown import Shown, Text
+from voicevault_retrievers.structure.packing import Shown, Text
+from voicevault_retrievers.structure.parent_links import Ancestors, Key, Kinship
 
 OWN_TEXT = "the hits keep their own text"
 """What is read where a parent cannot be had."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from voicevault_retrievers.core.rows import best
 from voicevault_retrievers.core.selection import Selection
-from voicevault_retrievers.lexical.forward import Forward
+from voicevault_retrievers.lexical.memtable import Forward
 from voicevault_retrievers.lexical.vectorised import Found, Wanted
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import BM25, Channel, Chunk, KnowledgeBase, VectorChannel
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.store import commit
 
 NAME = "soak"
@@ -99,7 +99,7 @@ def state(number: int) -> State:
 
 def write(root: str, seconds: float | None, commits: int | None) -> tuple[int, int, int]:
     """The last state, how many commits were made, and how many segments."""
-    commit.SEAL_AT, commit.MERGE_AT_ONCE, tiers.TIER = 100, 100, 3
+    commit.SEAL_AT, commit.MERGE_AT_ONCE, merge_policy.TIER = 100, 100, 3
     for _ in range(READERS):
         while not _signals.reading.acquire(timeout=1) and not _signals.stop.is_set():
             pass

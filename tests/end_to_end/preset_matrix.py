@@ -30,7 +30,8 @@ from voicevault_retrievers import Analyzer, Bases, Chunk, KnowledgeBase, Query
 from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.core.types import Result
 from voicevault_retrievers.errors import RetrievalError
-from voicevault_retrievers.models.language import OllamaModel, weights
+from voicevault_retrievers.models import weights
+from voicevault_retrievers.models.language import OllamaModel
 from voicevault_retrievers.pipeline.presets import load_preset, preset_data, preset_names
 from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import embedding

@@ -16,7 +16,7 @@ import pytest
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError, StorageError
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.store import Bases, KnowledgeBase, chroma, commit
 from voicevault_retrievers.store.chroma import Chroma, Marker
 
@@ -319,7 +319,7 @@ def test_a_reader_in_another_process_sees_what_came_since(bases: tuple[Knowledge
 
 
 def test_merges_and_several_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "TIER", 2)
+    monkeypatch.setattr(merge_policy, "TIER", 2)
     monkeypatch.setattr(commit, "MERGE_AT_ONCE", 0)
     made = {
         name: KnowledgeBase.create(name, root=tmp_path, embedder=EMBEDDER, vectors=vectors)  # type: ignore[arg-type]  # both are

@@ -27,7 +27,7 @@ from typing import Any
 from tests.faults.disks import Failing, Recorder, System, Unflushed, through
 from tests.faults.states import EMBEDDER, MEMORY, WORDS, WRITERS, State, harmed, opened, small, written
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.store import KnowledgeBase, Source, commit
 from voicevault_retrievers.store.manifest import VectorSearch
 
@@ -44,7 +44,7 @@ def at_random(kills: int, seed: int, root: Path, vectors: VectorSearch = "exact"
 
     Merges go on in the background, and so does what keeps a vector index in step, where there is one.
     """
-    commit.SEAL_AT, commit.MERGE_AT_ONCE, tiers.TIER = 12, 16, 2
+    commit.SEAL_AT, commit.MERGE_AT_ONCE, merge_policy.TIER = 12, 16, 2
     draw, done = Random(seed), 0
     path = KnowledgeBase.create(root / "killed" / "kb", embedder=EMBEDDER, vectors=vectors).path
     whole = KnowledgeBase.create(root / "whole" / "kb", embedder=EMBEDDER)

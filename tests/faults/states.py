@@ -12,9 +12,8 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.lexical import merge_policy as tiers
-from voicevault_retrievers.store import KnowledgeBase, Source, commit, disk
-from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.lexical import merge_policy
+from voicevault_retrievers.store import KnowledgeBase, Source, commit, disk, wal
 from voicevault_retrievers.store.writer import Writer
 
 EMBEDDER = HashEmbedder(4)
@@ -51,7 +50,7 @@ def small(seal_at: int = 9) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit, "SEAL_AT", seal_at)
         patch.setattr(commit, "MERGE_AT_ONCE", 0)
-        patch.setattr(tiers, "TIER", 2)
+        patch.setattr(merge_policy, "TIER", 2)
         patch.setattr(Writer, "_tend_soon", lambda self: None)
         yield
 
@@ -112,7 +111,7 @@ def merge(kb: KnowledgeBase) -> bool:
 
 def harmed(kb: KnowledgeBase) -> bytes:
     """A record behind the last one that is all there, and is not what was written."""
-    frame = log.framed([log.Record(deleted=("00",))])
+    frame = wal.framed([wal.Record(deleted=("00",))])
     broken = frame[:-1] + bytes([frame[-1] ^ 1])
     path = kb.path / kb.manifest.log
     disk.append(path, path.stat().st_size, broken)

@@ -28,8 +28,7 @@ from voicevault_retrievers.errors import (
     LockedError,
     StorageError,
 )
-from voicevault_retrievers.store import Bases, KnowledgeBase, Source, commit, disk, files, table
-from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.store import Bases, KnowledgeBase, Source, commit, disk, files, table, wal
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.verify import problems
 
@@ -335,18 +334,18 @@ def test_a_commit_whose_end_failed_is_read_again_before_the_next_write(
 
 
 def test_a_reader_that_comes_while_another_seals_reads_again(logged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: Callable[..., object] = log.read
+    read: Callable[..., object] = wal.read
     writer = opened(logged)
 
     def late(path: Path, kb: str, start: int = 0) -> object:
-        monkeypatch.setattr(log, "read", read)
+        monkeypatch.setattr(wal, "read", read)
         monkeypatch.setattr(commit, "SEAL_AT", 1)
         with writer:
             writer.add([Chunk("new", "new fox")])
         assert not path.exists()
         return read(path, kb, start)
 
-    monkeypatch.setattr(log, "read", late)
+    monkeypatch.setattr(wal, "read", late)
     assert opened(logged).ids() == ["0000", "0002", "last", "new"]
 
 

@@ -35,8 +35,7 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, HybridVectorStore, provenance
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
-from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.store import KnowledgeBase, wal
 
 QUESTION = "drain the pump before winter"
 MODES = ("default", "sparse", "text_search", "hybrid")
@@ -370,13 +369,13 @@ def test_a_document_goes_in_one_commit(tmp_path: Path, monkeypatch: pytest.Monke
     alone = TextNode(id_="alone", text="a pump of no document")
     store = opened(tmp_path, embedded([*nodes(), alone]))
     commits: list[int] = []
-    append = log.append
+    append = wal.append
 
     def counted(path: Path, end: int, content: bytes) -> int:
         commits.append(1)
         return append(path, end, content)
 
-    monkeypatch.setattr(log, "append", counted)
+    monkeypatch.setattr(wal, "append", counted)
     store.delete("nobody")
     store.delete("manual")
     assert commits == [1]

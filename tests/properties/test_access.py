@@ -28,7 +28,7 @@ from voicevault_retrievers.dense import int8
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline.composing import compose
 from voicevault_retrievers.pipeline.pipeline import Pipeline
@@ -302,7 +302,7 @@ def test_a_search_under_rights_is_that_of_a_base_with_what_they_permit(
 ) -> None:
     _hurry(monkeypatch)
     monkeypatch.setattr(commit, "SEAL_AT", 20)
-    monkeypatch.setattr(tiers, "SEAL_AT", 8)
+    monkeypatch.setattr(merge_policy, "SEAL_AT", 8)
     monkeypatch.setattr(int8, "PAYS_FROM", 1)
     monkeypatch.setattr(int8, "LIMIT", 1.0)
     draw = random.Random(kind.__name__)

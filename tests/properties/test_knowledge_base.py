@@ -15,7 +15,7 @@ from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store import Changes, KnowledgeBase, Source, commit
 
@@ -96,7 +96,7 @@ def test_a_knowledge_base_is_what_it_holds(steps: list[tuple[str, Any]], formula
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit, "SEAL_AT", 3)
         patch.setattr(commit, "MERGE_AT_ONCE", at_once)
-        patch.setattr(tiers, "TIER", tier)
+        patch.setattr(merge_policy, "TIER", tier)
         kb = KnowledgeBase.create("kb", root=root, embedder=HashEmbedder())
         reader = KnowledgeBase.open("kb", root=root, embedder=HashEmbedder())
         for kind, argument in steps:

@@ -12,8 +12,7 @@ from tests.helpers import examples
 from voicevault_retrievers._support.compiled import installed
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.lexical import LexicalIndex
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import LexicalIndex, merge_policy
 from voicevault_retrievers.lexical.formulas import FORMULAS, Formula
 from voicevault_retrievers.text.analyzed import Analyzed
 
@@ -72,8 +71,8 @@ def test_a_history_scores_as_what_it_leaves(
 ) -> None:
     held: dict[str, Chunk] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiers, "SEAL_AT", 5)
-        patch.setattr(tiers, "TIER", tier)
+        patch.setattr(merge_policy, "SEAL_AT", 5)
+        patch.setattr(merge_policy, "TIER", tier)
         index = built({}, backend)
         before = (index, answers(index, formula))
         for kind, argument in steps:

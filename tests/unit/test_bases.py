@@ -22,8 +22,7 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, No
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset
-from voicevault_retrievers.store import Bases, KnowledgeBase, embedding
-from voicevault_retrievers.store import merged_bases as standardised
+from voicevault_retrievers.store import Bases, KnowledgeBase, embedding, merged_bases
 from voicevault_retrievers.store.delete_base import remove
 from voicevault_retrievers.store.merged_bases import Standardised
 from voicevault_retrievers.store.questions import question_index
@@ -110,7 +109,7 @@ def test_of_other_analyzers_each_group_is_an_index_and_vectors_are_one(make: Mak
 
 
 def test_neither_the_order_of_bases_nor_k_changes_a_bit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standardised, "DEPTH", 2)
+    monkeypatch.setattr(merged_bases, "DEPTH", 2)
     bases = [
         make("a", 0, 1, 2, 3, embedder=HashEmbedder(16)),
         make("b", 0, 1, 2, 3, embedder=HashEmbedder(8), analyzer=LOUD),
@@ -137,7 +136,7 @@ def test_neither_the_order_of_bases_nor_k_changes_a_bit(make: Make, monkeypatch:
     ],
 )
 def test_what_stands_where(scores: list[float], expected: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standardised, "DEPTH", 4)
+    monkeypatch.setattr(merged_bases, "DEPTH", 4)
     other = ListChannel([("z1", 2.0), ("z2", 0.0)])
     own = ListChannel([(f"a{at}", score) for at, score in enumerate(scores)])
     found = Standardised({"own": own, "other": other}, "dense", "semantic").search("x", 9)

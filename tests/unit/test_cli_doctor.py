@@ -16,7 +16,7 @@ from voicevault_retrievers._support import compiled as numba
 from voicevault_retrievers.cli import doctor, installed, measuring
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import MissingExtraError
-from voicevault_retrievers.models.language import weights
+from voicevault_retrievers.models import weights
 from voicevault_retrievers.pipeline.presets import DEFAULT_MODEL
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL as SCORER
 from voicevault_retrievers.store import KnowledgeBase

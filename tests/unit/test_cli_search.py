@@ -14,7 +14,7 @@ from tests.unit.cli_parts import Run, ran
 from voicevault_retrievers.cli import asking
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import MissingExtraError, ModelNotAvailableError, RerankerNotAvailableError
-from voicevault_retrievers.models.language import weights
+from voicevault_retrievers.models import weights
 from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import KnowledgeBase, embedding
 

@@ -26,7 +26,7 @@ from voicevault_retrievers.errors import (
     RerankerError,
     RerankerNotAvailableError,
 )
-from voicevault_retrievers.models.language import onnx_model, weights
+from voicevault_retrievers.models import onnx_model, weights
 from voicevault_retrievers.models.onnx_model import saturates
 from voicevault_retrievers.models.weights import PROFILES, Packed, canonical, find
 from voicevault_retrievers.pipeline.presets import Preset

@@ -21,8 +21,8 @@ from voicevault_retrievers.dense import (
     locate,
 )
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RetrievalError
+from voicevault_retrievers.models import weights
 from voicevault_retrievers.models.graph_model import batches, cls_pooled, mean_pooled
-from voicevault_retrievers.models.language import weights
 from voicevault_retrievers.models.weights import Weights, canonical, find
 
 SENTENCES = [

@@ -24,8 +24,7 @@ from voicevault_retrievers.errors import (
     IndexDamagedError,
     StorageError,
 )
-from voicevault_retrievers.store import KnowledgeBase, Limits, Source, commit, disk, files
-from voicevault_retrievers.store import export_format as exported
+from voicevault_retrievers.store import KnowledgeBase, Limits, Source, commit, disk, export_format, files
 from voicevault_retrievers.store.export import export, restore
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 
@@ -63,7 +62,7 @@ def _file(lines: Lines) -> BytesIO:
     """An export of these lines, sealed."""
     data = b"".join(json.dumps(line).encode() + b"\n" for line in lines[:-1])
     kinds = [next(iter(line)) for line in lines[1:-1]]
-    counts = {kind: kinds.count(kind) for kind in exported.KINDS}
+    counts = {kind: kinds.count(kind) for kind in export_format.KINDS}
     end = {"end": {**counts, "sha256": hashlib.sha256(data).hexdigest()}}
     return BytesIO(data + json.dumps(end).encode() + b"\n")
 
@@ -88,7 +87,7 @@ def _all(kb: KnowledgeBase) -> dict[str, Any]:
 def test_what_is_exported_comes_back_to_the_bit(
     kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(exported, "BLOCK", block)
+    monkeypatch.setattr(export_format, "BLOCK", block)
     file = tmp_path / "kb.jsonl"
     told: list[tuple[int, int]] = []
     assert export(kb, file, progress=lambda *done: told.append(done)) == len(kb) == 3 + 5
@@ -118,7 +117,7 @@ def test_the_lines_are_what_the_format_says(kb: KnowledgeBase) -> None:
     first = rest[4]["chunk"]
     row: NDArray[np.float32] = HashEmbedder().embed_documents([first["text"]])[0]
     assert first["vector"] == b64encode(row.astype("<f4").tobytes()).decode()
-    assert {kind: end["end"][kind] for kind in exported.KINDS} == header["counts"]
+    assert {kind: end["end"][kind] for kind in export_format.KINDS} == header["counts"]
 
 
 def test_vectors_that_are_taken_over_need_no_embedder(kb: KnowledgeBase, tmp_path: Path) -> None:

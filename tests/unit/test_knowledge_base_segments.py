@@ -11,7 +11,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.rows import SearchableIds
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.merge_policy import plan
 from voicevault_retrievers.store import KnowledgeBase, commit, files
@@ -38,7 +38,7 @@ def answers(kb: KnowledgeBase) -> list[object]:
 def kb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnowledgeBase:
     """Seals at every fourth change; two segments of one size become one."""
     monkeypatch.setattr(commit, "SEAL_AT", 4)
-    monkeypatch.setattr(tiers, "TIER", 2)
+    monkeypatch.setattr(merge_policy, "TIER", 2)
     return KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder())
 
 

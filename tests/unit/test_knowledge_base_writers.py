@@ -19,7 +19,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.lexical.deleted_terms import Removed
 from voicevault_retrievers.store import (
     Changes,
@@ -184,7 +184,7 @@ def merging_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of four chunks, two of which become one behind the commits."""
     monkeypatch.setattr(commit, "SEAL_AT", 4)
     monkeypatch.setattr(commit, "MERGE_AT_ONCE", 0)
-    monkeypatch.setattr(tiers, "TIER", 2)
+    monkeypatch.setattr(merge_policy, "TIER", 2)
 
 
 def test_large_merges_are_made_behind_the_commits(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:

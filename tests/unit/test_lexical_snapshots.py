@@ -9,8 +9,7 @@ import pytest
 
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical import BM25, BM25F, BM25L, LexicalIndex, Lucene
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import BM25, BM25F, BM25L, LexicalIndex, Lucene, merge_policy
 from voicevault_retrievers.text import Analyzer
 
 ENGLISH = [
@@ -60,7 +59,7 @@ def test_a_tokenizer_may_give_empty_terms() -> None:
 
 
 def test_replacing_a_chunk_again_and_again_keeps_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "SEAL_AT", 8)
+    monkeypatch.setattr(merge_policy, "SEAL_AT", 8)
     keep = Chunk("keep", "something else")
     channel = BM25.from_chunks([], str.split)
     channel.add([keep])

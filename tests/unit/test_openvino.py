@@ -24,8 +24,8 @@ from voicevault_retrievers.errors import (
     RerankerNotAvailableError,
     RetrievalError,
 )
+from voicevault_retrievers.models import openvino_model, weights
 from voicevault_retrievers.models.dequantise import dequantised, quantises_as_it_runs
-from voicevault_retrievers.models.language import openvino_model, weights
 from voicevault_retrievers.models.onnx_model import OnnxModel
 from voicevault_retrievers.models.openvino_model import OpenVinoModel, agree
 from voicevault_retrievers.models.weights import PROFILES, Weights, find, installed, locate

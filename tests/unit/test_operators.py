@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical import BM25, Operators
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import BM25, Operators, merge_policy
 from voicevault_retrievers.text import Analyzer
 
 ENGLISH = Analyzer("en")
@@ -176,7 +175,7 @@ def test_operators_find_what_a_look_at_every_text_finds(
 
 
 def test_in_many_segments_and_under_require(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "SEAL_AT", 2)
+    monkeypatch.setattr(merge_policy, "SEAL_AT", 2)
     chunks = _chunks("hot pump", "hot pump", "pump, hot", "hot pump", "hot valve", "hot valve pump")
     channel = BM25.from_chunks(chunks[:2], ENGLISH, operators=True)
     for chunk in chunks[2:]:

@@ -14,7 +14,7 @@ from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.errors import ConfigError, RerankerNotAvailableError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.lexical import Okapi
-from voicevault_retrievers.pipeline.pipeline import presets
+from voicevault_retrievers.pipeline import presets
 from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_data, preset_names
 from voicevault_retrievers.rerank import CALIBRATIONS, PROFILES, Calibration, CrossEncoderRerank, PageCap, Threshold
 from voicevault_retrievers.rerank.calibration import any_hit

@@ -21,8 +21,7 @@ from voicevault_retrievers.errors import (
     RetrievalError,
 )
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.store import KnowledgeBase, commit, export, files, remove, restore
-from voicevault_retrievers.store import export_format as exported
+from voicevault_retrievers.store import KnowledgeBase, commit, export, export_format, files, remove, restore
 from voicevault_retrievers.store.questions import question_channel, question_index
 from voicevault_retrievers.structure.questions import (
     COLLECTION,
@@ -438,7 +437,7 @@ def test_an_export_with_questions_is_of_a_version_of_its_own(
     for file in (plain, asked):
         file.seek(0)
     assert not (restore(plain, "plain", root=tmp_path).path / COLLECTION).exists()
-    monkeypatch.setattr(exported, "VERSION", 1)
+    monkeypatch.setattr(export_format, "VERSION", 1)
     with pytest.raises(IncompatibleIndexError, match="version 2, newer than 1"):
         restore(asked, "asked", root=tmp_path)
     assert not (tmp_path / "asked").exists()

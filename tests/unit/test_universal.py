@@ -11,7 +11,7 @@ import pytest
 from voicevault_retrievers import Chunk, VectorChannel
 from voicevault_retrievers.dense import UniversalSentenceEncoder, load_embedder
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, ModelNotAvailableError
-from voicevault_retrievers.models.language import weights
+from voicevault_retrievers.models import weights
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.indexing import update
 from voicevault_retrievers.store.spoken import unspoken

@@ -23,8 +23,7 @@ from voicevault_retrievers.core.rows import Rows, spaced
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.lexical import batch, building
-from voicevault_retrievers.lexical import merge_policy as tiers
+from voicevault_retrievers.lexical import batch, building, merge_policy
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.scored import Scored
@@ -131,11 +130,11 @@ class LexicalIndex:
             raise ConfigError(f"a chunk with the id {here!r} is in the index: remove it first")
         if len({chunk.id for chunk in new}) < len(new):
             raise ConfigError(f"of {len(new)} chunks some have the same id: give each once")
-        if len(new) < tiers.SEAL_AT:
-            return LexicalIndex(tiers.added(self.segments, new, analyzed), backend=self.backend)
+        if len(new) < merge_policy.SEAL_AT:
+            return LexicalIndex(merge_policy.added(self.segments, new, analyzed), backend=self.backend)
         order = sorted(range(len(new)), key=lambda at: new[at].id)
         segment = Segment(Rows.of(new), _postings(_arranged(analyzed, order), self.backend))
-        return LexicalIndex(tiers.tidied((*self.segments, segment)), backend=self.backend)
+        return LexicalIndex(merge_policy.tidied((*self.segments, segment)), backend=self.backend)
 
     def removed(self, ids: Iterable[str], analyse: Analyse | None = None) -> LexicalIndex:
         """The index without these chunks; ids that are not here are passed over.
@@ -143,7 +142,7 @@ class LexicalIndex:
         `analyse` gives the terms of their texts as the index was built with them, which saves reading all postings.
         """
         gone = list(dict.fromkeys(ids))
-        without = (tiers.without(segment, gone, analyse) for segment in self.segments)
+        without = (merge_policy.without(segment, gone, analyse) for segment in self.segments)
         return LexicalIndex([segment for segment in without if segment.rows.count], backend=self.backend)
 
     def search(

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.compiled import BESIDE
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.selection import Selection
-from voicevault_retrievers.lexical import memtable_search as waiting
-from voicevault_retrievers.lexical import native, vectorised
+from voicevault_retrievers.lexical import memtable_search, native, vectorised
 from voicevault_retrievers.lexical.memtable import Forward
 from voicevault_retrievers.lexical.postings import Postings, Source
 from voicevault_retrievers.lexical.segment import Segment
@@ -71,7 +70,7 @@ class Searcher:
 
     def _search(self, postings: Source, wanted: Wanted, selection: Selection | None) -> Found:
         if isinstance(postings, Forward):
-            return waiting.search(postings, wanted, selection)
+            return memtable_search.search(postings, wanted, selection)
         if isinstance(postings, Postings) and self._native(postings, wanted, selection):
             with BATON.aside(len(postings)):
                 return native.search(postings, wanted, selection)

@@ -17,8 +17,7 @@ from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.merge_policy import plan
 from voicevault_retrievers.lexical.postings import Numbers
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.store import disk, manifest, segment, sources
-from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.store import disk, manifest, segment, sources, wal
 from voicevault_retrievers.store.compaction import Merged
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
 from voicevault_retrievers.store.names import vacant
@@ -55,7 +54,7 @@ def begin(folder: Path, first: Manifest) -> None:
     made = folder.with_name(f".{first.id}")
     disk.make_folder(made)
     try:
-        log.create(made / first.log)
+        wal.create(made / first.log)
         manifest.write(made, first)
         disk.rename(made, folder)
     except OSError as error:
@@ -86,11 +85,11 @@ def commit(
     """
     if after.written >= SEAL_AT:
         return seal(after, number, busy)
-    framed = log.framed(records)
+    framed = wal.framed(records)
     if before.end + len(framed) > LOG_BYTES:
         return seal(after, number, busy)
-    end = log.append(after.folder / after.manifest.log, before.end, framed)
-    return replace(after, end=end, head=framed[: log.HEAD])
+    end = wal.append(after.folder / after.manifest.log, before.end, framed)
+    return replace(after, end=end, head=framed[: wal.HEAD])
 
 
 def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: bool = False) -> Snapshot:
@@ -114,7 +113,7 @@ def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: 
         checked(snapshot, group)
         segments.append(written(present, folder, at, Merged([parts[place] for place in group])))
     name = f"log-{last:06d}"
-    log.create(folder / name)
+    wal.create(folder / name)
     listed = sources.write(folder, last, snapshot.sources)
     disk.flush_folder(folder)
     following = replace(present, generation=last, log=name, segments=tuple(segments), sources=listed)

@@ -6,8 +6,7 @@ import uuid
 from pathlib import Path
 
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError
-from voicevault_retrievers.store import disk, manifest
-from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.store import disk, manifest, wal
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.names import existing
 from voicevault_retrievers.store.writer import reporting
@@ -49,4 +48,4 @@ def _is_base(folder: Path) -> bool:
 
 def _begins(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(len(log.MAGIC)) == log.MAGIC
+        return file.read(len(wal.MAGIC)) == wal.MAGIC

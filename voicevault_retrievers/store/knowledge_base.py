@@ -16,8 +16,7 @@ from voicevault_retrievers.core.filters import Filter, compile_filter, says_noth
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.core.types import Chunk, Failure
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, unknown
-from voicevault_retrievers.store import analyzers, codec, embedding
-from voicevault_retrievers.store import repair as repairing
+from voicevault_retrievers.store import analyzers, codec, embedding, repair
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.channels import Searched
 from voicevault_retrievers.store.commit import Changes, begin
@@ -177,7 +176,7 @@ class KnowledgeBase(Searched):
         """
         folder = existing(base, root)
         with reporting(folder, "repaired"):
-            repairing.repair(folder, analyzer, progress)
+            repair.repair(folder, analyzer, progress)
         return cls.open(folder, analyzer=analyzer, embedder=embedder)
 
     @property

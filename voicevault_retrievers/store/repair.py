@@ -13,8 +13,7 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.store import analyzers, codec, disk, files, manifest, segment, sources
-from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.store import analyzers, codec, disk, files, manifest, segment, sources, wal
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import sweep, written
 from voicevault_retrievers.store.compaction import Merged
@@ -52,11 +51,11 @@ def _rewrite(folder: Path, given: SavedAnalyzer | None, progress: Progress | Non
     try:
         present = manifest.read(folder)
         analyzer = analyzers.make(present.analyzer, given, folder.name)
-        _, end, _ = log.read(folder / present.log, folder.name)
+        _, end, _ = wal.read(folder / present.log, folder.name)
         sources.read(folder, present.sources)
         for entry in present.segments:
             _check(folder, entry)
-        log.set_aside(folder / present.log, end)
+        wal.set_aside(folder / present.log, end)
         sweep(folder, present)
         total = sum(entry.count for entry in present.segments)
         segments: list[SegmentEntry] = []

@@ -22,8 +22,7 @@ from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical.memtable import Forward
 from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.store import analyzers, codec, files, manifest, segment, sources
-from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.store import analyzers, codec, files, manifest, segment, sources, wal
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.part import Part
@@ -121,11 +120,11 @@ class Snapshot:
         )
 
     def _caught_up(self) -> Snapshot:
-        records, end, head = log.read(self.folder / self.manifest.log, self.folder.name, self.end)
+        records, end, head = wal.read(self.folder / self.manifest.log, self.folder.name, self.end)
         return self if end == self.end else replace(self.after(records), end=end, head=head)
 
     def _stands(self) -> bool:
-        return log.stands(self.folder / self.manifest.log, self.end, self.head)
+        return wal.stands(self.folder / self.manifest.log, self.end, self.head)
 
     def after(self, records: Iterable[Record]) -> Snapshot:
         """The snapshot with these commits more."""

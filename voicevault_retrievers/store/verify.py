@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
-from voicevault_retrievers.store import manifest, segment
-from voicevault_retrievers.store import wal as log
+from voicevault_retrievers.store import manifest, segment, wal
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.graphs import damage
@@ -107,7 +106,7 @@ def _problems(
     if not whole:
         return
     snapshot = Snapshot.open(folder, analyzer=analyzer)
-    broken = log.broken_end(folder / present.log, snapshot.end)
+    broken = wal.broken_end(folder / present.log, snapshot.end)
     if broken:
         yield broken
     for path in sorted(folder.glob("log-*.set-aside-*")):

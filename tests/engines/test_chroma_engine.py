@@ -26,11 +26,11 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers import Chunk, KnowledgeBase, Query
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Ranking
-from voicevault_retrievers.engines.chroma.clients import Ask
+from voicevault_retrievers.engines.chroma.clients import ChromaRequest
 from voicevault_retrievers.engines.chroma.collection import OPEN, PARENTS
 from voicevault_retrievers.engines.chroma.engine import ChromaEngine, at
 from voicevault_retrievers.engines.opening import connect
-from voicevault_retrievers.engines.records import Record, Written
+from voicevault_retrievers.engines.records import Record, WriteCounts
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
@@ -109,10 +109,10 @@ def test_keys_and_ids_that_this_package_uses_may_be_the_users_too(make: Make) ->
     chunks += [Chunk("keys too", "text", metadata=dict.fromkeys(keys, "mine"))]
     chunks += [Chunk(one, f"text {at}", parent_id=one) for at, one in enumerate(ids)]
     parents = [Chunk(one, f"parent \ud800 {one!r}", metadata={"tokens": [1]}) for one in ids]
-    assert engine.upsert(chunks, parents=parents) == Written(added=len(chunks))
+    assert engine.upsert(chunks, parents=parents) == WriteCounts(added=len(chunks))
     held(engine.get([chunk.id for chunk in chunks]), chunks, engine.name)
     held(engine.parents([*ids, "none"]), parents, engine.name)
-    assert engine.upsert(chunks) == Written(unchanged=len(chunks))
+    assert engine.upsert(chunks) == WriteCounts(unchanged=len(chunks))
     assert engine.delete(ids) == len(ids)
     assert engine.parents(ids) == {}
 
@@ -285,8 +285,8 @@ def test_what_a_killed_writer_left_is_seen_and_the_next_one_tidies(make: Make) -
     steps.close()
     for _ in range(2):
         assert reader.bm25().search("pump").ids == ("a", "b")
-    assert engine.upsert([new]) == Written(unchanged=1)
-    assert engine._now(Ask("find", engine.name)).metadata[OPEN] is False
+    assert engine.upsert([new]) == WriteCounts(unchanged=1)
+    assert engine._now(ChromaRequest("find", engine.name)).metadata[OPEN] is False
     assert reader.bm25().search("pump").ids == ("a", "b")
 
 
@@ -321,8 +321,8 @@ def test_the_statistics_stand_beside_the_vectors(make: Make) -> None:
     engine = make()
     engine.upsert([Chunk("a", "The pump, the VALVE!", metadata={"file_id": "f", "chunk_index": 3})])
     engine.upsert([Chunk("b", "oil", metadata={"file_id": "f", "tokens": "mine"})])
-    key = engine._now(Ask("find", engine.name)).key
-    got = engine._now(Ask("get", engine.name, key, {"ids": ["a", "b"], "include": ["metadatas"]}))
+    key = engine._now(ChromaRequest("find", engine.name)).key
+    got = engine._now(ChromaRequest("get", engine.name, key, {"ids": ["a", "b"], "include": ["metadatas"]}))
     a, b = got["metadatas"]
     assert json.loads(a["tokens"]) == ["the", "pump", "valve"]
     assert json.loads(a["term_frequencies"]) == {"the": 2, "pump": 1, "valve": 1}
@@ -361,8 +361,8 @@ def test_no_word_of_a_query_reaches_the_store(make: Make, monkeypatch: pytest.Mo
 async def test_sync_and_async_agree(make: Make) -> None:
     engine, chunks = make(), some(40)
     assert await engine.acount() == 0
-    assert await engine.aupsert(chunks, parents=[Chunk("p1", "above")]) == Written(added=40)
-    assert await engine.aupsert(chunks) == Written(unchanged=40)
+    assert await engine.aupsert(chunks, parents=[Chunk("p1", "above")]) == WriteCounts(added=40)
+    assert await engine.aupsert(chunks) == WriteCounts(unchanged=40)
     assert await engine.acount() == len(engine) == 40
     assert await engine.aget(["c001", "c999"]) == engine.get(["c001", "c999"])
     assert await engine.afetch(["p1"]) == engine.fetch(["p1"]) != {}
@@ -416,15 +416,15 @@ def test_threads_and_tasks_of_clients_of_their_own_lose_nothing(make: Make, tmp_
 
 def test_a_collection_of_others_is_refused(make: Make) -> None:
     engine = make()
-    engine._now(Ask("create", engine.name, options={"metadata": {"of": "others"}}))
+    engine._now(ChromaRequest("create", engine.name, options={"metadata": {"of": "others"}}))
     for operation in (lambda: engine.bm25().search("pump"), lambda: len(engine), lambda: engine.upsert(some(1))):
         with pytest.raises(IncompatibleIndexError, match="not made by this package"):
             operation()
-    engine._now(Ask("drop", engine.name))
+    engine._now(ChromaRequest("drop", engine.name))
     engine.upsert([Chunk("b", "pump")])
-    key = engine._now(Ask("find", engine.name)).key
+    key = engine._now(ChromaRequest("find", engine.name)).key
     row = {"ids": ["a"], "embeddings": [[1.0] * 16], "documents": ["pump"], "metadatas": [{"x": 1}]}
-    engine._now(Ask("upsert", engine.name, key, row))
+    engine._now(ChromaRequest("upsert", engine.name, key, row))
     for read in (lambda: make().bm25().search("pump"), lambda: engine.dense().search("pump"), lambda: list(engine)):
         with pytest.raises(IncompatibleIndexError, match=r"row 'a' .* was not written by this package"):
             read()
@@ -511,10 +511,10 @@ async def test_what_is_closed_while_it_is_asked_is_not_available(chroma_port: in
     await engine.aclose()
     local = ChromaEngine("closing", path=tmp_path)
     local.upsert(some(1))
-    key = local._now(Ask("find", "closing")).key
+    key = local._now(ChromaRequest("find", "closing")).key
     local.close()
     with pytest.raises(SearchNotAvailableError, match="closed meanwhile"):
-        local._now(Ask("count", "closing", key))
+        local._now(ChromaRequest("count", "closing", key))
 
 
 async def test_a_server_that_is_away_slow_or_wrong_is_told_apart() -> None:

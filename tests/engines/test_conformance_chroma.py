@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.engines.conformance import Conformance, Started
 from voicevault_retrievers.testing.others import Others
 from voicevault_retrievers.testing.recipes import Recipes
-from voicevault_retrievers.testing.together import Together
-from voicevault_retrievers.testing.writing import Writing
+from voicevault_retrievers.testing.together import TogetherSuite
+from voicevault_retrievers.testing.writing import WritingSuite
 
 
 class TestChroma(Conformance):
@@ -14,14 +14,14 @@ class TestChroma(Conformance):
     ways = ("sync",)
 
 
-class TestChromaHTTP(Started, Recipes, Writing, Others, Together):
+class TestChromaHTTP(Started, Recipes, WritingSuite, Others, TogetherSuite):
     """What goes over the network, and what many clients do: a server searches as `TestChroma` does."""
 
     system = "chroma-http"
     ways = ("sync",)
 
 
-class TestChromaOnAnEventLoop(Started, Writing, Together):
+class TestChromaOnAnEventLoop(Started, WritingSuite, TogetherSuite):
     """Every kind of request by the client of event loops, which sends what the other sends."""
 
     system = "chroma-http"

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from tests.engines.conformance import Conformance, Started
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.others import Others
-from voicevault_retrievers.testing.together import Together
-from voicevault_retrievers.testing.vector_search import Vectors
-from voicevault_retrievers.testing.writing import Writing
+from voicevault_retrievers.testing.together import TogetherSuite
+from voicevault_retrievers.testing.vector_search import VectorSuite
+from voicevault_retrievers.testing.writing import WritingSuite
 
 
 class TestPostgres(Conformance):
@@ -18,14 +18,14 @@ class TestPostgres(Conformance):
     other_options: ClassVar[dict[str, Any]] = {"half": True}
 
 
-class TestPostgresOnAnEventLoop(Started, Writing, Others, Together):
+class TestPostgresOnAnEventLoop(Started, WritingSuite, Others, TogetherSuite):
     """Every kind of statement and transaction by the connections of event loops."""
 
     system = "postgres"
     ways = ("async",)
 
 
-class TestPostgresIndexed(Started, Writing, Vectors, Filters, Others, Together):
+class TestPostgresIndexed(Started, WritingSuite, VectorSuite, Filters, Others, TogetherSuite):
     """With an approximate index of vectors from the first chunk on, which may miss one of many equal ones."""
 
     system = "postgres"

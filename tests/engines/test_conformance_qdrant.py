@@ -11,9 +11,9 @@ from tests.engines.conformance import Conformance, Started
 from voicevault_retrievers.engines.opening import connect as opened
 from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.testing.filtering import Filters
-from voicevault_retrievers.testing.keyword_search import Keywords
-from voicevault_retrievers.testing.together import Together
-from voicevault_retrievers.testing.writing import Writing
+from voicevault_retrievers.testing.keyword_search import KeywordSuite
+from voicevault_retrievers.testing.together import TogetherSuite
+from voicevault_retrievers.testing.writing import WritingSuite
 
 
 class TestQdrant(Conformance):
@@ -30,11 +30,11 @@ class TestQdrant(Conformance):
 class Elsewhere(Started):
     """What may differ where a client is another: it searches as that of `TestQdrant` does."""
 
-    test_chunks_come_back_as_they_were_given = Writing.test_chunks_come_back_as_they_were_given
-    test_parents_are_kept_and_not_searched = Writing.test_parents_are_kept_and_not_searched
-    test_deleted_chunks_are_gone_everywhere = Writing.test_deleted_chunks_are_gone_everywhere
-    test_many_write_and_delete_at_once = Together.test_many_write_and_delete_at_once
-    agrees = Together.agrees
+    test_chunks_come_back_as_they_were_given = WritingSuite.test_chunks_come_back_as_they_were_given
+    test_parents_are_kept_and_not_searched = WritingSuite.test_parents_are_kept_and_not_searched
+    test_deleted_chunks_are_gone_everywhere = WritingSuite.test_deleted_chunks_are_gone_everywhere
+    test_many_write_and_delete_at_once = TogetherSuite.test_many_write_and_delete_at_once
+    agrees = TogetherSuite.agrees
 
 
 class TestQdrantOverHTTP(Elsewhere):
@@ -59,7 +59,7 @@ class TestQdrantOfAClient(Elsewhere):
         client.close()
 
 
-class TestQdrantThatWeighs(Started, Keywords, Filters):
+class TestQdrantThatWeighs(Started, KeywordSuite, Filters):
     """Qdrant's own idf, over its own counts: keywords score otherwise, and all else is as in `TestQdrant`."""
 
     system = "qdrant"

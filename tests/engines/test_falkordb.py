@@ -16,7 +16,7 @@ from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.structure.graph import GraphChannel, GraphExpansion, build_graph
-from voicevault_retrievers.structure.graph.cypher import Statement
+from voicevault_retrievers.structure.graph.cypher import CypherStatement
 from voicevault_retrievers.structure.graph.falkordb import FalkorDBGraph
 from voicevault_retrievers.structure.graph.neo4j import Neo4jGraph
 
@@ -75,7 +75,7 @@ async def test_a_server_that_dies_and_comes_back(server: FalkorDBServer, store: 
     assert GraphChannel(store).search("420 IPC") == Ranking()
     build_graph(CHUNKS, store)
     await check_well(store)
-    indexed = store.ask(Statement("CALL db.indexes() YIELD properties RETURN properties", {}))
+    indexed = store.ask(CypherStatement("CALL db.indexes() YIELD properties RETURN properties", {}))
     assert sorted(name for ((names),) in indexed for name in names) == ["id", "name"]
 
 
@@ -134,7 +134,7 @@ async def test_a_wrong_password(tmp_path: Path) -> None:
 
 def test_a_statement_that_is_refused_says_so(store: FalkorDBGraph) -> None:
     with pytest.raises(SearchError, match="refused a statement"):
-        store.ask(Statement("MATCH n", {}))
+        store.ask(CypherStatement("MATCH n", {}))
 
 
 def test_ids_that_no_index_takes_are_refused(store: FalkorDBGraph) -> None:
@@ -147,7 +147,7 @@ def test_ids_that_no_index_takes_are_refused(store: FalkorDBGraph) -> None:
 
 async def test_writing_is_not_async(store: FalkorDBGraph) -> None:
     with pytest.raises(ConfigError, match="thread"):
-        await store.aask(Statement("CREATE (n)", {}, writes=True))
+        await store.aask(CypherStatement("CREATE (n)", {}, writes=True))
 
 
 @pytest.mark.parametrize("name", ["", None])

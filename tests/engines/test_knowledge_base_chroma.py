@@ -18,7 +18,7 @@ from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError, StorageError
 from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.store import Bases, KnowledgeBase, chroma, commit
-from voicevault_retrievers.store.chroma import Chroma, Marker
+from voicevault_retrievers.store.chroma import ChromaCopy, CopyProgress
 
 pytest.importorskip("chromadb")
 
@@ -56,13 +56,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows Chroma was asked for, each time."""
     seen: list[int] = []
-    nearest: Callable[..., list[str]] = Chroma.nearest
+    nearest: Callable[..., list[str]] = ChromaCopy.nearest
 
-    def counting(self: Chroma, vector: Any, count: int, marker: Marker) -> list[str]:
+    def counting(self: ChromaCopy, vector: Any, count: int, marker: CopyProgress) -> list[str]:
         seen.append(count)
         return nearest(self, vector, count, marker)
 
-    monkeypatch.setattr(Chroma, "nearest", counting)
+    monkeypatch.setattr(ChromaCopy, "nearest", counting)
     return seen
 
 
@@ -114,7 +114,7 @@ def test_chroma_finds_and_the_segments_say_what(bases: tuple[KnowledgeBase, Know
 
 
 def test_a_row_of_chroma_is_an_id_and_a_vector_and_no_text(bases: tuple[KnowledgeBase, KnowledgeBase]) -> None:
-    known = Chroma.at(bases[0].path)
+    known = ChromaCopy.at(bases[0].path)
     row = known._open(known.marker).get(limit=1, include=["documents", "metadatas", "embeddings"])
     assert row["documents"] in ([None], None)
     assert set(row["metadatas"][0]) == {"v"}
@@ -129,8 +129,8 @@ def test_what_has_changed_since_chroma_was_is_searched_exactly(
     old = opened(kb)
     before = [old.dense().search(query, 10) for query in QUERIES]
     with kb, exact, monkeypatch.context() as patch:
-        patch.setattr(Chroma, "follow", lambda *_: None)  # Chroma stays behind
-        patch.setattr(Chroma, "in_step", lambda *_: True)
+        patch.setattr(ChromaCopy, "follow", lambda *_: None)  # Chroma stays behind
+        patch.setattr(ChromaCopy, "in_step", lambda *_: True)
         for base in (kb, exact):
             base.add([Chunk(f"{i:05}", f"river stone number{i}", metadata={"page": 1}) for i in range(600, 1200)])
             base.delete([f"{i:05}" for i in range(100)])
@@ -140,7 +140,7 @@ def test_what_has_changed_since_chroma_was_is_searched_exactly(
     with kb:
         kb.add([Chunk("new", "the next write reconciles")])
     exact.add([Chunk("new", "the next write reconciles")])
-    marker = Chroma.at(kb.path).marker
+    marker = ChromaCopy.at(kb.path).marker
     assert marker is not None
     assert marker.holds == marker.changed == kb.manifest.generation
     asked.clear()
@@ -162,7 +162,7 @@ def test_a_crash_between_anything_leaves_right_answers(
 
     def crash_at(step: int) -> None:
         def stop(name: str) -> Callable[..., Any]:
-            real = getattr(Chroma, name)
+            real = getattr(ChromaCopy, name)
 
             def counted(*arguments: Any) -> Any:
                 nonlocal steps
@@ -174,7 +174,7 @@ def test_a_crash_between_anything_leaves_right_answers(
             return counted
 
         for name in ("_mark", "_put", "_purged"):
-            monkeypatch.setattr(Chroma, name, stop(name))
+            monkeypatch.setattr(ChromaCopy, name, stop(name))
 
     changed = [Chunk(f"{i:05}", f"wind cloud number{i}", metadata={"page": 0}) for i in range(700)]
     exact.add(changed)
@@ -201,12 +201,12 @@ def test_a_view_from_before_a_deletion_in_the_log_misses_nothing(
     bases: tuple[KnowledgeBase, KnowledgeBase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kb, _ = bases
-    Chroma.at(kb.path).remove()
+    ChromaCopy.at(kb.path).remove()
     old = opened(kb)
     wanted = sample(7, 8)[0]
     with kb:
         kb.delete([wanted.id])
-    marker = Chroma.at(kb.path).marker
+    marker = ChromaCopy.at(kb.path).marker
     assert marker is not None
     assert marker.holds == old.manifest.generation
     assert old.dense().search(wanted.text, 3).hits[0].chunk.id == wanted.id
@@ -219,7 +219,7 @@ def test_a_base_put_back_from_a_copy_is_found_whole(bases: tuple[KnowledgeBase, 
     with kb:
         kb.add(sample(5000, 6200))
         kb.compact()
-    Chroma.at(kb.path)._shut()
+    ChromaCopy.at(kb.path)._shut()
     for path in kb.path.iterdir():
         if path.name not in ("chroma", "chroma.json"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -238,8 +238,8 @@ def test_a_damaged_chroma_costs_time_and_is_made_again(
     kb, exact = bases
     path = kb.path
     if harm == "rows":
-        Chroma.at(path)._open(Chroma.at(path).marker).delete(ids=[f"{i:05}" for i in range(10, 1000)])
-    Chroma.at(path)._shut()
+        ChromaCopy.at(path)._open(ChromaCopy.at(path).marker).delete(ids=[f"{i:05}" for i in range(10, 1000)])
+    ChromaCopy.at(path)._shut()
     if harm == "garbage":
         for file in (path / "chroma").rglob("*"):
             if file.is_file():
@@ -266,13 +266,13 @@ def test_chroma_that_cannot_be_made_does_not_stop_a_commit(
     def fail(*_: object) -> None:
         raise RuntimeError("no Chroma today")
 
-    monkeypatch.setattr(Chroma, "_open", fail)
+    monkeypatch.setattr(ChromaCopy, "_open", fail)
     with KnowledgeBase.create("kb", root=tmp_path, embedder=EMBEDDER, vectors="chroma") as kb:
         kb.add(sample(0, 600))
         assert len(kb.dense().search("fox", 10).hits) == 10
     assert "no Chroma today" in caplog.text
     with pytest.raises(StorageError, match="all vectors are compared"):
-        Chroma.at(kb.path).follow(kb._snapshot, lambda: True)
+        ChromaCopy.at(kb.path).follow(kb._snapshot, lambda: True)
 
 
 def test_what_is_gone_leaves_chroma_where_it_is_much(bases: tuple[KnowledgeBase, KnowledgeBase]) -> None:
@@ -280,7 +280,7 @@ def test_what_is_gone_leaves_chroma_where_it_is_much(bases: tuple[KnowledgeBase,
     with kb:
         kb.delete([f"{i:05}" for i in range(900)])
         kb.compact()
-    assert Chroma.at(kb.path)._open(Chroma.at(kb.path).marker).count() == len(kb)
+    assert ChromaCopy.at(kb.path)._open(ChromaCopy.at(kb.path).marker).count() == len(kb)
 
 
 READER = """

@@ -22,11 +22,11 @@ from tests.engines.servers import in_time
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.filters import compile_filter, parse
 from voicevault_retrievers.core.types import Chunk, Query
-from voicevault_retrievers.engines.keywords import Keywords, Population, score, weigh
+from voicevault_retrievers.engines.keywords import CollectionCounts, Keywords, score, weigh
 from voicevault_retrievers.engines.languages import said
 from voicevault_retrievers.engines.milvus import MilvusEngine, collection, rows
 from voicevault_retrievers.engines.milvus import engine as engines
-from voicevault_retrievers.engines.milvus.connection import Place, ask
+from voicevault_retrievers.engines.milvus.connection import MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED
 from voicevault_retrievers.engines.milvus.language import Milvus
 from voicevault_retrievers.engines.milvus.schema import checked_name
@@ -37,9 +37,9 @@ from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formu
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.testing.filtering import Filters
-from voicevault_retrievers.testing.keyword_search import Keywords as KeywordSearch
+from voicevault_retrievers.testing.keyword_search import KeywordSuite as KeywordSearch
 from voicevault_retrievers.testing.suite import Suite
-from voicevault_retrievers.testing.together import Together
+from voicevault_retrievers.testing.together import TogetherSuite
 from voicevault_retrievers.text import Analyzer
 
 pymilvus = pytest.importorskip("pymilvus")
@@ -85,7 +85,7 @@ def port() -> Iterator[int]:
 
 
 def served(port: int, name: str, **options: Any) -> AsServer:
-    return AsServer(name, place=Place(f"http://127.0.0.1:{port}"), **options)
+    return AsServer(name, place=MilvusAddress(f"http://127.0.0.1:{port}"), **options)
 
 
 class Served(Suite):
@@ -106,7 +106,7 @@ class TestAsAServer(Served, KeywordSearch, Filters):
     ways = ("sync",)
 
 
-class TestAsAServerOnAnEventLoop(Served, Together):
+class TestAsAServerOnAnEventLoop(Served, TogetherSuite):
     """The client of event loops, beside the other and many times at once."""
 
     ways = ("async",)
@@ -132,7 +132,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
         if request.param == "server":
             made.append(served(request.getfixturevalue("port"), name, **options))
         else:
-            made.append(MilvusEngine(name, place=Place(file=tmp_path / "a.db"), **options))
+            made.append(MilvusEngine(name, place=MilvusAddress(file=tmp_path / "a.db"), **options))
         return made[-1]
 
     yield opening
@@ -143,14 +143,18 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
 @pytest.mark.parametrize(
     ("address", "place", "name"),
     [
-        ("milvus://host/docs", Place("http://host:19530"), "docs"),
-        ("milvuss://me:p%40ss@host:1234/a%2Db", Place("https://host:1234", token="me:p@ss"), "a-b"),  # noqa: S106
-        ("milvus://key@[::1]/docs?database=own", Place("http://[::1]:19530", token="key", database="own"), "docs"),  # noqa: S106
-        ("milvus+file:///a/b.db/docs", Place(file=Path("/a/b.db")), "docs"),
+        ("milvus://host/docs", MilvusAddress("http://host:19530"), "docs"),
+        ("milvuss://me:p%40ss@host:1234/a%2Db", MilvusAddress("https://host:1234", token="me:p@ss"), "a-b"),  # noqa: S106
+        (
+            "milvus://key@[::1]/docs?database=own",
+            MilvusAddress("http://[::1]:19530", token="key", database="own"),  # noqa: S106
+            "docs",
+        ),
+        ("milvus+file:///a/b.db/docs", MilvusAddress(file=Path("/a/b.db")), "docs"),
     ],
 )
-def test_an_address_says_the_place_and_the_collection(address: str, place: Place, name: str) -> None:
-    assert Place.of(address) == (place, name)
+def test_an_address_says_the_place_and_the_collection(address: str, place: MilvusAddress, name: str) -> None:
+    assert MilvusAddress.of(address) == (place, name)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +196,7 @@ def test_no_score_exceeds_its_bound_and_estimates_are_near(formula: Formula) -> 
             document[word] = int(random.choice([0, 1, 1, 2, 3, 5, 9, 30, 200]))
     lengths = [sum(each.values()) + int(random.integers(1, 2000)) for each in documents]
     known = {word: sum(each[word] > 0 for each in documents) for word in WORDS[:4]}
-    population = Population(400, sum(lengths), known)
+    population = CollectionCounts(400, sum(lengths), known)
     terms = weigh(Keywords({(word,): 1.0 for word in WORDS[:4]}, formula), population)
     upper = rows.bounds(formula, terms, population.mean, max(lengths))
     about = rows.estimates(formula, terms, population.mean, max(lengths))

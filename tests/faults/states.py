@@ -14,7 +14,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.store import KnowledgeBase, Source, commit, disk, wal
-from voicevault_retrievers.store.writer import Writer
+from voicevault_retrievers.store.writer import CommitWriter
 
 EMBEDDER = HashEmbedder(4)
 WORDS = ("fox", "dog", "cat")
@@ -51,7 +51,7 @@ def small(seal_at: int = 9) -> Iterator[None]:
         patch.setattr(commit, "SEAL_AT", seal_at)
         patch.setattr(commit, "MERGE_AT_ONCE", 0)
         patch.setattr(merge_policy, "TIER", 2)
-        patch.setattr(Writer, "_tend_soon", lambda self: None)
+        patch.setattr(CommitWriter, "_tend_soon", lambda self: None)
         yield
 
 
@@ -111,7 +111,7 @@ def merge(kb: KnowledgeBase) -> bool:
 
 def harmed(kb: KnowledgeBase) -> bytes:
     """A record behind the last one that is all there, and is not what was written."""
-    frame = wal.framed([wal.Record(deleted=("00",))])
+    frame = wal.framed([wal.CommitRecord(deleted=("00",))])
     broken = frame[:-1] + bytes([frame[-1] ^ 1])
     path = kb.path / kb.manifest.log
     disk.append(path, path.stat().st_size, broken)

@@ -34,7 +34,7 @@ from voicevault_retrievers.pipeline.composing import compose
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.store import Bases, KnowledgeBase, commit
-from voicevault_retrievers.store.merged_bases import Standardised
+from voicevault_retrievers.store.merged_bases import MergedBases
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 
 ROUNDS, PRINCIPALS = 10, 5
@@ -217,13 +217,13 @@ class Differing(Stored):
 
         def words(**options: Any) -> Channel:
             parts = {base: BM25.from_chunks(own[base], given[base]["analyzer"], **options) for base in own}
-            return Standardised(parts, "bm25", "keyword")
+            return MergedBases(parts, "bm25", "keyword")
 
         vectors = {base: VectorChannel.from_chunks(own[base], given[base]["embedder"]) for base in own}
         return {
             "bm25": words(operators=True),
             "okapi": words(formula="okapi"),
-            "dense": Standardised(vectors, "dense", "semantic"),
+            "dense": MergedBases(vectors, "dense", "semantic"),
         }
 
 

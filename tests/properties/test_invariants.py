@@ -26,7 +26,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.errors import InvalidScoreError
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.lexical import BM25, LexicalIndex, Segment
+from voicevault_retrievers.lexical import BM25, IndexSegment, LexicalIndex
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.query import RuleExpansion
@@ -237,11 +237,13 @@ def test_the_page_cap_is_hard_fills_up_and_keeps_the_order(chunks: list[Chunk], 
     assert (below >> PageCap(cap)).search(query, k).ids == tuple(expected[:k])
 
 
-def _segment(chunks: Sequence[Chunk], kept: set[str]) -> Segment:
+def _segment(chunks: Sequence[Chunk], kept: set[str]) -> IndexSegment:
     rows = Rows.of(chunks)
     live = np.array([chunk_id in kept for chunk_id in rows.ids])
     analyzer = Analyzer()
-    return Segment(Rows(rows.chunks, rows.ids, live), build(analyzer.analyse([chunk.text for chunk in rows.chunks])))
+    return IndexSegment(
+        Rows(rows.chunks, rows.ids, live), build(analyzer.analyse([chunk.text for chunk in rows.chunks]))
+    )
 
 
 def _vectors(chunks: Sequence[Chunk], kept: set[str]) -> VectorPart:

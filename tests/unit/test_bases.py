@@ -24,7 +24,7 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.store import Bases, KnowledgeBase, embedding, merged_bases
 from voicevault_retrievers.store.delete_base import remove
-from voicevault_retrievers.store.merged_bases import Standardised
+from voicevault_retrievers.store.merged_bases import MergedBases
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
@@ -139,7 +139,7 @@ def test_what_stands_where(scores: list[float], expected: list[float], monkeypat
     monkeypatch.setattr(merged_bases, "DEPTH", 4)
     other = ListChannel([("z1", 2.0), ("z2", 0.0)])
     own = ListChannel([(f"a{at}", score) for at, score in enumerate(scores)])
-    found = Standardised({"own": own, "other": other}, "dense", "semantic").search("x", 9)
+    found = MergedBases({"own": own, "other": other}, "dense", "semantic").search("x", 9)
     by_id = {hit.id: hit.score for hit in found}
     assert [by_id[f"a{at}"] for at in range(len(scores))] == expected
     assert (by_id["z1"], by_id["z2"]) == (1.0, -1.0)
@@ -148,7 +148,7 @@ def test_what_stands_where(scores: list[float], expected: list[float], monkeypat
 async def test_a_group_that_fails_is_named_and_the_others_answer() -> None:
     error = RuntimeError("no model")
     groups = {"good": ListChannel([("a", 1.0)]), "bad": FailingChannel(error)}
-    channel = fuse(dense=Standardised(groups, "dense", "semantic"))
+    channel = fuse(dense=MergedBases(groups, "dense", "semantic"))
     found = channel.search("x")
     assert (found.ids, [str(failure) for failure in found.errors]) == (("a",), ["dense/bad: RuntimeError"])
     assert found.errors[0].error is error
@@ -156,7 +156,7 @@ async def test_a_group_that_fails_is_named_and_the_others_answer() -> None:
     with pytest.raises(RuntimeError, match="no model"):
         Pipeline(channel, on_error="raise").search("x")
     with pytest.raises(RuntimeError, match="first"):
-        Standardised(
+        MergedBases(
             {"b": FailingChannel(error), "a": FailingChannel(RuntimeError("first"))}, "dense", "semantic"
         ).search("x")
 
@@ -256,7 +256,7 @@ def test_exact_scores_are_those_of_the_list(make: Make) -> None:
     assert all(scores[f"{kb}:c4"] < min(s for c, s in found.items() if c.startswith(kb)) for kb in "ab")
     assert channel.scores(Query("HUMS"), ["b:c0", "b:c1"]) is not None
     assert channel.scores(Query("nowhere"), ["a:c0"]) == {}
-    assert Standardised({"x": ListChannel([("a", 1.0)])}, "dense", "semantic").scores(Query("x"), ["a"]) is None
+    assert MergedBases({"x": ListChannel([("a", 1.0)])}, "dense", "semantic").scores(Query("x"), ["a"]) is None
 
 
 def test_in_a_fusion_a_hit_says_its_own_score_and_its_standing(make: Make) -> None:

@@ -86,10 +86,10 @@ def test_a_damaged_base_is_named_and_makes_it_fail(run: Run, root: Path) -> None
 
 
 def test_what_is_measured_has_a_rate_or_a_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> measuring.Work:
+    def missing() -> measuring.Measurement:
         raise MissingExtraError("pip install 'voicevault-retrievers[onnx]'")
 
-    def failing() -> measuring.Work:
+    def failing() -> measuring.Measurement:
         raise RuntimeError("no such instruction")
 
     monkeypatch.setattr(measuring, "CHUNKS", 100)
@@ -107,7 +107,7 @@ def test_what_is_measured_has_a_rate_or_a_reason(run: Run, monkeypatch: pytest.M
 
 
 def test_a_model_that_is_not_here_is_not_fetched_to_be_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetched() -> measuring.Work:
+    def fetched() -> measuring.Measurement:
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(measuring, "CHUNKS", 100)

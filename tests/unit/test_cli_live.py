@@ -16,11 +16,11 @@ from rich.console import Console
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.cli import live
-from voicevault_retrievers.cli.live import Lines, Pace, View, following, interruptible, on_disk, tail
+from voicevault_retrievers.cli.live import Lines, Pace, ProgressView, following, interruptible, on_disk, tail
 from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.documents import Skipped
 from voicevault_retrievers.store import KnowledgeBase, indexing, update
-from voicevault_retrievers.store.progress import Reading
+from voicevault_retrievers.store.progress import ReadingProgress
 
 PAGE = Path(__file__).parents[2] / "docs" / "observability.md"
 HOSTILE = "\x1b[31m\x1b]0;title\x07[bold]a\r\nb\u202egpj.\udcff[/]/end.txt"
@@ -42,7 +42,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def drawn(view: View, width: int = 80, **options: Any) -> list[str]:
+def drawn(view: ProgressView, width: int = 80, **options: Any) -> list[str]:
     out = io.StringIO()
     Console(file=out, force_terminal=True, width=width, color_system="truecolor", soft_wrap=True, **options).print(view)
     return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
@@ -61,9 +61,9 @@ def test_a_pace_is_that_of_the_last_seconds() -> None:
 
 def test_the_view_says_how_far_it_is_in_few_lines(clock: Clock, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"0" * 1500)
-    view = View(tmp_path, clock)
+    view = ProgressView(tmp_path, clock)
     clock.now += 20
-    view(Reading(400, 100, "manuals/pump.pdf", 1832, 1600, 2, Skipped("a.pdf", "has no text"), 0.25))
+    view(ReadingProgress(400, 100, "manuals/pump.pdf", 1832, 1600, 2, Skipped("a.pdf", "has no text"), 0.25))
     lines = drawn(view)
     assert lines == [
         f"done      {'━' * 6}{'─' * 18} 25%",
@@ -81,15 +81,15 @@ def test_the_view_says_how_far_it_is_in_few_lines(clock: Clock, tmp_path: Path) 
 
 
 def test_how_long_the_rest_takes_is_not_said_before_there_is_a_sign_of_it(clock: Clock, tmp_path: Path) -> None:
-    view = View(tmp_path, clock)
+    view = ProgressView(tmp_path, clock)
     clock.now += 5
     for share in (0.0, 0.0001, 1.0):
-        view(Reading(3, share=share))
+        view(ReadingProgress(3, share=share))
         assert "left" not in view.line()
 
 
 def test_the_size_on_disk_is_looked_up_now_and_then(clock: Clock, tmp_path: Path) -> None:
-    view = View(tmp_path, clock)
+    view = ProgressView(tmp_path, clock)
     assert "0 bytes" in view.line()
     (tmp_path / "log").write_bytes(b"0" * 10)
     clock.now += live.SIZED / 2
@@ -102,8 +102,8 @@ def test_the_size_on_disk_is_looked_up_now_and_then(clock: Clock, tmp_path: Path
 def test_names_and_reasons_are_text_whatever_is_in_them(clock: Clock, tmp_path: Path) -> None:
     assert shown(HOSTILE) == SAFE
     assert shown("Übersicht 水泵.pdf") == "Übersicht 水泵.pdf"
-    view = View(tmp_path, clock)
-    view(Reading(1, 0, HOSTILE, skipped=1, latest=Skipped(HOSTILE, "of \x1b[2J\nthat")))
+    view = ProgressView(tmp_path, clock)
+    view(ReadingProgress(1, 0, HOSTILE, skipped=1, latest=Skipped(HOSTILE, "of \x1b[2J\nthat")))
     lines = drawn(view, width=200)
     assert lines[2] == f"reading   {SAFE}"
     assert lines[6] == f"skipped   1, last {SAFE}: of \\x1b[2J\\nthat"
@@ -111,8 +111,8 @@ def test_names_and_reasons_are_text_whatever_is_in_them(clock: Clock, tmp_path: 
 
 @pytest.mark.parametrize("width", [20, 33, 80])
 def test_no_line_is_wider_than_the_terminal(clock: Clock, tmp_path: Path, width: int) -> None:
-    view = View(tmp_path, clock)
-    view(Reading(1, 0, f"{'水泵/' * 60}end.pdf", latest=Skipped("b.txt", "long " * 80)))
+    view = ProgressView(tmp_path, clock)
+    view(ReadingProgress(1, 0, f"{'水泵/' * 60}end.pdf", latest=Skipped("b.txt", "long " * 80)))
     lines = drawn(view, width=width)
     assert len(lines) == 7
     assert max(map(cell_len, lines)) <= width
@@ -126,10 +126,10 @@ def test_the_end_of_a_name_is_what_is_kept() -> None:
 
 def test_without_a_terminal_there_is_a_line_every_ten_seconds(clock: Clock, tmp_path: Path) -> None:
     said: list[str] = []
-    lines = Lines(said.append, View(tmp_path, clock), clock)
+    lines = Lines(said.append, ProgressView(tmp_path, clock), clock)
     for done in range(1, 31):
         clock.now += 1
-        lines(Reading(30, done))
+        lines(ReadingProgress(30, done))
     assert [line.split(" files")[0] for line in said] == ["0%: 10 of 30", "0%: 20 of 30", "0%: 30 of 30"]
 
 
@@ -138,11 +138,11 @@ def test_who_is_shown_what(tmp_path: Path) -> None:
         out = io.StringIO()
         with following(Console(file=out, **options), tmp_path, quiet=quiet) as observe:
             if observe:
-                observe(Reading(5, 1, "a.txt"))
+                observe(ReadingProgress(5, 1, "a.txt"))
         return type(observe), out.getvalue()
 
     kind, text = told(force_terminal=True)
-    assert kind is View
+    assert kind is ProgressView
     assert "1 of 5" in text
     assert text.index("\x1b[?25l") < text.rindex("\x1b[?25h")
     assert told(force_terminal=True, quiet=True) == (type(None), "")
@@ -159,7 +159,7 @@ def test_an_observer_is_told_of_files_chunks_and_what_was_skipped(
     for name in ("a", "b", "d"):
         (docs / f"{name}.txt").write_text(f"the pump {name}")
     (docs / "c.txt").write_bytes(b"\0" * 10)
-    told: list[Reading] = []
+    told: list[ReadingProgress] = []
     counts: list[tuple[int, int]] = []
     with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as base:
         update(base, docs, observe=told.append, embedding=lambda *count: counts.append(count))

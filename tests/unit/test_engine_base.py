@@ -19,10 +19,10 @@ from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Query, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, best, score, weigh
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, score, weigh
 from voicevault_retrievers.engines.opening import SCHEMES, connect, is_address
 from voicevault_retrievers.engines.recipe import VERSION, Recipe
-from voicevault_retrievers.engines.steps import Steps, Work, arun, asking, in_thread, run
+from voicevault_retrievers.engines.steps import Compute, Steps, arun, asking, in_thread, run
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, SearchError
 from voicevault_retrievers.lexical.formulas import BM25Plus, Lucene, Okapi, Robertson
 from voicevault_retrievers.testing import EngineConformance
@@ -121,14 +121,14 @@ class MemoryEngine(Engine):
         passes = compile_filter(where)
         return [record for record in self.held.values() if passes(record.chunk.metadata)]
 
-    def _population(self, asked: Keywords) -> Steps[Population]:
+    def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         return asking(lambda: self._counted(asked))
 
-    def _counted(self, asked: Keywords) -> Population:
+    def _counted(self, asked: Keywords) -> CollectionCounts:
         counted = self._records_of(asked.counting)
         frequencies = Counter(term for record in counted for term in record.terms)
         length = sum(record.length for record in counted)
-        return Population(len(counted), length, frequencies, lambda: Counter(frequencies.values()).items())
+        return CollectionCounts(len(counted), length, frequencies, lambda: Counter(frequencies.values()).items())
 
     def _scored(self, asked: Keywords) -> Iterator[KeywordHit]:
         among = self._counted(asked)
@@ -210,7 +210,7 @@ def counting() -> Steps[list[Any]]:
         yield "wrong"
     except KeyError as error:
         got.append(error.args[0])
-    got.append((yield Work(lambda: threading.current_thread() is threading.main_thread())))
+    got.append((yield Compute(lambda: threading.current_thread() is threading.main_thread())))
     return got
 
 
@@ -235,7 +235,8 @@ def test_steps_on_an_event_loop_do_their_work_in_a_thread() -> None:
 
 @pytest.mark.parametrize("take", [lambda steps: run(steps, answer), lambda steps: asyncio.run(arun(steps, later))])
 @pytest.mark.parametrize(
-    ("ask", "error", "said"), [("wrong", KeyError, "known"), (Work(lambda: 1 // 0), ZeroDivisionError, "by zero")]
+    ("ask", "error", "said"),
+    [("wrong", KeyError, "known"), (Compute(lambda: 1 // 0), ZeroDivisionError, "by zero")],
 )
 def test_an_error_that_steps_do_not_expect_is_raised_and_they_are_closed(
     take: Callable[[Steps[Any]], Any], ask: object, error: type[Exception], said: str
@@ -312,12 +313,12 @@ def test_what_counts_and_what_is_found() -> None:
 
 def test_a_term_that_no_chunk_has_is_left_out_and_forms_count_together() -> None:
     formula = Lucene()
-    found = weigh(asked(("none",), ("a", "b")), Population(10, 30, {"a": 2, "b": 3}))
+    found = weigh(asked(("none",), ("a", "b")), CollectionCounts(10, 30, {"a": 2, "b": 3}))
     assert found == [Weighted(("a", "b"), formula.idf(5, 10))]
 
 
 def test_a_score_is_the_papers_sum() -> None:
-    among = Population(4, 12, {"a": 2, "b": 1})
+    among = CollectionCounts(4, 12, {"a": 2, "b": 1})
     formula = Lucene(k1=1.2, b=0.5)
     terms = weigh(Keywords({("a",): 2.0, ("b",): 1.0}, formula), among)
     norm = 1.2 * (1 - 0.5 + 0.5 * 6 / 3)
@@ -332,10 +333,10 @@ def test_a_score_is_the_papers_sum() -> None:
 def test_a_formula_with_a_floor_asks_for_a_histogram() -> None:
     question = asked(("a",), formula=Okapi())
     with pytest.raises(ConfigError, match="Lucene"):
-        weigh(question, Population(4, 8, {"a": 3}))
-    (found,) = weigh(question, Population(4, 8, {"a": 3}, lambda: [(3, 1), (1, 2)]))
+        weigh(question, CollectionCounts(4, 8, {"a": 3}))
+    (found,) = weigh(question, CollectionCounts(4, 8, {"a": 3}, lambda: [(3, 1), (1, 2)]))
     assert found.weight > 0
-    (bare,) = weigh(asked(("a",), formula=Robertson()), Population(4, 8, {"a": 3}))
+    (bare,) = weigh(asked(("a",), formula=Robertson()), CollectionCounts(4, 8, {"a": 3}))
     assert bare.weight == Robertson().idf(3, 4)
 
 
@@ -350,8 +351,8 @@ def test_what_is_absent_counts_where_the_formula_says_so() -> None:
 
 
 def test_no_chunks_have_no_mean_length() -> None:
-    assert Population(0, 0, {}).mean == 0.0
-    assert weigh(asked(("a",)), Population(0, 0, {})) == []
+    assert CollectionCounts(0, 0, {}).mean == 0.0
+    assert weigh(asked(("a",)), CollectionCounts(0, 0, {})) == []
 
 
 def test_the_best_are_in_order_with_ties_by_id() -> None:

@@ -32,7 +32,7 @@ from voicevault_retrievers.evaluation import (
 )
 from voicevault_retrievers.evaluation.ablation import _Costs
 from voicevault_retrievers.evaluation.answers import normalised
-from voicevault_retrievers.evaluation.runs import Run
+from voicevault_retrievers.evaluation.runs import EvaluationRun
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.rerank import PageCap
@@ -196,8 +196,8 @@ def test_a_stage_that_never_works_is_not_available_and_one_that_fails_at_times_i
 
 def test_what_a_stage_keeps_is_counted_as_it_took_at_first() -> None:
     costs, reranked = _Costs(), ListChannel([]) >> Broken()
-    assert list(costs.of(reranked, Run(seconds=(1.0, 1.5), parts={"rerank": (0.75, 1.0)}))) == [1.0, 1.5]
-    capped = Run(seconds=(0.5, 0.75), parts={"rerank": (0.0, 0.25), "page_cap": (0.125, 0.125)})
+    assert list(costs.of(reranked, EvaluationRun(seconds=(1.0, 1.5), parts={"rerank": (0.75, 1.0)}))) == [1.0, 1.5]
+    capped = EvaluationRun(seconds=(0.5, 0.75), parts={"rerank": (0.0, 0.25), "page_cap": (0.125, 0.125)})
     assert list(costs.of(reranked >> PageCap(), capped)) == [0.5 + 0.75, 0.75 + 0.75]
     assert list(costs.of(ListChannel([]) >> Broken(), capped)) == [0.5, 0.75]
 

@@ -20,7 +20,7 @@ from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
 from voicevault_retrievers.lexical import merge_policy
-from voicevault_retrievers.lexical.deleted_terms import Removed
+from voicevault_retrievers.lexical.deleted_terms import DeletedTermCounts
 from voicevault_retrievers.store import (
     Changes,
     KnowledgeBase,
@@ -413,15 +413,15 @@ def test_what_is_handed_out_is_not_what_is_kept(kb: KnowledgeBase) -> None:
 
 def test_many_deletes_are_one_step_for_the_counts(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
-    together = Removed.and_documents
+    together = DeletedTermCounts.and_documents
 
-    def counted(self: Removed, numbers: Any, length: int) -> Removed:
+    def counted(self: DeletedTermCounts, numbers: Any, length: int) -> DeletedTermCounts:
         steps.append(len(numbers))
         return together(self, numbers, length)
 
     kb.add(chunks(0, 300))
     kb.compact()
-    monkeypatch.setattr(Removed, "and_documents", counted)
+    monkeypatch.setattr(DeletedTermCounts, "and_documents", counted)
     assert kb.delete(source="a.md") == 300
     assert steps == [300]
 
@@ -434,7 +434,7 @@ def test_a_large_segment_that_is_half_dead_is_written_again_behind_the_commits(
     monkeypatch.setattr(commit, "SEAL_AT", 4)
     monkeypatch.setattr(commit, "MERGE_AT_ONCE", 4)
     with monkeypatch.context() as patch:
-        patch.setattr(writer.Writer, "_tend_soon", lambda _: None)
+        patch.setattr(writer.CommitWriter, "_tend_soon", lambda _: None)
         kb.delete([f"{i:05}" for i in range(15)])
         assert [(entry.count, entry.deleted) for entry in kb.manifest.segments] == [(20, 15)]
     kb.delete(["00015", "00016", "00017", "00018"])

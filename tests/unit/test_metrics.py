@@ -20,7 +20,7 @@ from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase, update
-from voicevault_retrievers.store.merged_bases import Standardised
+from voicevault_retrievers.store.merged_bases import MergedBases
 
 pytest.importorskip("opentelemetry.sdk.metrics")
 
@@ -117,14 +117,14 @@ def test_a_call_that_hangs_shows_as_timed_out_and_as_active_until_it_ends(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging, gone, of = HeldChannel(name="hanging", timeout=0.05), threading.Event(), ("channel", "hanging")
-    ended = metrics.Call.ended
+    ended = metrics.CallClock.ended
 
-    def told(call: metrics.Call, *given: Any) -> None:
+    def told(call: metrics.CallClock, *given: Any) -> None:
         ended(call, *given)
         if "hanging" in call._of.values():
             gone.set()
 
-    monkeypatch.setattr(metrics.Call, "ended", told)
+    monkeypatch.setattr(metrics.CallClock, "ended", told)
     _fused(hanging=hanging).search("pump")
     found = read()
     assert found["voicevault.search.failures"] == {("SearchTimeoutError", "hanging"): 1}
@@ -139,7 +139,7 @@ def test_a_call_that_hangs_shows_as_timed_out_and_as_active_until_it_ends(
 
 def test_no_query_id_or_name_of_a_base_is_recorded(read: Read) -> None:
     broken = FailingChannel(SearchNotAvailableError("who is ada"), name="dense")
-    groups = Standardised({"payroll": broken, "board": ListChannel(FOUND, name="dense")}, "dense", "semantic")
+    groups = MergedBases({"payroll": broken, "board": ListChannel(FOUND, name="dense")}, "dense", "semantic")
     _fused(dense=groups).search("who is ada")
     Pipeline(groups).search("who is ada")
     found = read()
@@ -153,7 +153,7 @@ def test_no_query_id_or_name_of_a_base_is_recorded(read: Read) -> None:
 
 def test_names_of_parts_are_bounded(read: Read) -> None:
     for at in range(metrics.MOST_PARTS + 50):
-        metrics.Call("channel", f"c{at}").ended(1.0, {})
+        metrics.CallClock("channel", f"c{at}").ended(1.0, {})
     points = read()["voicevault.call.duration"]
     assert len(points) == metrics.MOST_PARTS + 1
     assert points["channel", "other"] == (50, 50.0)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
-from voicevault_retrievers.documents import Document, Part, split_families
+from voicevault_retrievers.documents import Document, DocumentPart, split_families
 from voicevault_retrievers.structure import OverBudget, ParentExpansion
-from voicevault_retrievers.structure.packing import Span, Text, together
+from voicevault_retrievers.structure.packing import CharacterSpan, Text, together
 
 BOOK = "One pump. Two valves. Three filters. Four alarms. Five doors. Six lamps."
 HEADER = "State v. Smith, 2001"
@@ -161,13 +161,13 @@ def test_no_character_comes_twice_and_none_is_lost(spans: list[tuple[int, int]],
 
 
 def test_texts_that_overlap_are_joined_whichever_comes_first() -> None:
-    one, other = Text.of("abcd", Span("d", 0, 4, "1")), Text.of("cdef", Span("d", 2, 6, "2"))
+    one, other = Text.of("abcd", CharacterSpan("d", 0, 4, "1")), Text.of("cdef", CharacterSpan("d", 2, 6, "2"))
     for joined in (together(one, other), together(other, one)):
         assert joined is not None
-        assert (joined.body, joined.span) == ("abcdef", Span("d", 0, 6, "1"))
-    inner = together(Text.of("bc", Span("d", 1, 3, "2", "3")), one)
+        assert (joined.body, joined.span) == ("abcdef", CharacterSpan("d", 0, 6, "1"))
+    inner = together(Text.of("bc", CharacterSpan("d", 1, 3, "2", "3")), one)
     assert inner is not None
-    assert (inner.body, inner.span) == ("abcd", Span("d", 0, 4, "1"))
+    assert (inner.body, inner.span) == ("abcd", CharacterSpan("d", 0, 4, "1"))
 
 
 # Headers
@@ -297,7 +297,7 @@ def test_what_is_read_stays_within_the_budget(drawn: list[tuple[int, int, bool]]
 
 
 def test_a_document_as_it_is_split_and_a_context_of_it() -> None:
-    pages = tuple(Part(" ".join(f"Page {at} tells of pump {n}." for n in range(200)), at) for at in range(1, 6))
+    pages = tuple(DocumentPart(" ".join(f"Page {at} tells of pump {n}." for n in range(200)), at) for at in range(1, 6))
     made = split_families(Document("pump.pdf", pages))
     hits = [Hit(child) for child in made.chunks[::3]]
     found = expanded(hits, {parent.id: parent for parent in made.parents}, max_chars=12_000)

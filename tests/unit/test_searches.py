@@ -17,9 +17,9 @@ from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical import native, vectorised
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.formulas import FORMULAS, Curve, Floats, Formula, Lucene
-from voicevault_retrievers.lexical.memtable import Forward
-from voicevault_retrievers.lexical.postings import ARRAYS, Postings, Source
-from voicevault_retrievers.lexical.vectorised import Found, Wanted, search
+from voicevault_retrievers.lexical.memtable import Memtable
+from voicevault_retrievers.lexical.postings import ARRAYS, Postings, PostingsSource
+from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted, search
 from voicevault_retrievers.text.analyzed import Analyzed
 
 Ordinals: TypeAlias = NDArray[np.int64]
@@ -28,7 +28,7 @@ TERMS = "abcdef"
 BLOCK = 1 << 16
 
 
-def exhaustive(postings: Source, wanted: Wanted, selection: Selection | None) -> Found:
+def exhaustive(postings: PostingsSource, wanted: Wanted, selection: Selection | None) -> FoundRows:
     """What `search` promises, term by term over all documents."""
     formula, size = wanted.formula, len(postings)
     scores, found = np.full(size, wanted.base), np.zeros((size, len(wanted.numbers)), dtype=np.int64)
@@ -40,10 +40,10 @@ def exhaustive(postings: Source, wanted: Wanted, selection: Selection | None) ->
     passing = np.ones(size, dtype=np.bool_) if selection is None else np.isin(np.arange(size), selection.ordinals)
     matched = np.flatnonzero(found.any(axis=1) & passing & (scores >= wanted.threshold))
     top = matched[np.lexsort((matched, -scores[matched]))[: max(0, wanted.k)]]
-    return Found(top, scores[top], found[top])
+    return FoundRows(top, scores[top], found[top])
 
 
-def agree(postings: Source, wanted: Wanted, selection: Selection | None = None) -> Found:
+def agree(postings: PostingsSource, wanted: Wanted, selection: Selection | None = None) -> FoundRows:
     expected = exhaustive(postings, wanted, selection)
     found = [search(postings, wanted, selection)]
     if installed() and isinstance(postings, Postings) and native.able(wanted) and (wanted.numbers >= 0).all():
@@ -180,7 +180,7 @@ def test_a_formula_of_another_shape() -> None:
 
 def test_documents_just_added() -> None:
     texts = [["a"], ["a", "b"], ["b", "b"], ["c"]] * 30
-    forward = Forward().extended(texts, range(len(texts)))
+    forward = Memtable().extended(texts, range(len(texts)))
     numbers = np.array([number for number, _ in forward.look(["a", "b"])])
     agree(forward, Wanted(numbers, np.array([1.0, 2.0]), Lucene(), 1.5, 0.0, 0.0, 3))
 

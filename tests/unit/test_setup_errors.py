@@ -37,7 +37,7 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import HyDE
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import CallableScorer, SentenceTransformerScorer
-from voicevault_retrievers.store.merged_bases import Standardised
+from voicevault_retrievers.store.merged_bases import MergedBases
 
 GOOD = ListChannel([("a", 2.0), ("b", 1.0)])
 
@@ -139,7 +139,7 @@ PLACES: dict[str, Callable[[Exception], Channel]] = {
     "a channel of a fusion in a fusion": lambda error: fuse(
         good=GOOD, inner=fuse(good=ListChannel([("c", 1.0)]), bad=FailingChannel(error))
     ),
-    "a group of bases": lambda error: Standardised({"good": GOOD, "bad": FailingChannel(error)}, "dense", "semantic"),
+    "a group of bases": lambda error: MergedBases({"good": GOOD, "bad": FailingChannel(error)}, "dense", "semantic"),
     "a stage": lambda error: GOOD >> FailingStage(error),
     "a rewriter": lambda error: FailingRewriter(error) >> GOOD,
     "a cross-encoder": lambda error: GOOD >> CrossEncoderRerank(scorer_of(error)),

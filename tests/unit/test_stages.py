@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import ListChannel
 from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.core.stages import Around, TopN, id_at, place_id, place_of
+from voicevault_retrievers.core.stages import StageWrapper, TopN, id_at, place_id, place_of
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
 
@@ -40,7 +40,7 @@ async def test_the_first_of_a_stages_hits_are_kept() -> None:
 
 async def test_a_stage_with_nothing_around_it_is_as_it_was() -> None:
     stage = Drops()
-    around = Around(stage)
+    around = StageWrapper(stage)
     assert (CHANNEL >> around).search("q", 3) == (CHANNEL >> stage).search("q", 3)
     assert await (CHANNEL >> around).asearch("q", 3) == (CHANNEL >> stage).search("q", 3)
     assert (around.name, around.blocking, around.refills, repr(around)) == ("drops", True, True, repr(stage))

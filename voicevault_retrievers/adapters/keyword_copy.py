@@ -22,7 +22,7 @@ _REFUSALS = (NotImplementedError, TypeError, ValueError, AssertionError)
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class CopiedIndex:
     """The index that a copy is taken of: how it is listed, and how chunks are looked up there.
 
     `held` is the store itself, `name` its class. `get` gives those of some ids that are there now, None where the index
@@ -41,7 +41,7 @@ class Source:
         found = () if self.get is None or not wanted else self.get(wanted)
         return {chunk.id: chunk for chunk in found if not chunk.is_parent}
 
-    def followed(self, chunks: Sequence[Chunk]) -> Source:
+    def followed(self, chunks: Sequence[Chunk]) -> CopiedIndex:
         """This source, without `get` where a first look-up does not find one of its own chunks; a warning says so."""
         try:
             if self.get is not None and (not chunks or chunks[0].id in self.now([chunks[0].id])):
@@ -56,7 +56,7 @@ class Source:
 
 
 class KeywordCopy(BM25):
-    """BM25 over a copy of the chunks of a `Source`, which says in each search what still holds.
+    """BM25 over a copy of the chunks of a `CopiedIndex`, which says in each search what still holds.
 
     A search looks its hits up there. What is gone leaves the copy, what has changed takes its old place in it, and the
     search is made again, so that text, filters and rights are those of now. Where the source tells its ids, what is new
@@ -65,7 +65,7 @@ class KeywordCopy(BM25):
     """
 
     def __init__(
-        self, index: LexicalIndex, analyzer: AnyAnalyzer | None = None, *, source: Source, **options: Any
+        self, index: LexicalIndex, analyzer: AnyAnalyzer | None = None, *, source: CopiedIndex, **options: Any
     ) -> None:
         super().__init__(index, analyzer, **options)
         self.source = source
@@ -74,7 +74,7 @@ class KeywordCopy(BM25):
 
     @classmethod
     def of(
-        cls, source: Source, chunks: Sequence[Chunk], analyzer: AnyAnalyzer | None = None, **options: Any
+        cls, source: CopiedIndex, chunks: Sequence[Chunk], analyzer: AnyAnalyzer | None = None, **options: Any
     ) -> KeywordCopy:
         """A copy of the chunks that the source lists now; `options` are those of `BM25`."""
         searched = [chunk for chunk in chunks if not chunk.is_parent]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from voicevault_retrievers.answers.places import DASH, WIDEST, Place, is_file, place_of, plain, without_lead
+from voicevault_retrievers.answers.places import DASH, WIDEST, CitedPlace, is_file, place_of, plain, without_lead
 from voicevault_retrievers.core.pages import file_of, page_of
 from voicevault_retrievers.core.types import Citation, Context, Hit
 
@@ -160,7 +160,7 @@ class Name:
         """Whether this is its file's name in full, of which its forms may show a part."""
         return self.citation.source_file == file
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, place: CitedPlace) -> bool:
         """Whether it is at a place."""
         return (
             self.file == place.file

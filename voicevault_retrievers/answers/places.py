@@ -33,7 +33,7 @@ _KEPT = _READ | frozenset("text markdown xhtml xml csv tsv json jsonl yaml yml e
 
 
 @dataclass(frozen=True)
-class Place:
+class CitedPlace:
     """A file, of which the pages are these (None: all) and the section this (None: any), as `plain` has them."""
 
     file: str
@@ -47,12 +47,12 @@ def plain(text: object) -> str:
     return _SPACES.sub(lambda space: space[1] or " ", folded).strip()
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> CitedPlace:
     """What a text names: its file, pages and section."""
     whole, _, section = plain(text.translate(_COMMAS)).partition("|section:")
     match = _AT.fullmatch(whole) if len(whole) <= _LONGEST else None
     file, pages = (whole, None) if match is None else (match["file"], _pages(match["pages"] or match["counted"]))
-    return Place(file.rstrip(","), pages, section.strip() or None)
+    return CitedPlace(file.rstrip(","), pages, section.strip() or None)
 
 
 def without_lead(text: str) -> str:

@@ -18,12 +18,12 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.pipeline.presets.models import text_model
 from voicevault_retrievers.pipeline.presets.sections import filled
-from voicevault_retrievers.pipeline.query_file import Asked
+from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.store import Bases
 
 
 @dataclass(frozen=True)
-class Asking:
+class SearchOptions:
     """Which bases are asked by which preset, for how many hits, under which filters. ConfigError for a wrong filter.
 
     `llm` names the preset's language model, as the section `llm` of a preset does. In an engine's address `${NAME}`
@@ -51,7 +51,7 @@ class Asking:
         """What may be printed: of an address neither the user and the password, nor what stands behind `?`."""
         return [mask_credentials(name) for name in self.kbs]
 
-    def narrowed(self, asked: Asked) -> Asked:
+    def narrowed(self, asked: FileQuery) -> FileQuery:
         """The query under these filters and its own, with its own number of hits or this one."""
         query = asked.query
         where, require = both(self.where, query.where), scope(self.require, query.require)

@@ -87,12 +87,12 @@ def _extra(one: installed.Extra) -> dict[str, Any]:
 def _speed(folder: Path, models: Container[str]) -> dict[str, Any]:
     """How much is done a second of each; `missing` or `error` where it is not to be had. No model is fetched."""
 
-    def local(model: str, work: Callable[[], measuring.Work]) -> AbstractContextManager[measuring.Work]:
+    def local(model: str, work: Callable[[], measuring.Measurement]) -> AbstractContextManager[measuring.Measurement]:
         if model not in models:
             raise MissingExtraError(f"{model} does not load without the network: {_OFFLINE}")
         return nullcontext(work())
 
-    steps: Mapping[str, Callable[[], AbstractContextManager[measuring.Work]]] = {
+    steps: Mapping[str, Callable[[], AbstractContextManager[measuring.Measurement]]] = {
         "embedding": lambda: local(DEFAULT_MODEL, measuring.embedding),
         "reranking": lambda: local(SCORER, measuring.reranking),
         "keyword_search": lambda: nullcontext(measuring.keyword_search()),
@@ -105,7 +105,7 @@ def _speed(folder: Path, models: Container[str]) -> dict[str, Any]:
     return found
 
 
-def _measured(made: Callable[[], AbstractContextManager[measuring.Work]]) -> dict[str, Any]:
+def _measured(made: Callable[[], AbstractContextManager[measuring.Measurement]]) -> dict[str, Any]:
     try:
         with made() as work:
             found: dict[str, Any] = {"per_second": round(measuring.rate(work.step), 1)}

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.asking import Asking
+from voicevault_retrievers.cli.asking import SearchOptions
 from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.core.channel import Channel, Rewriter, Then
 from voicevault_retrievers.core.execution.plan import Plan
@@ -21,7 +21,7 @@ from voicevault_retrievers.fusion.fuse import Fused, checked_weights
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, load_preset
 from voicevault_retrievers.pipeline.presets.absent import AbsentChannel, AbsentFlare, channel_if_there
-from voicevault_retrievers.pipeline.query_file import Asked
+from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.names import locate, vacant
@@ -43,7 +43,7 @@ class Unasked(Channel):
         raise ConfigError("a dry run searches nothing")
 
 
-def rehearse(asking: Asking, asked: Sequence[Asked], *, as_json: bool) -> None:
+def rehearse(asking: SearchOptions, asked: Sequence[FileQuery], *, as_json: bool) -> None:
     """Print the route, channels, depths, models and filter of each query; of none what every query has.
 
     Exits with 2 where a query is wrong; raises ConfigError for a wrong preset, base or filter.
@@ -60,13 +60,13 @@ def rehearse(asking: Asking, asked: Sequence[Asked], *, as_json: bool) -> None:
             "notes": [str(note) for note in getattr(base, "notes", ())],
             "missing": missing,
         }
-        queries = [_checked(pipeline, asking.narrowed(one), held) for one in asked or [Asked(Query(""))]]
+        queries = [_checked(pipeline, asking.narrowed(one), held) for one in asked or [FileQuery(Query(""))]]
     _print({**told, "queries": queries}, as_json=as_json)
     if any("error" in one for one in queries):
         raise click.exceptions.Exit(2)
 
 
-def _held(asking: Asking) -> list[KnowledgeBase]:
+def _held(asking: SearchOptions) -> list[KnowledgeBase]:
     """The knowledge bases that there are; none of an engine."""
     folders = [locate(name, asking.root) for name in asking.kbs if not is_address(name)]
     return [KnowledgeBase.open(folder) for folder in folders if not vacant(folder)]
@@ -88,7 +88,7 @@ def _missing(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]
                 yield f"{name}: {made.why}"
 
 
-def _checked(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
+def _checked(pipeline: Pipeline, asked: FileQuery, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
     """What a query would be, or what is wrong with it."""
     try:
         if asked.error is not None:
@@ -98,7 +98,7 @@ def _checked(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) ->
         return {"query": asked.query.text, "id": asked.id, "error": str(error)}
 
 
-def _told(pipeline: Pipeline, asked: Asked, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
+def _told(pipeline: Pipeline, asked: FileQuery, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
     fused, routers, stages = _parts(pipeline.channel)
     query, rule = pipeline.admitted(asked.query), None
     for router in routers:

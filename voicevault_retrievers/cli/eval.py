@@ -20,9 +20,9 @@ from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation import (
     MEASURES,
+    ChannelRow,
     Judged,
     Report,
-    Row,
     ablation,
     judge,
     load_judged,
@@ -187,7 +187,7 @@ def _show(console: Console, report: Report, worse: int) -> None:
             console.print(plain(line), markup=False, highlight=False)
 
 
-def _worse(row: Row, report: Report, most: int) -> Iterator[str]:
+def _worse(row: ChannelRow, report: Report, most: int) -> Iterator[str]:
     """The questions that a row lost, most first."""
     if row.worse:
         lost = f"{len(row.worse)} of {len(report.judgements.questions)} questions"

@@ -18,7 +18,9 @@ _folder = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command("inspect", epilog=options.examples("voicevault inspect --kb plant"))
-@click.option("--kb", "kbs", type=options.Bases(), metavar="A,B", help="Bases, or an engine's address.  [default: all]")
+@click.option(
+    "--kb", "kbs", type=options.BasesOption(), metavar="A,B", help="Bases, or an engine's address.  [default: all]"
+)
 @click.option(
     "--preset",
     "presets",

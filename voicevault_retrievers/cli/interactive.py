@@ -11,13 +11,13 @@ import click
 from rich.console import Console
 
 from voicevault_retrievers.cli import options, render
-from voicevault_retrievers.cli.asking import Asking
+from voicevault_retrievers.cli.asking import SearchOptions
 from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.pipeline.batch import answer
-from voicevault_retrievers.pipeline.query_file import Asked
+from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.store import Bases
 
 HELP = """\
@@ -32,10 +32,10 @@ A line is a query; one that begins with a colon is a setting, shown where nothin
 """
 
 
-class Session:
+class InteractiveSession:
     """Asks for lines, and answers each. Models stay loaded from one query to the next."""
 
-    def __init__(self, asking: Asking, base: Bases | Engine, *, explain: bool, as_json: bool) -> None:
+    def __init__(self, asking: SearchOptions, base: Bases | Engine, *, explain: bool, as_json: bool) -> None:
         self.asking = asking
         self._base = base
         self._pipeline = asking.over(base)
@@ -85,7 +85,7 @@ class Session:
     def _search(self, line: str) -> None:
         if not line:
             return
-        result, error = answer(self._pipeline.search, self.asking.narrowed(Asked(Query(line))), None)
+        result, error = answer(self._pipeline.search, self.asking.narrowed(FileQuery(Query(line))), None)
         if error is None:
             render.put(result, self.asking.shown, explain=self.explain, as_json=self.as_json)
         else:

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from voicevault_retrievers.cli.progress import shown
-from voicevault_retrievers.store.progress import Observer, Reading
+from voicevault_retrievers.store.progress import Observer, ReadingProgress
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -56,20 +56,20 @@ class Pace:
         return (last - first) / (now - since) if now > since else 0.0
 
 
-class View:
+class ProgressView:
     """What is known of a reading, as an observer of `update`; a thread may draw it meanwhile."""
 
     def __init__(self, folder: Path, clock: Clock = time.monotonic) -> None:
         self._folder = folder
         self._clock = clock
         self._began = clock()
-        self._now = Reading()
+        self._now = ReadingProgress()
         self._embedded = Pace(10.0)
         self._share = Pace(60.0)
         self._sized = (-SIZED, 0)
         self.__call__(self._now)
 
-    def __call__(self, reading: Reading) -> None:
+    def __call__(self, reading: ReadingProgress) -> None:
         now = self._clock() - self._began
         self._now = reading
         self._embedded.add(now, reading.embedded)
@@ -125,13 +125,13 @@ class View:
 class Lines:
     """Says a view's line when `EVERY` seconds have gone by since the last one."""
 
-    def __init__(self, say: Callable[[str], None], view: View, clock: Clock = time.monotonic) -> None:
+    def __init__(self, say: Callable[[str], None], view: ProgressView, clock: Clock = time.monotonic) -> None:
         self._say = say
         self._view = view
         self._clock = clock
         self._said = clock()
 
-    def __call__(self, reading: Reading) -> None:
+    def __call__(self, reading: ReadingProgress) -> None:
         self._view(reading)
         if self._clock() - self._said >= EVERY:
             self._said = self._clock()
@@ -144,11 +144,11 @@ def following(console: Console, folder: Path, *, quiet: bool = False) -> Iterato
     if quiet:
         yield None
     elif console.is_terminal and not console.is_dumb_terminal:
-        view = View(folder)
+        view = ProgressView(folder)
         with Live(view, console=console, refresh_per_second=4, transient=True):
             yield view
     else:
-        yield Lines(lambda line: console.print(line, markup=False, highlight=False), View(folder))
+        yield Lines(lambda line: console.print(line, markup=False, highlight=False), ProgressView(folder))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ _EXAMPLES = ("voicevault mcp --kb plant", f"voicevault mcp --kb plant --http --p
 
 
 @click.command("mcp", epilog=options.examples(*_EXAMPLES))
-@click.option("--kb", "kbs", type=options.Bases(), metavar="A,B", help="The bases that there are for a client.")
+@click.option("--kb", "kbs", type=options.BasesOption(), metavar="A,B", help="The bases that there are for a client.")
 @click.option(
     "--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="Bases and clients as YAML, instead."
 )

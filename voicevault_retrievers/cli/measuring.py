@@ -31,7 +31,7 @@ Step = Callable[[], int]
 """Does some work, and says how much."""
 
 
-class Work(NamedTuple):
+class Measurement(NamedTuple):
     """What is measured, and what does it, once it has begun: empty where there is nothing to choose."""
 
     step: Step
@@ -48,16 +48,18 @@ def rate(step: Step, seconds: float = SECONDS, clock: Callable[[], float] = time
     return done / spent
 
 
-def embedding() -> Work:
+def embedding() -> Measurement:
     """Embeds texts with the model that `load_embedder` takes."""
     embedder = load_embedder()
-    return Work(lambda: len(embedder.embed_documents([_PASSAGE] * _TEXTS)), lambda: _backend(embedder))
+    return Measurement(lambda: len(embedder.embed_documents([_PASSAGE] * _TEXTS)), lambda: _backend(embedder))
 
 
-def reranking() -> Work:
+def reranking() -> Measurement:
     """Scores pairs with the cross-encoder that presets have."""
     scorer = load_scorer()
-    return Work(lambda: len(scorer.score("how is the pump reset", [_PASSAGE] * _TEXTS)), lambda: _backend(scorer))
+    return Measurement(
+        lambda: len(scorer.score("how is the pump reset", [_PASSAGE] * _TEXTS)), lambda: _backend(scorer)
+    )
 
 
 def _backend(model: object) -> str:
@@ -67,7 +69,7 @@ def _backend(model: object) -> str:
     return type(model).__name__
 
 
-def keyword_search() -> Work:
+def keyword_search() -> Measurement:
     """Asks a synthetic collection of `CHUNKS` chunks, of 50 words each, for ten."""
     draw = np.random.default_rng(0)
     words = np.array([f"word{at}" for at in range(20_000)])
@@ -81,11 +83,11 @@ def keyword_search() -> Work:
         channel.search(next(queries), 10)
         return 1
 
-    return Work(ask)
+    return Measurement(ask)
 
 
 @contextmanager
-def flushing(folder: Path) -> Iterator[Work]:
+def flushing(folder: Path) -> Iterator[Measurement]:
     """Writes a page to the disk of a folder, or of the nearest one above that exists, and waits until it is there."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     with TemporaryFile(dir=there) as file:
@@ -96,4 +98,4 @@ def flushing(folder: Path) -> Iterator[Work]:
             os.fsync(file.fileno())
             return 1
 
-        yield Work(flush)
+        yield Measurement(flush)

@@ -62,7 +62,7 @@ def known_presets(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     return found or [CompletionItem(incomplete, type="file")]
 
 
-class Bases(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
+class BasesOption(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
     """Knowledge bases with commas between, or one address of an engine; in a configuration file also a list."""
 
     name = "bases"
@@ -121,7 +121,7 @@ def _configured(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
 
 def _typed(option: click.Option, value: Any) -> Any:
     """A value as it would be typed, which click then reads; ValueError where nobody can type it."""
-    if isinstance(option.type, Bases | JsonFilter):
+    if isinstance(option.type, BasesOption | JsonFilter):
         return value
     if option.is_flag:
         if not isinstance(value, bool):

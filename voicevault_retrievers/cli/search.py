@@ -12,15 +12,15 @@ import click
 from rich.console import Console
 
 from voicevault_retrievers.cli import options, render
-from voicevault_retrievers.cli.asking import Asking
+from voicevault_retrievers.cli.asking import SearchOptions
 from voicevault_retrievers.cli.dry_run import rehearse
-from voicevault_retrievers.cli.interactive import Session
+from voicevault_retrievers.cli.interactive import InteractiveSession
 from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.batch import answer
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.pipeline.query_file import Asked, read_queries
+from voicevault_retrievers.pipeline.query_file import FileQuery, read_queries
 
 _EXAMPLES = options.examples(
     "voicevault search 'how is the pump reset' --kb plant --top-k 3 --explain",
@@ -41,7 +41,9 @@ _EXAMPLES = options.examples(
     help="Queries: a JSON list, JSON Lines, or a query a line; - is the standard input.",
 )
 @click.option("--interactive", is_flag=True, help="Ask for queries, until Ctrl-D.")
-@click.option("--kb", "kbs", required=True, type=options.Bases(), metavar="A,B", help="Bases, or an engine's address.")
+@click.option(
+    "--kb", "kbs", required=True, type=options.BasesOption(), metavar="A,B", help="Bases, or an engine's address."
+)
 @click.option("--top-k", type=click.IntRange(min=0), help="How many results; the preset's number otherwise.")
 @options.preset
 @click.option("--ollama", metavar="MODEL", help="A model of an Ollama, where the preset asks a language model.")
@@ -80,13 +82,13 @@ def search(
     """
     named = {"ollama": ollama, "openai": openai, "base_url": base_url}
     llm = {name: given for name, given in named.items() if given is not None}
-    asking = Asking(kbs, preset, top_k, where, require, root, llm)
-    asked = [Asked(Query(text)) for text in ((query,) if query is not None else ()) + queries]
+    asking = SearchOptions(kbs, preset, top_k, where, require, root, llm)
+    asked = [FileQuery(Query(text)) for text in ((query,) if query is not None else ()) + queries]
     if interactive and (asked or queries_file or dry_run):
         raise ConfigError("--interactive asks for its queries: give none, and no --dry-run")
     if interactive:
         with asking.opened() as base:
-            Session(asking, base, explain=explain, as_json=as_json).run()
+            InteractiveSession(asking, base, explain=explain, as_json=as_json).run()
         return
     if queries_file is not None:
         asked += read_queries(sys.stdin.buffer if queries_file == "-" else queries_file)
@@ -103,12 +105,14 @@ def search(
             _many(pipeline, asking, asked, explain=explain, as_json=as_json)
 
 
-def _one(pipeline: Pipeline, asking: Asking, asked: Asked, *, explain: bool, as_json: bool) -> None:
+def _one(pipeline: Pipeline, asking: SearchOptions, asked: FileQuery, *, explain: bool, as_json: bool) -> None:
     one = asking.narrowed(asked)
     render.put(pipeline.search(one.query, one.k), asking.shown, explain=explain, as_json=as_json)
 
 
-def _many(pipeline: Pipeline, asking: Asking, asked: Iterable[Asked], *, explain: bool, as_json: bool) -> None:
+def _many(
+    pipeline: Pipeline, asking: SearchOptions, asked: Iterable[FileQuery], *, explain: bool, as_json: bool
+) -> None:
     """Each result as soon as it is there. Exits with 1 where a query failed."""
     given, failed = list(asked), 0
     console, said = render.output(), Console(stderr=True, soft_wrap=True)

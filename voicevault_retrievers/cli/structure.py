@@ -27,7 +27,7 @@ from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.addresses import graph_store, parent_store
 from voicevault_retrievers.structure.graph import Entry, GraphStats, RuleReferences
 from voicevault_retrievers.structure.graph.building import DOCUMENTS, LAWS
-from voicevault_retrievers.structure.graph.cypher import Statement
+from voicevault_retrievers.structure.graph.cypher import CypherStatement
 from voicevault_retrievers.structure.graph.falkordb import FalkorDBGraph
 from voicevault_retrievers.structure.graph.neo4j import Neo4jGraph
 from voicevault_retrievers.structure.questions import ModelQuestions, QuestionUpdate
@@ -235,7 +235,7 @@ def _others(store: FalkorDBGraph | Neo4jGraph, entries: Sequence[Entry]) -> list
     """The ids of chunks that are in a graph and not among these entries."""
     own = {entry.chunk.id for entry in entries}
     prefix = f"{store.name}/" if isinstance(store, Neo4jGraph) else ""
-    rows = store.ask(Statement(_IDS, {"prefix": prefix}))
+    rows = store.ask(CypherStatement(_IDS, {"prefix": prefix}))
     ids = (chunk_id(json.loads(f'"{row[0][len(prefix) :]}"')) for row in rows)
     return sorted(one for one in ids if one not in own)
 

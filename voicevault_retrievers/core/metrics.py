@@ -112,7 +112,7 @@ class _Clock:
         raise NotImplementedError
 
 
-class Search(_Clock):
+class SearchClock(_Clock):
     """A whole search, around which it stands; `note` is told of its ranking."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Search(_Clock):
         _record("voicevault.search.duration", seconds, {_OUTCOME: outcome, **error})
 
 
-class Call(_Clock):
+class CallClock(_Clock):
     """A call of a channel, fusion, stage or rewriter, around which it stands, also where nobody waits for it."""
 
     def __init__(self, kind: str, name: str) -> None:
@@ -148,7 +148,7 @@ class Call(_Clock):
         _record("voicevault.call.duration", seconds, {**self._of, **error})
 
 
-class Ingest(_Clock):
+class IngestClock(_Clock):
     """A step of an ingest, around which it stands."""
 
     def __init__(self, step: Step) -> None:

@@ -21,7 +21,7 @@ from voicevault_retrievers.errors import ConfigError, StageError
 _PLACE_DIGITS = 9
 
 
-class Around(Stage):
+class StageWrapper(Stage):
     """A stage as it is, for one that does more around its plan."""
 
     def __init__(self, stage: Stage) -> None:
@@ -60,7 +60,7 @@ class Around(Stage):
         return repr(self.below)
 
 
-class TopN(Around):
+class TopN(StageWrapper):
     """A stage of whose hits the first `n` are kept."""
 
     def __init__(self, stage: Stage, n: int) -> None:
@@ -82,7 +82,7 @@ class TopN(Around):
         return f"TopN({self.below!r}, {self.n})"
 
 
-class _SkippableStage(Around):
+class _SkippableStage(StageWrapper):
     """A stage without which a search goes on where it fails."""
 
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:

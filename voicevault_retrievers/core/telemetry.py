@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from voicevault_retrievers.core.metrics import NAME, Call, Search, loaded
+from voicevault_retrievers.core.metrics import NAME, CallClock, SearchClock, loaded
 from voicevault_retrievers.errors import told
 
 MOST_FLAT = 32
@@ -58,7 +58,7 @@ def recorded(work: Work) -> AbstractContextManager[Note] | None:
     """Stands around a call, to be told of its value; None where nobody records, or the call is none of a search's."""
     if work.kind not in _KINDS:
         return None
-    tracer, measured = _tracer(), Call(work.kind, work.name) if loaded() else None
+    tracer, measured = _tracer(), CallClock(work.kind, work.name) if loaded() else None
     if tracer is None:
         return measured
     span = _span(tracer, f"{work.kind} {work.name}", _KINDS[work.kind], work.texts, work.k)
@@ -83,7 +83,7 @@ def search(text: str, k: int) -> Iterator[Note]:
     if tracer is None and not loaded():
         yield _ignore
         return
-    with _span(tracer, "retrieval", "RETRIEVER", (text,), k) as note, Search() as measured:
+    with _span(tracer, "retrieval", "RETRIEVER", (text,), k) as note, SearchClock() as measured:
 
         def told(ranking: Any) -> None:
             measured.note(ranking)

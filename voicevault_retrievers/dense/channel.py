@@ -38,7 +38,7 @@ class VectorChannel(LeafChannel):
         self, index: VectorIndex, embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
     ) -> None:
         super().__init__(name, "semantic", timeout=timeout)
-        if isinstance(index, Identified):
+        if isinstance(index, ChecksEmbedder):
             index.check_embedder(embedder)
         self.index = index
         self.embedder = embedder
@@ -94,7 +94,7 @@ class VectorChannel(LeafChannel):
 
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
         """The stored vectors of given chunks, of length 1; none where the index does not give them."""
-        return self.index.vectors(ids) if isinstance(self.index, Stored) else {}
+        return self.index.vectors(ids) if isinstance(self.index, HoldsVectors) else {}
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
         """A blank text says something where the query's vector is of this embedder, and not where it is of another."""
@@ -183,7 +183,7 @@ def matches_of(found: Sequence[Found], vector: Vector) -> Sequence[Match]:
 
 
 @runtime_checkable
-class Stored(Protocol):
+class HoldsVectors(Protocol):
     """A vector index that gives the vectors it holds."""
 
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
@@ -192,7 +192,7 @@ class Stored(Protocol):
 
 
 @runtime_checkable
-class Identified(Protocol):
+class ChecksEmbedder(Protocol):
     """A vector index that knows which embedder made its vectors."""
 
     def check_embedder(self, embedder: Embedder) -> None:

@@ -38,7 +38,7 @@ POOLINGS = {"mean": mean_pooled, "cls": cls_pooled}
 
 
 @dataclass(frozen=True)
-class Known:
+class ModelConventions:
     """How a model was trained to be used."""
 
     dimension: int | None = None
@@ -47,9 +47,9 @@ class Known:
     query_prefix: str = ""
 
 
-MODELS: Mapping[str, Known] = {
-    "all-MiniLM-L6-v2": Known(384),
-    "bge-small-en-v1.5": Known(384, "cls", 512, "Represent this sentence for searching relevant passages: "),
+MODELS: Mapping[str, ModelConventions] = {
+    "all-MiniLM-L6-v2": ModelConventions(384),
+    "bge-small-en-v1.5": ModelConventions(384, "cls", 512, "Represent this sentence for searching relevant passages: "),
 }
 
 
@@ -74,7 +74,7 @@ class GraphEmbedder(BaseEmbedder):
         if pooling is not None and pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
         self.model = canonical(model)
-        self.known = MODELS.get(self.model, Known())
+        self.known = MODELS.get(self.model, ModelConventions())
         self.max_tokens = self.known.max_tokens if max_tokens is None else max_tokens
         self.query_prefix = self.known.query_prefix if query_prefix is None else query_prefix
         self.batch_size = batch_size
@@ -191,7 +191,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         self.model = canonical(model)
         self.device = device
         self.batch_size = batch_size
-        self._prefix = MODELS.get(self.model, Known()).query_prefix
+        self._prefix = MODELS.get(self.model, ModelConventions()).query_prefix
         self._lock = Mutex()
         self._weights: Weights | None = None
         self._loaded: Any = None
@@ -213,7 +213,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
 
     @property
     def dimension(self) -> int:
-        known = MODELS.get(self.model, Known()).dimension
+        known = MODELS.get(self.model, ModelConventions()).dimension
         return known or int(self._load().get_embedding_dimension())
 
     def _load(self) -> Any:  # an object of an optional library

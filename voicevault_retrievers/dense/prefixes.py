@@ -124,7 +124,7 @@ def _highest(values: NDArray[np.float32], count: int) -> NDArray[np.intp]:
     return np.argpartition(values, len(values) - count)[len(values) - count :]
 
 
-class Made:
+class MatrixCache:
     """What was made of a matrix, kept for as long as that lives: a channel is made anew after each commit."""
 
     def __init__(self) -> None:
@@ -179,4 +179,4 @@ def checked_prefix(prefix: int, index: ExactVectors) -> int:
     return prefix
 
 
-made = Made()
+made = MatrixCache()

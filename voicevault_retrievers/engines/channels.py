@@ -15,7 +15,7 @@ from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
-from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
 from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms
 from voicevault_retrievers.lexical.bm25 import formula_of
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Asked: TypeAlias = Callable[[SavedAnalyzer, str], Keywords]
 
 
-class Searched(Protocol):
+class SearchedEngine(Protocol):
     """What the channels ask of an engine; see `Engine`."""
 
     name: str
@@ -65,7 +65,7 @@ class Searched(Protocol):
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]: ...
 
 
-E = TypeVar("E", bound=Searched)
+E = TypeVar("E", bound=SearchedEngine)
 
 
 class EngineLeaf(LeafChannel, Generic[E]):
@@ -113,7 +113,7 @@ class EngineScan:
         return best_of_wordings([(w.weight, run(scores(asked, ids, self._require))) for w, asked in self._asked])
 
 
-class EngineBM25(EngineLeaf[Searched]):
+class EngineBM25(EngineLeaf[SearchedEngine]):
     """Finds chunks by their words in an engine; scores are BM25's, higher is better.
 
     `formula`, `statistics`, `exclude_nonpositive` and `plain_words` are as of `BM25`; an engine that cannot score by a
@@ -122,7 +122,7 @@ class EngineBM25(EngineLeaf[Searched]):
 
     def __init__(
         self,
-        engine: Searched,
+        engine: SearchedEngine,
         *,
         formula: Formula | str = "lucene",
         statistics: Literal["collection", "filtered"] = "collection",
@@ -198,7 +198,7 @@ class EngineDense(VectorChannel):
 
     each_alone = True
 
-    def __init__(self, engine: Searched, *, timeout: float | None = None, name: str = "dense") -> None:
+    def __init__(self, engine: SearchedEngine, *, timeout: float | None = None, name: str = "dense") -> None:
         self.engine = engine
         super().__init__(_Index(engine), None, timeout=timeout, name=name)  # type: ignore[arg-type]  # see `embedder`
         self.afind = self._afind
@@ -232,7 +232,7 @@ class EngineDense(VectorChannel):
         if embedder is None and not (yield from self.engine.exists()):
             return None
         self._present(embedder)
-        vectors: Sequence[Vector] = yield Work(partial(self._vectors, query, wordings))
+        vectors: Sequence[Vector] = yield Compute(partial(self._vectors, query, wordings))
         return vectors
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
@@ -254,7 +254,7 @@ class EngineDense(VectorChannel):
 class _Index:
     """An engine as a vector index, for scores of given chunks."""
 
-    def __init__(self, engine: Searched) -> None:
+    def __init__(self, engine: SearchedEngine) -> None:
         self._engine = engine
 
     @property

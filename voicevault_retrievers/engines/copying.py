@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from voicevault_retrievers._support.checks import number, whole
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.engines.engine import BATCH, Engine, Written
+from voicevault_retrievers.engines.engine import BATCH, Engine
+from voicevault_retrievers.engines.records import WriteCounts
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.store import KnowledgeBase, embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
@@ -138,14 +139,14 @@ class _Writing:
         self._target = target
         self._patience = patience
         self._entry = _entry(source)
-        self.done = Written()
+        self.done = WriteCounts()
         self.sent: set[str] = set()
 
     def write(self, chunks: list[Chunk], vectors: Any) -> None:
         parents = list(self._above(chunks))
         given = vectors if _patiently(self._fits, self._patience) else None
         new = _patiently(partial(self._target.upsert, chunks, given, parents=parents), self._patience)
-        self.done = Written(*(before + more for before, more in zip(self.done, new, strict=True)))
+        self.done = WriteCounts(*(before + more for before, more in zip(self.done, new, strict=True)))
 
     def write_rest(self) -> None:
         """The parents that no chunk names, such as headers that metadata name; an engine does not list its own."""

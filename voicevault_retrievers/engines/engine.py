@@ -15,17 +15,16 @@ from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.channels import Asked, EngineBM25, EngineDense
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, coverage, explained
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, coverage, explained
 from voicevault_retrievers.engines.questions import QUESTIONS, question_channel
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Capabilities as Capabilities
 from voicevault_retrievers.engines.records import Record as Record
 from voicevault_retrievers.engines.records import Stored as Stored
-from voicevault_retrievers.engines.records import Written as Written
-from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.engines.writing import BATCH as BATCH
 from voicevault_retrievers.engines.writing import Progress as Progress
-from voicevault_retrievers.engines.writing import Writing
+from voicevault_retrievers.engines.writing import WritableEngine
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.fusion.hybrid import HybridSearch
 from voicevault_retrievers.lexical.index import TermScore
@@ -34,7 +33,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.structure.questions import QuestionChannel
 
 
-class Engine(Writing, HybridSearch):
+class Engine(WritableEngine, HybridSearch):
     """A collection of an engine, by its name: searched through its channels, as a knowledge base is.
 
     Nothing is asked of the server before the first operation. A collection that does not exist is searched to an empty
@@ -221,11 +220,11 @@ class Engine(Writing, HybridSearch):
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         """The parts of the score of a chunk that passes, counted in its text, for what else counts is `_population`."""
         population = yield from self._population(asked)
-        analyzed = yield Work(partial(self._analysed, [chunk.text]))
+        analyzed = yield Compute(partial(self._analysed, [chunk.text]))
         frequencies = Counter(analyzed.document(0))
         return explained(asked, population, frequencies, frequencies.total())
 
-    def _population(self, asked: Keywords) -> Steps[Population]:
+    def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         """The chunks that count, and how many of them have each form of what is asked; ConfigError where untold."""
         raise ConfigError(f"a {type(self).__name__} does not tell its statistics, so its scores are not explained")
 

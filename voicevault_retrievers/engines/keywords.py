@@ -46,7 +46,7 @@ class Keywords(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Population:
+class CollectionCounts:
     """The chunks that count: how many, the sum of their lengths in terms, and how many have each form.
 
     `histogram` gives pairs (n, how many terms n chunks have); only formulas that replace negative weights ask for it.
@@ -78,7 +78,7 @@ class KeywordHit(NamedTuple):
     forms: tuple[str, ...]
 
 
-def weigh(asked: Keywords, population: Population) -> list[Weighted]:
+def weigh(asked: Keywords, population: CollectionCounts) -> list[Weighted]:
     """The terms that some chunk has, in the query's order, by what each occurrence counts.
 
     Raises ConfigError where the formula needs a histogram and the population has none.
@@ -86,7 +86,9 @@ def weigh(asked: Keywords, population: Population) -> list[Weighted]:
     return [Weighted(forms, count * idf) for forms, count, _, idf in _counted(asked, population)]
 
 
-def explained(asked: Keywords, population: Population, frequencies: Mapping[str, int], length: int) -> list[TermScore]:
+def explained(
+    asked: Keywords, population: CollectionCounts, frequencies: Mapping[str, int], length: int
+) -> list[TermScore]:
     """The parts of the score of a chunk that has these terms so often, as of `LexicalIndex.explain`; see `score`."""
     formula, norm = asked.formula, float(asked.formula.norm(length, population.mean))
     parts = []
@@ -98,14 +100,14 @@ def explained(asked: Keywords, population: Population, frequencies: Mapping[str,
     return [part for part in parts if matches and (part.frequency or part.contribution)]
 
 
-def coverage(asked: Keywords, population: Population) -> float | None:
+def coverage(asked: Keywords, population: CollectionCounts) -> float | None:
     """The share of the terms that some chunk has, each counted as often as the query has it; None for no terms."""
     total = sum(asked.terms.values())
     had = [n for forms, n in asked.terms.items() if any(population.frequencies.get(form) for form in forms)]
     return sum(had) / total if total else None
 
 
-def _counted(asked: Keywords, population: Population) -> list[tuple[Forms, float, int, float]]:
+def _counted(asked: Keywords, population: CollectionCounts) -> list[tuple[Forms, float, int, float]]:
     """Of each term that some chunk has its forms, how often the query has it, how many chunks do, and its idf."""
     known = [
         (forms, count, sum(population.frequencies.get(form, 0) for form in forms))
@@ -118,7 +120,7 @@ def _counted(asked: Keywords, population: Population) -> list[tuple[Forms, float
     return [(*one, weight) for one, weight in zip(held, idf, strict=True)]
 
 
-def _floored(formula: Formula, population: Population, idf: list[float]) -> list[float]:
+def _floored(formula: Formula, population: CollectionCounts, idf: list[float]) -> list[float]:
     def histogram() -> Iterable[tuple[int, int]]:
         if population.histogram is None:
             raise ConfigError(

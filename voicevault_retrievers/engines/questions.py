@@ -14,7 +14,7 @@ QUESTIONS = f"_{COLLECTION}"
 """What stands behind the name of a collection in that of its questions."""
 
 
-class Engine(Protocol):
+class QuestionEngine(Protocol):
     """What is asked of an engine; see `engines.engine.Engine`."""
 
     @property
@@ -37,7 +37,7 @@ class Engine(Protocol):
     def dense(self, **options: Any) -> EngineDense: ...
 
     @property
-    def asked(self) -> Engine: ...
+    def asked(self) -> QuestionEngine: ...
 
 
 class EngineQuestions:
@@ -46,7 +46,7 @@ class EngineQuestions:
     An engine has no lock for them: one process updates at a time.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: QuestionEngine) -> None:
         self.engine = engine
 
     @property
@@ -78,7 +78,7 @@ class EngineQuestions:
 class EngineQuestionView:
     """The questions of an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: QuestionEngine) -> None:
         self._engine = engine
 
     def bm25(self, **options: Any) -> EngineBM25:
@@ -97,7 +97,7 @@ class EngineQuestionView:
         return self._engine.parents(ids)
 
 
-def engine_questions(engine: Engine) -> QuestionIndex:
+def engine_questions(engine: QuestionEngine) -> QuestionIndex:
     """The questions about an engine's chunks: `update` makes them, `channel` searches them.
 
     They are in the collection of the engine's name and `QUESTIONS`, each with its chunk's metadata and the
@@ -106,7 +106,7 @@ def engine_questions(engine: Engine) -> QuestionIndex:
     return QuestionIndex(EngineQuestions(engine.asked), engine)
 
 
-def question_channel(engine: Engine, **options: Any) -> QuestionChannel:
+def question_channel(engine: QuestionEngine, **options: Any) -> QuestionChannel:
     """The channel over the questions about an engine's chunks; `options` are those of `QuestionIndex.channel`.
 
     Without `by` the collection is asked whether it has vectors. Where there are no questions, it finds nothing.

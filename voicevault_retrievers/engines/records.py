@@ -50,7 +50,7 @@ class Stored(NamedTuple):
     digest: str
 
 
-class Written(NamedTuple):
+class WriteCounts(NamedTuple):
     """How many chunks were new, took another's place, and were there already."""
 
     added: int = 0

@@ -15,7 +15,7 @@ from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Capabilities, Record, Stored
-from voicevault_retrievers.engines.steps import Steps, Work, arun, in_thread, run
+from voicevault_retrievers.engines.steps import Compute, Steps, arun, in_thread, run
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -145,7 +145,7 @@ class Server(ABC):
         recipe = self._recipe
         if self._embedder is not None or recipe is None or recipe.embedder is None:
             return self._embedder
-        made: Embedder | None = yield Work(partial(recipe.make_embedder, self._given[1], self.name))
+        made: Embedder | None = yield Compute(partial(recipe.make_embedder, self._given[1], self.name))
         with self._mutex:
             if self._recipe is not recipe:  # the collection was made anew meanwhile
                 return made

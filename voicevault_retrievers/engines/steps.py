@@ -1,7 +1,7 @@
 """What an engine does, as steps that a synchronous and an asynchronous client take alike.
 
-A generator yields what its engine is to be asked, or `Work`, and is sent the answer, or thrown the error; what it
-returns is the result. So each operation is written once.
+A generator yields what its engine is to be asked, or a `Compute`, and is sent the answer, or thrown the error; what
+it returns is the result. So each operation is written once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class Compute:
     """What is computed here, such as vectors of texts: an event loop has it done in a worker thread."""
 
     function: Callable[[], Any]
@@ -44,7 +44,7 @@ def run(steps: Steps[T], ask: Callable[[Any], Any]) -> T:
                 return result
             answer = error = None
             try:
-                answer = asked.function() if isinstance(asked, Work) else ask(asked)
+                answer = asked.function() if isinstance(asked, Compute) else ask(asked)
             except Exception as raised:  # noqa: BLE001 - the steps get it, and raise it where they do not expect it
                 error = raised
 
@@ -62,7 +62,7 @@ async def arun(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
                 return result
             answer = error = None
             try:
-                answer = await in_thread(asked.function) if isinstance(asked, Work) else await ask(asked)
+                answer = await in_thread(asked.function) if isinstance(asked, Compute) else await ask(asked)
             except Exception as raised:  # noqa: BLE001 - as above
                 error = raised
 

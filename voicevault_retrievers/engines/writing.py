@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from voicevault_retrievers.core.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.records import Record, Written
+from voicevault_retrievers.engines.records import Record, WriteCounts
 from voicevault_retrievers.engines.server import Server
-from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.lexical.analysis import analyse
 from voicevault_retrievers.store import codec, embedding
@@ -27,7 +27,7 @@ BATCH = 500
 """Chunks that are written together: what is broken off goes on behind the last batch that was written."""
 
 
-class Writing(Server):
+class WritableEngine(Server):
     """An engine that chunks are put into and deleted from."""
 
     def upsert(
@@ -37,7 +37,7 @@ class Writing(Server):
         *,
         parents: Iterable[Chunk] = (),
         progress: Progress | None = None,
-    ) -> Written:
+    ) -> WriteCounts:
         """Put in chunks, in the place of those of their ids; those that are there as they are, are left alone.
 
         They are written in batches of `BATCH`, so what is broken off, the same call goes on with. `vectors`, a row of
@@ -54,7 +54,7 @@ class Writing(Server):
         *,
         parents: Iterable[Chunk] = (),
         progress: Progress | None = None,
-    ) -> Written:
+    ) -> WriteCounts:
         """`upsert` on the running event loop."""
         return await self.arun(self._upserting(chunks, vectors, parents, progress))
 
@@ -112,24 +112,24 @@ class Writing(Server):
         vectors: ArrayLike | None,
         parents: Iterable[Chunk],
         progress: Progress | None,
-    ) -> Steps[Written]:
-        every: list[Chunk] = yield Work(partial(codec.kept, chunks, self.name, self._limits))
+    ) -> Steps[WriteCounts]:
+        every: list[Chunk] = yield Compute(partial(codec.kept, chunks, self.name, self._limits))
         given, own_parents = _parted(every)
-        kept: list[Chunk] = yield Work(partial(codec.kept, [*own_parents, *parents], self.name, self._limits))
+        kept: list[Chunk] = yield Compute(partial(codec.kept, [*own_parents, *parents], self.name, self._limits))
         above = {parent.id: parent for parent in kept}
         if not given and not above:
-            return Written()
+            return WriteCounts()
         yield from self._ready()
         entry = (self._recipe or Recipe.of(*self._given, self._options)).embedder
         if entry is None and vectors is not None:
             raise ConfigError(f"collection {self.name!r} was made without an embedder and keeps no vectors")
         rows: Any = None
         if entry is not None and vectors is not None:
-            rows = yield Work(partial(embedding.given_rows, vectors, every, entry.dimension))
+            rows = yield Compute(partial(embedding.given_rows, vectors, every, entry.dimension))
         yield from self._ready(create=True)
         if own_parents and (searched := (yield from self._digests([parent.id for parent in own_parents]))):
             yield from self._remove(list(searched))
-        written = Written()
+        written = WriteCounts()
         for start in range(0, max(len(given), 1), BATCH):
             part = given[start : start + BATCH]
             own = None if rows is None else rows[start : start + len(part)]
@@ -141,7 +141,7 @@ class Writing(Server):
             if records or with_them:
                 yield from self._write(records, with_them)
             there = sum(known for known in new.values())
-            written = Written(
+            written = WriteCounts(
                 written.added + len(new) - there, written.replaced + there, written.unchanged + len(part) - len(new)
             )
             if progress is not None:
@@ -164,8 +164,8 @@ class Writing(Server):
         elif embedder is None:
             vectors = [None] * len(chosen)
         else:
-            vectors = yield Work(partial(embedding.embed, embedder, written, None))
-        analyzed = yield Work(partial(self._analysed, [chunk.text for chunk in written]))
+            vectors = yield Compute(partial(embedding.embed, embedder, written, None))
+        analyzed = yield Compute(partial(self._analysed, [chunk.text for chunk in written]))
         return [
             Record(chunks[at], vector, Counter(analyzed.document(number)), self.digest(chunks[at]))
             for number, (at, vector) in enumerate(zip(chosen, vectors, strict=True))

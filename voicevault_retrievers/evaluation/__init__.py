@@ -7,18 +7,18 @@ from voicevault_retrievers.evaluation.judging import Judgements, judge
 from voicevault_retrievers.evaluation.measures import MEASURES, measured
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
 from voicevault_retrievers.evaluation.plot import plot
-from voicevault_retrievers.evaluation.report import Report, Row, Worse
+from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse
 from voicevault_retrievers.evaluation.significance import Comparison, interval, paired
 from voicevault_retrievers.evaluation.synthetic import model_questions, rule_questions
 from voicevault_retrievers.evaluation.tuning import Tuned, tune
 
 __all__ = [
     "MEASURES",
+    "ChannelRow",
     "Comparison",
     "Judged",
     "Judgements",
     "Report",
-    "Row",
     "Tuned",
     "Worse",
     "ablation",

@@ -13,8 +13,8 @@ from voicevault_retrievers.errors import ConfigError, told
 from voicevault_retrievers.evaluation.judged import Judged
 from voicevault_retrievers.evaluation.judging import By, Judgements, unit_of
 from voicevault_retrievers.evaluation.measures import MEASURES, depth_of, measured, parsed
-from voicevault_retrievers.evaluation.report import Report, Row, Worse
-from voicevault_retrievers.evaluation.runs import Run, run
+from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse
+from voicevault_retrievers.evaluation.runs import EvaluationRun, run
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.fusion.fuse import Fused
 
@@ -59,17 +59,17 @@ def ablation(
         if progress is not None:
             progress(next(done), total)
 
-    rows: list[Row] = []
+    rows: list[ChannelRow] = []
     costs = _Costs()
     for name, channel in channels.items():
         made = run(channel, given.questions, unit_of(given.by), depth, tick)
         before = next((row for row in reversed(rows) if row.unavailable is None), None)
         unavailable = _unavailable(channel, made)
         if unavailable is not None:
-            rows.append(Row(name, unavailable=unavailable))
+            rows.append(ChannelRow(name, unavailable=unavailable))
             continue
         values = measured(made.found, given.questions, measures)
-        row = Row(name, values, ms=1e3 * median(costs.of(channel, made)), notes=_notes(made))
+        row = ChannelRow(name, values, ms=1e3 * median(costs.of(channel, made)), notes=_notes(made))
         rows.append(row if before is None else _compared(row, before, given.questions))
     return Report(given, tuple(map(str, wanted)), depth, tuple(rows))
 
@@ -80,7 +80,7 @@ class _Costs:
     def __init__(self) -> None:
         self._first: dict[int, Sequence[float]] = {}
 
-    def of(self, channel: Channel, made: Run) -> Sequence[float]:
+    def of(self, channel: Channel, made: EvaluationRun) -> Sequence[float]:
         seconds: Sequence[float] = made.seconds
         while isinstance(channel, Then | Rewritten):
             part, channel = _added(channel), channel.below
@@ -90,7 +90,7 @@ class _Costs:
         return seconds
 
 
-def _unavailable(channel: Channel, made: Run) -> str | None:
+def _unavailable(channel: Channel, made: EvaluationRun) -> str | None:
     """Why a channel, or the part that it adds, did nothing at all; None where it did."""
     if made.error is not None:
         return told(made.error)
@@ -100,13 +100,13 @@ def _unavailable(channel: Channel, made: Run) -> str | None:
     return own[0] if all(own) else None
 
 
-def _notes(made: Run) -> tuple[str, ...]:
+def _notes(made: EvaluationRun) -> tuple[str, ...]:
     """What degraded results, the most frequent first."""
     said = Counter(str(failure) for each in made.failures for failure in set(each)).most_common(_SAID)
     return tuple(f"{times} of {len(made.failures)} questions degraded: {text}" for text, times in said)
 
 
-def _compared(row: Row, before: Row, questions: Sequence[Judged]) -> Row:
+def _compared(row: ChannelRow, before: ChannelRow, questions: Sequence[Judged]) -> ChannelRow:
     """A row with its gains over the one before it, and the questions that lost by the first measure."""
     gains = {name: paired(before.values[name], values) for name, values in row.values.items()}
     first = next(iter(row.values))

@@ -25,7 +25,7 @@ class Worse(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class ChannelRow:
     """How one channel did: `values` by measure, one a question, and `ms`, the median of a search in milliseconds.
 
     `over` is the row before it that was available, `gains` is how it compares with that, and `worse` the questions
@@ -59,7 +59,7 @@ class Report:
     judgements: Judgements
     measures: tuple[str, ...]
     depth: int
-    rows: tuple[Row, ...]
+    rows: tuple[ChannelRow, ...]
 
     @property
     def synthetic(self) -> int:
@@ -96,7 +96,7 @@ class Report:
             "notes": list(self.notes),
         }
 
-    def _row(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: ChannelRow) -> dict[str, Any]:
         if row.unavailable is not None:
             return {"name": row.name, "unavailable": row.unavailable}
         ids = [question.id for question in self.judgements.questions]
@@ -117,7 +117,7 @@ class Report:
         return "\n".join([self.heading, *tables, *(("", *self.notes) if self.notes else ())])
 
 
-def _cells(row: Row, measure: str) -> tuple[str, ...]:
+def _cells(row: ChannelRow, measure: str) -> tuple[str, ...]:
     if row.unavailable is not None:
         return ("", "not available", "", "", "", "")
     gain = row.gains.get(measure)

@@ -14,7 +14,7 @@ from voicevault_retrievers.evaluation.judged import Judged, Unit, names_of
 
 
 @dataclass(frozen=True)
-class Run:
+class EvaluationRun:
     """What was found for each question, best first, in the questions' order.
 
     `seconds` are those of each search, `parts` those that each stage and rewriter took of it, by name. `failures` are
@@ -30,7 +30,7 @@ class Run:
 
 def run(
     channel: Channel, questions: Sequence[Judged], unit: Unit, depth: int, tick: Callable[[], None] = lambda: None
-) -> Run:
+) -> EvaluationRun:
     """Ask for `depth` hits for each question, one after the other.
 
     A search beforehand, in which models and files are loaded, is not counted, and queries embedded in earlier runs are
@@ -52,7 +52,7 @@ def run(
                 failures.append(tuple(failure for failure in ranking.errors if failure.degrades))
                 tick()
     except Exception as error:  # noqa: BLE001 - anybody's channel: it is told of beside what the others found
-        return Run(error=error)
+        return EvaluationRun(error=error)
     names = {span.name for own in spans for span in own if span.kind in ("stage", "rewriter")}
     parts = {name: tuple(sum(s.seconds for s in own if s.name == name) for own in spans) for name in names}
-    return Run(tuple(found), tuple(seconds), parts, tuple(failures))
+    return EvaluationRun(tuple(found), tuple(seconds), parts, tuple(failures))

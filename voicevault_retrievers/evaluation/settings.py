@@ -25,7 +25,7 @@ FACTORS_OF_DEPTH = (2, 1 / 2)
 CAPS = (1, 2, 3, None)
 
 
-class Recipe(Protocol):
+class EvaluatedPreset(Protocol):
     """A preset: a frozen dataclass with these fields, and a pipeline over a knowledge base."""
 
     @property
@@ -53,10 +53,10 @@ class Settings:
     """One way to set a pipeline: a preset's data, and what `make` makes of them."""
 
     data: Data
-    make: Callable[[Data], Recipe]
+    make: Callable[[Data], EvaluatedPreset]
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> EvaluatedPreset:
         return self.make(self.data)
 
     @property

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.bench import Bench, Progress
 from voicevault_retrievers.evaluation.judged import Judged, Unit, place_of
-from voicevault_retrievers.evaluation.settings import Data, Recipe, Settings
+from voicevault_retrievers.evaluation.settings import Data, EvaluatedPreset, Settings
 from voicevault_retrievers.evaluation.significance import Comparison, paired
 
 S = TypeVar("S")
@@ -66,7 +66,7 @@ class Tuned:
 
 def tune(
     data: Data,
-    make: Callable[[Data], Recipe],
+    make: Callable[[Data], EvaluatedPreset],
     base: Any,
     questions: Sequence[Judged],
     *,

@@ -21,7 +21,7 @@ K = 10
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchRequest:
     """A search: a query, the bases and the preset by their names, and how many hits."""
 
     query: Query
@@ -30,7 +30,7 @@ class Asked:
     k: int
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Asked:
+    def of(cls, data: Mapping[str, Any]) -> SearchRequest:
         """The search of a request's body; ConfigError for what is missing, of another type or too large."""
         kb, k, where = data.get("kb"), data.get("k", K), data.get("where")
         if not isinstance(kb, list) or not 0 < len(kb) <= MOST_BASES:
@@ -42,7 +42,7 @@ class Asked:
 
 
 def judgment_of(data: Mapping[str, Any]) -> Judgment:
-    """The judgement of a request's body; ConfigError as of `Asked.of`."""
+    """The judgement of a request's body; ConfigError as of `SearchRequest.of`."""
     if "grade" not in data:
         raise ConfigError("a judgement has a grade: 1, 0, or null to take it back")
     return Judgment(_query(data), text("kb", data.get("kb")), text("id", data.get("id")), data["grade"])

@@ -12,7 +12,7 @@ from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.display import Lists, analyzer_of, result_data
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import RetrievalError, unknown
-from voicevault_retrievers.inspector.asked import Asked, K
+from voicevault_retrievers.inspector.asked import K, SearchRequest
 from voicevault_retrievers.inspector.judgments import Judgment, Judgments, qrels_file, queries_file
 from voicevault_retrievers.inspector.pages import Pages
 from voicevault_retrievers.inspector.shelf import Shelf
@@ -61,7 +61,7 @@ class Inspection:
             "k": K,
         }
 
-    def search(self, asked: Asked) -> dict[str, Any]:
+    def search(self, asked: SearchRequest) -> dict[str, Any]:
         """A result as `display.result_data` has it, what was asked for, and of each hit its page and judgement."""
         lists = Lists()
         pipeline = self.shelf.pipeline(asked.kb, asked.preset)
@@ -112,7 +112,7 @@ class Inspection:
         name, kind, write = _PARTS[part]
         return Export(name, kind, write(self.judgments.of(kb=kb)))
 
-    def _kb(self, hit: Hit, asked: Asked) -> str:
+    def _kb(self, hit: Hit, asked: SearchRequest) -> str:
         """The base that a hit is of, by the name that it is offered by, which of a collection may be another."""
         return hit.chunk.kb if hit.chunk.kb in asked.kb else asked.kb[0]
 

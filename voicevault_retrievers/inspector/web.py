@@ -25,7 +25,7 @@ from voicevault_retrievers.errors import (
     SearchTimeoutError,
 )
 from voicevault_retrievers.inspector.answers import as_json, refused
-from voicevault_retrievers.inspector.asked import Asked, body_of, judgment_of, text
+from voicevault_retrievers.inspector.asked import SearchRequest, body_of, judgment_of, text
 from voicevault_retrievers.inspector.guard import Guard
 from voicevault_retrievers.inspector.inspection import Inspection, NotFoundError
 from voicevault_retrievers.inspector.judgments import Judgments
@@ -102,7 +102,7 @@ class Api:
         return await _json(self._inspection.bases)
 
     async def search(self, request: Request) -> Response:
-        return await _json(self._inspection.search, Asked.of(await body_of(request)))
+        return await _json(self._inspection.search, SearchRequest.of(await body_of(request)))
 
     async def chunk(self, request: Request) -> Response:
         return await _json(self._inspection.chunk, _given(request, "kb"), _given(request, "id"))

@@ -16,7 +16,14 @@ from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, resolv
 from voicevault_retrievers.answers.source_numbers import as_data, failure
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.langchain.convert import PROVENANCE
-from voicevault_retrievers.langchain.source_numbers import GIVEN, Found, Search, given_citations, listed, next_numbers
+from voicevault_retrievers.langchain.source_numbers import (
+    GIVEN,
+    DocumentSearch,
+    FoundDocuments,
+    given_citations,
+    listed,
+    next_numbers,
+)
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
@@ -72,7 +79,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         super().__init__()
         if on_unresolved not in ("note", "retry"):
             raise unknown("on_unresolved", on_unresolved, ("note", "retry"))
-        self.search = Search(retriever, k)
+        self.search = DocumentSearch(retriever, k)
         self.builder = ContextBuilder(max_tokens=max_tokens, markers="numbered")
         self.on_unresolved = on_unresolved
 
@@ -88,7 +95,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         try:
             found = self.search.find(str(asked.text), ensure_config())
         except Exception as error:  # noqa: BLE001 - of any retriever; the model and the state are told
-            found = Found((), (failure(error),))
+            found = FoundDocuments((), (failure(error),))
         return self._turn(state, asked, found)
 
     async def abefore_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -98,7 +105,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         try:
             found = await self.search.afind(str(asked.text), ensure_config())
         except Exception as error:  # noqa: BLE001 - as above
-            found = Found((), (failure(error),))
+            found = FoundDocuments((), (failure(error),))
         return self._turn(state, asked, found)
 
     def wrap_model_call(
@@ -134,7 +141,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
     async def aafter_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any]:
         return self.after_agent(state, runtime)
 
-    def _turn(self, state: RetrievalState, asked: HumanMessage, found: Found) -> dict[str, Any]:
+    def _turn(self, state: RetrievalState, asked: HumanMessage, found: FoundDocuments) -> dict[str, Any]:
         sources = listed(found, self.builder, next_numbers(len(found.documents), state))
         text = sources.text if asked.text.strip() else ""
         # A checkpointer writes the whole of a state anew each turn; the texts of what was cited are in the answers.

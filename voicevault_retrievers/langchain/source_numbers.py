@@ -32,7 +32,7 @@ GIVEN = "voicevault_given"
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDocuments:
     """What a search gave: its documents, and the failures that may have cost some."""
 
     documents: tuple[Document, ...]
@@ -40,7 +40,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Sources:
+class NumberedDocuments:
     """What a model is given of a search: a text, and for each of its blocks the document and the citation."""
 
     text: str
@@ -49,7 +49,7 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Search:
+class DocumentSearch:
     """Asks a retriever for at most `k` documents, and hears which of its parts fail."""
 
     retriever: Runnable[str, list[Document]]
@@ -66,18 +66,18 @@ class Search:
         """Whether a search can be given a filter, and k."""
         return isinstance(self.retriever, PipelineRetriever)
 
-    def find(self, query: str, config: RunnableConfig, where: Filter | None = None) -> Found:
+    def find(self, query: str, config: RunnableConfig, where: Filter | None = None) -> FoundDocuments:
         """Search below the run of `config`; a query without words finds nothing."""
         if not query.strip():
-            return Found(())
+            return FoundDocuments(())
         heard = _Heard()
         config = merge_configs(config, {"callbacks": [heard]})
         return self._found(self.retriever.invoke(query, config, **self._options(where)), heard)
 
-    async def afind(self, query: str, config: RunnableConfig, where: Filter | None = None) -> Found:
+    async def afind(self, query: str, config: RunnableConfig, where: Filter | None = None) -> FoundDocuments:
         """`find` on the running event loop."""
         if not query.strip():
-            return Found(())
+            return FoundDocuments(())
         heard = _Heard()
         config = merge_configs(config, {"callbacks": [heard]})
         return self._found(await self.retriever.ainvoke(query, config, **self._options(where)), heard)
@@ -86,12 +86,12 @@ class Search:
         given = {"k": self.k, "where": where} if self.filters else {}
         return {name: value for name, value in given.items() if value}
 
-    def _found(self, documents: Sequence[Document], heard: _Heard) -> Found:
+    def _found(self, documents: Sequence[Document], heard: _Heard) -> FoundDocuments:
         ranks = numbers_of(documents)
         best = sorted(ranks)[: self.k]
         kept = tuple(document for rank, document in zip(ranks, documents, strict=True) if rank in best)
         told = (one for document in documents for one in sources.skipped(told_of(document)))
-        return Found(kept, sources.failures([*heard.degraded, *told]))
+        return FoundDocuments(kept, sources.failures([*heard.degraded, *told]))
 
 
 class _Heard(BaseCallbackHandler):
@@ -107,7 +107,7 @@ class _Heard(BaseCallbackHandler):
             self.degraded += data["degraded"]
 
 
-def listed(found: Found, builder: ContextBuilder, numbers: Sequence[int]) -> Sources:
+def listed(found: FoundDocuments, builder: ContextBuilder, numbers: Sequence[int]) -> NumberedDocuments:
     """What was found as blocks of these numbers, of which the best has the lowest.
 
     Where ContextReorder has put the documents in another order, the blocks keep that.
@@ -119,7 +119,9 @@ def listed(found: Found, builder: ContextBuilder, numbers: Sequence[int]) -> Sou
     text, citations = sources.Layout(builder).listed(hits, own, degraded=found.degraded)
     shown = {citation.index for citation in citations}
     pairs = zip(found.documents, own, strict=True)
-    return Sources(text, tuple(numbered(document, number) for document, number in pairs if number in shown), citations)
+    return NumberedDocuments(
+        text, tuple(numbered(document, number) for document, number in pairs if number in shown), citations
+    )
 
 
 def given_citations(state: Any) -> tuple[Citation, ...]:

@@ -21,7 +21,7 @@ from voicevault_retrievers.engines.languages import KEY, Bound, Chroma, Clause, 
 from voicevault_retrievers.langchain.stores import kinds_of
 
 
-class Postgres(Language):
+class PGVectorFilters(Language):
     """Its comparisons of unlike types are unknown, which no NOT turns round, and its `$nin` compares texts."""
 
     def equal(self, key: str, operand: Scalar) -> Clause:
@@ -77,7 +77,7 @@ _OPTIONS: dict[str, Callable[[Any, Filter], dict[str, Any]]] = {
     "langchain_chroma.Chroma": _in_language(Chroma()),
     "langchain_community.FAISS": _faiss,
     "langchain_core.InMemoryVectorStore": _in_memory,
-    "langchain_postgres.PGVector": _in_language(Postgres()),
+    "langchain_postgres.PGVector": _in_language(PGVectorFilters()),
     "langchain_qdrant.QdrantVectorStore": _qdrant,
 }
 """By package and class, exactly: a subclass may search with a filter of its own, which this one would replace."""

@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from voicevault_retrievers.adapters.keyword_copy import Source
+from voicevault_retrievers.adapters.keyword_copy import CopiedIndex
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
@@ -46,7 +46,7 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
     )
 
 
-def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[Source, list[Chunk]]:
+def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[CopiedIndex, list[Chunk]]:
     """A store as the source of a copy, and the chunks to copy; with `ids`, of those documents alone.
 
     Raises as `documents_of`.
@@ -60,10 +60,10 @@ def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[Source
 
     name, chunks = type(store).__name__, listed()
     if wanted is None and isinstance(store, InMemoryVectorStore):
-        return Source(name, store, listed, partial(_chunks, store), lambda: store.store), chunks
+        return CopiedIndex(name, store, listed, partial(_chunks, store), lambda: store.store), chunks
     if wanted is None and _docstore(store) is not None:
-        return Source(name, store, listed, *_by_key(store)), chunks
-    return Source(name, store, listed, partial(_chunks, store)), chunks
+        return CopiedIndex(name, store, listed, *_by_key(store)), chunks
+    return CopiedIndex(name, store, listed, partial(_chunks, store)), chunks
 
 
 def kinds_of(part: Any) -> list[str]:

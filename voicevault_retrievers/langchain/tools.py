@@ -24,7 +24,13 @@ from voicevault_retrievers.answers.tool_input import (
 )
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.source_numbers import Found, Search, given_citations, listed, next_numbers
+from voicevault_retrievers.langchain.source_numbers import (
+    DocumentSearch,
+    FoundDocuments,
+    given_citations,
+    listed,
+    next_numbers,
+)
 
 __all__ = ["given_citations", "retrieval_tool"]
 
@@ -56,7 +62,7 @@ def retrieval_tool(
     Raises ConfigError for wrong options.
     """
     check_texts(name=name, description=description)
-    search = Search(retriever, k)
+    search = DocumentSearch(retriever, k)
     if filters is not None and not search.filters:
         raise ConfigError(
             f"a {type(retriever).__name__} is searched by LangChain, which gives it no filter: leave out filters, or "
@@ -83,7 +89,7 @@ class _Calls:
     LangGraph gives its state to an argument named `runtime`, and the model cannot.
     """
 
-    search: Search
+    search: DocumentSearch
     builder: ContextBuilder
     keys: frozenset[str] | None
     reserved: Reserved = field(default_factory=Reserved)
@@ -122,7 +128,7 @@ class _Calls:
         except ConfigError as error:
             raise ToolException(str(error)) from error
 
-    def _answer(self, found: Found, runtime: Any) -> tuple[str, dict[str, Any]]:
+    def _answer(self, found: FoundDocuments, runtime: Any) -> tuple[str, dict[str, Any]]:
         state, count = getattr(runtime, "state", None), len(found.documents)
         numbers = self.reserved.next(count) if state is None else next_numbers(count, state, runtime.tool_call_id)
         sources = listed(found, self.builder, numbers)

@@ -36,7 +36,7 @@ _ELSEWHERE = {
 """What options of langchain-classic's classes are called here."""
 
 
-class Made(Parts):
+class MadeParts(Parts):
     """What was made of options, by name; and which options were given at first.
 
     LangChain makes a retriever anew for each call with a configured field; the new one shares what the old one has
@@ -49,7 +49,7 @@ class Made(Parts):
         self.first: dict[str, Any] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Made)
+        return isinstance(other, MadeParts)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -58,7 +58,7 @@ class Checked(BaseModel, Generic[T]):
     """A model whose options raise ConfigError where they are wrong or misspelt."""
 
     model_config = STRICT
-    made: Made = Field(default_factory=Made, exclude=True, repr=False)
+    made: MadeParts = Field(default_factory=MadeParts, exclude=True, repr=False)
 
     def __init__(self, **options: Any) -> None:
         try:

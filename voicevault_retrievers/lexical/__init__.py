@@ -7,7 +7,7 @@ from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
 from voicevault_retrievers.lexical.operators import Operators
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.scored import Scored
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.segment import IndexSegment
 
 __all__ = [
     "ATIRE",
@@ -17,6 +17,7 @@ __all__ = [
     "BM25Plus",
     "FieldScore",
     "Formula",
+    "IndexSegment",
     "LexicalIndex",
     "Lucene",
     "Okapi",
@@ -24,6 +25,5 @@ __all__ = [
     "Postings",
     "Robertson",
     "Scored",
-    "Segment",
     "TermScore",
 ]

@@ -16,26 +16,26 @@ from voicevault_retrievers.lexical.native import ALL, LIGHTEST, kernels, parts_o
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import spread
-from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.lexical.weighted_query import Asked, Forms, Population, Term, ask
+from voicevault_retrievers.lexical.segment import IndexSegment
+from voicevault_retrievers.lexical.weighted_query import Forms, Population, Term, WeightedQuery, ask
 
 THREADS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class QueryBatch:
     """The terms of all queries, one after the other, each query's distinct ones in its order.
 
     `places` are those of the terms in `asked`, `counts` how often the query has each, `ends` where each query's end.
     """
 
-    asked: Asked
+    asked: WeightedQuery
     places: Numbers
     counts: Numbers
     ends: Numbers
 
     @classmethod
-    def of(cls, asked: Asked, queries: Sequence[Sequence[Forms]]) -> Batch:
+    def of(cls, asked: WeightedQuery, queries: Sequence[Sequence[Forms]]) -> QueryBatch:
         known = {forms: place for place, forms in enumerate(asked.terms)}
         flat = np.array([known.get(forms, -1) for terms in queries for forms in terms], dtype=np.int64)
         owners = np.repeat(np.arange(len(queries)), [len(terms) for terms in queries])
@@ -69,11 +69,11 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Found(Sequence[Sequence[Scored]]):
+class BatchResult(Sequence[Sequence[Scored]]):
     """For each query what was found, best first: arrays, until it is asked for."""
 
-    segment: Segment
-    batch: Batch
+    segment: IndexSegment
+    batch: QueryBatch
     ordinals: NDArray[np.int64]
     scores: Floats
     counts: Numbers
@@ -102,8 +102,8 @@ class Found(Sequence[Sequence[Scored]]):
 
 
 def search(
-    segment: Segment, everything: Population, queries: Sequence[Sequence[Term]], k: int, formula: Formula
-) -> Found | None:
+    segment: IndexSegment, everything: Population, queries: Sequence[Sequence[Term]], k: int, formula: Formula
+) -> BatchResult | None:
     """The best k of each query; None where the formula or a weight needs more than the compiled loops can do."""
     postings = segment.postings
     forms = [[(term,) if isinstance(term, str) else tuple(term) for term in terms] for terms in queries]
@@ -113,7 +113,7 @@ def search(
         return None
     if formula.absent():
         return None
-    batch = Batch.of(asked, forms)
+    batch = QueryBatch.of(asked, forms)
     numbers, weights, ends = batch.forms()
     k = min(k, len(segment.rows))
     ordinals, scores = np.empty((len(forms), k), dtype=np.int64), np.empty((len(forms), k))
@@ -127,4 +127,4 @@ def search(
         starts = range(0, len(forms), max(1, step))
         done = (ordinals, scores, found, counts)
         list(threads.map(lambda at: run(*query, at, min(at + step, len(forms)), *done), starts))
-    return Found(segment, batch, ordinals, scores, counts, found, ends)
+    return BatchResult(segment, batch, ordinals, scores, counts, found, ends)

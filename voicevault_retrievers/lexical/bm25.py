@@ -27,7 +27,7 @@ from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, 
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.lexical.operators import Demands, Operators
 from voicevault_retrievers.lexical.scored import Scored
-from voicevault_retrievers.lexical.weighted_query import Asked
+from voicevault_retrievers.lexical.weighted_query import WeightedQuery
 from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
 
 GROWTH = 4
@@ -35,12 +35,12 @@ GROWTH = 4
 
 
 @dataclass(frozen=True)
-class Reading:
+class QueryReading:
     """A wording as an index reads it: its words, its terms there, and what operators demand."""
 
     index: LexicalIndex
     words: Sequence[QueryTerm]
-    asked: Asked
+    asked: WeightedQuery
     demands: Demands | None
 
     def scores(self, ids: Sequence[str], passing: Filter | None) -> dict[str, float]:
@@ -52,7 +52,7 @@ class Reading:
 class Matches(Listing[Match]):
     """What a wording found, and how it was read."""
 
-    def __init__(self, reading: Reading, found: Listing[Scored]) -> None:
+    def __init__(self, reading: QueryReading, found: Listing[Scored]) -> None:
         super().__init__(found.ids, found.scores, self._match)
         self.reading = reading
         self.found = found
@@ -261,7 +261,7 @@ class BM25(LeafChannel):
                 return Matches(reading, hits.at(kept[:k]))
             seen, depth = depth, GROWTH * depth
 
-    def reading(self, index: LexicalIndex, query: Query, wording: Variant) -> Reading:
+    def reading(self, index: LexicalIndex, query: Query, wording: Variant) -> QueryReading:
         """A wording's terms, looked up in an index, and what its operators and the query's demand."""
         if self._plain is not None and len(index):
             self._plain.check(self.analyzer)
@@ -275,7 +275,7 @@ class BM25(LeafChannel):
             bare = {Operators.parse(text).text: count for text, count in (wording.terms or {}).items()} or None
             wording = replace(wording, text=parsed.text, terms=bare)
         words, terms = weighed_terms(self.analyzer, wording, tags)
-        return Reading(index, words, index._ask(terms, self.formula, counting), demands)
+        return QueryReading(index, words, index._ask(terms, self.formula, counting), demands)
 
     def _analyse(self, texts: Sequence[str]) -> Analyzed:
         return analyse(self.analyzer, texts)

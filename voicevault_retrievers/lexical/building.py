@@ -20,7 +20,7 @@ from voicevault_retrievers.lexical.postings import (
     Mask,
     Numbers,
     Postings,
-    Source,
+    PostingsSource,
     Unsigned,
 )
 from voicevault_retrievers.text.analyzed import Analyzed
@@ -51,7 +51,7 @@ class Inverted(NamedTuple):
 class Moved(NamedTuple):
     """Postings to merge: where each of their documents goes, and which are live (None for all)."""
 
-    postings: Source
+    postings: PostingsSource
     places: Numbers
     live: Mask | None
 

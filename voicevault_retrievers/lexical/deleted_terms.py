@@ -15,7 +15,7 @@ _NONE: Numbers = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Removed:
+class DeletedTermCounts:
     """The term numbers of deleted documents, each as often as documents had it, and the sum of their lengths.
 
     `older` is sorted; `newer` is short, so that a deletion copies little.
@@ -25,12 +25,12 @@ class Removed:
     newer: Numbers = field(default_factory=lambda: _NONE)
     length: int = 0
 
-    def and_documents(self, numbers: Sequence[Numbers], length: int) -> Removed:
+    def and_documents(self, numbers: Sequence[Numbers], length: int) -> DeletedTermCounts:
         """With documents more: the numbers of the distinct terms of each, and the sum of their lengths."""
         newer = np.concatenate((self.newer, *numbers))
         if len(newer) <= RECENT:
-            return Removed(self.older, newer, self.length + length)
-        return Removed(np.sort(np.concatenate((self.older, newer))), _NONE, self.length + length)
+            return DeletedTermCounts(self.older, newer, self.length + length)
+        return DeletedTermCounts(np.sort(np.concatenate((self.older, newer))), _NONE, self.length + length)
 
     def count(self, number: int) -> int:
         """How many deleted documents had a term."""

@@ -31,7 +31,7 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, weighed
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
 from voicevault_retrievers.lexical.index import counting_of
 from voicevault_retrievers.lexical.postings import Postings, Unsigned
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.text import Analyzer, QueryTerm, untagged
 from voicevault_retrievers.text.analyzed import tags_of
 
@@ -126,7 +126,7 @@ class BM25F(LeafChannel):
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = Lucene(k1)
         self.statistics = statistics
-        self._segments = [Segment(rows, field.postings) for field in self.fields]
+        self._segments = [IndexSegment(rows, field.postings) for field in self.fields]
 
     @classmethod
     def from_chunks(

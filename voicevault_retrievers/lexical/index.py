@@ -28,9 +28,18 @@ from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.scored import Scored
 from voicevault_retrievers.lexical.searching import Searcher, spread
-from voicevault_retrievers.lexical.segment import Analyse, Segment
-from voicevault_retrievers.lexical.vectorised import Found
-from voicevault_retrievers.lexical.weighted_query import Asked, Forms, Histogram, Population, Term, Terms, Weighed, ask
+from voicevault_retrievers.lexical.segment import Analyse, IndexSegment
+from voicevault_retrievers.lexical.vectorised import FoundRows
+from voicevault_retrievers.lexical.weighted_query import (
+    Forms,
+    Histogram,
+    Population,
+    Term,
+    Terms,
+    Weighed,
+    WeightedQuery,
+    ask,
+)
 from voicevault_retrievers.text.analyzed import Analyzed, tags_of
 
 T = TypeVar("T")
@@ -68,7 +77,7 @@ class LexicalIndex:
     often each term counts, which need not be a whole number.
     """
 
-    def __init__(self, segments: Iterable[Segment], *, backend: str = "auto") -> None:
+    def __init__(self, segments: Iterable[IndexSegment], *, backend: str = "auto") -> None:
         if backend not in BACKENDS:
             raise unknown("backend", backend, BACKENDS)
         if backend == "numba":
@@ -84,7 +93,7 @@ class LexicalIndex:
         analyzed = documents if isinstance(documents, Analyzed) else Analyzed.of(documents)
         if len(analyzed) != len(rows):
             raise ConfigError(f"{len(rows)} chunks, and the terms of {len(analyzed)}")
-        return cls([Segment(rows, _postings(analyzed, backend))] if len(rows) else [], backend=backend)
+        return cls([IndexSegment(rows, _postings(analyzed, backend))] if len(rows) else [], backend=backend)
 
     def __len__(self) -> int:
         return sum(segment.rows.count for segment in self.segments)
@@ -133,7 +142,7 @@ class LexicalIndex:
         if len(new) < merge_policy.SEAL_AT:
             return LexicalIndex(merge_policy.added(self.segments, new, analyzed), backend=self.backend)
         order = sorted(range(len(new)), key=lambda at: new[at].id)
-        segment = Segment(Rows.of(new), _postings(_arranged(analyzed, order), self.backend))
+        segment = IndexSegment(Rows.of(new), _postings(_arranged(analyzed, order), self.backend))
         return LexicalIndex(merge_policy.tidied((*self.segments, segment)), backend=self.backend)
 
     def removed(self, ids: Iterable[str], analyse: Analyse | None = None) -> LexicalIndex:
@@ -155,7 +164,7 @@ class LexicalIndex:
         require: Filter | None = None,
         filtered: bool = False,
         positive: bool = False,
-        narrow: Callable[[Segment, Selection | None], Selection] | None = None,
+        narrow: Callable[[IndexSegment, Selection | None], Selection] | None = None,
     ) -> Listing[Scored]:
         """The best k chunks that have a term, by falling score, ties by ascending id.
 
@@ -168,12 +177,12 @@ class LexicalIndex:
 
     def best(
         self,
-        asked: Asked,
+        asked: WeightedQuery,
         k: int,
         passing: Filter | None,
         *,
         positive: bool = False,
-        narrow: Callable[[Segment, Selection | None], Selection] | None = None,
+        narrow: Callable[[IndexSegment, Selection | None], Selection] | None = None,
     ) -> Listing[Scored]:
         """`search`, once the terms are looked up and weighed."""
         best: Listing[Scored] = merged([], k)
@@ -230,7 +239,7 @@ class LexicalIndex:
         asked = self._ask(terms, formula, counting_of(where, require, filtered))
         return self.scored(asked, ids, both(require, where))
 
-    def scored(self, asked: Asked, ids: Iterable[str], passing: Filter | None) -> dict[str, float]:
+    def scored(self, asked: WeightedQuery, ids: Iterable[str], passing: Filter | None) -> dict[str, float]:
         """`scores`, once the terms are looked up and weighed."""
         wanted, found = list(ids), dict[str, float]()
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
@@ -256,7 +265,7 @@ class LexicalIndex:
         asked = self._ask(terms, formula, counting_of(where, require, filtered))
         return self.explained(asked, chunk_id, both(require, where))
 
-    def explained(self, asked: Asked, chunk_id: str, passing: Filter | None) -> list[TermScore]:
+    def explained(self, asked: WeightedQuery, chunk_id: str, passing: Filter | None) -> list[TermScore]:
         """`explain`, once the terms are looked up and weighed."""
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
             for at in segment.rows.places([chunk_id], passing).values():
@@ -278,7 +287,7 @@ class LexicalIndex:
         drawn = zip(tables, spaced(tables, size), strict=True)
         return [rows.chunks[at] for rows, ordinals in drawn for at in ordinals]
 
-    def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> Asked:
+    def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> WeightedQuery:
         """The terms looked up and weighed by the chunks that count (None for all)."""
         population = self._population(counting) if counting else self._everything
         return ask(terms, formula, self.segments, population, lambda: self._histogram(population))
@@ -319,7 +328,7 @@ class LexicalIndex:
         return list(zip(values.tolist(), numbers.tolist(), strict=True))
 
 
-def _listed(segment: Segment, asked: Asked, weighed: Weighed, found: Found) -> Listing[Scored]:
+def _listed(segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, found: FoundRows) -> Listing[Scored]:
     """What was found in a segment, by its chunks' ids."""
     places = found.ordinals.tolist()
 
@@ -351,7 +360,9 @@ def _arranged(analyzed: Analyzed, order: Sequence[int]) -> Analyzed:
     return Analyzed(analyzed.vocabulary, analyzed.terms[places], ends)
 
 
-def _explained(segment: Segment, asked: Asked, frequencies: Mapping[int, int], at: int) -> Iterable[TermScore]:
+def _explained(
+    segment: IndexSegment, asked: WeightedQuery, frequencies: Mapping[int, int], at: int
+) -> Iterable[TermScore]:
     formula = asked.formula
     norm = float(formula.norm(segment.postings.lengths[at : at + 1], asked.mean_length)[0])
     for place, (forms, count, idf) in enumerate(zip(asked.terms, asked.counts, asked.idf, strict=True)):

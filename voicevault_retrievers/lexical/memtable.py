@@ -48,7 +48,7 @@ class _Shared:
         self.used = stop
 
 
-class Forward:
+class Memtable:
     """A `Source` over documents that came one after the other.
 
     `order` has, for each ordinal, the number under which its document came: ordinals follow ascending id, so they
@@ -67,19 +67,19 @@ class Forward:
         self._places[list(order)] = np.arange(len(order))
         self._found: dict[int, tuple[NDArray[np.uint32], Unsigned]] = {}
 
-    def extended(self, documents: Iterable[Iterable[str]], order: Sequence[int]) -> Forward:
+    def extended(self, documents: Iterable[Iterable[str]], order: Sequence[int]) -> Memtable:
         """With documents more, numbered from `came` on, in another order."""
         with self._shared.lock:
             shared = self._shared if len(self._shared.lengths) == self.came else self._copied()
             for document in documents:
                 shared.append(Counter(document))
-            return Forward(shared, order)
+            return Memtable(shared, order)
 
-    def reordered(self, order: Sequence[int]) -> Forward:
+    def reordered(self, order: Sequence[int]) -> Memtable:
         """The same documents, or some of them, in another order."""
         return self.extended((), order)
 
-    def compacted(self) -> Forward:
+    def compacted(self) -> Memtable:
         """The same documents, with nothing kept of those that are gone."""
         numbers, ordinals, frequencies = (array.tolist() for array in self.triples())
         documents: list[dict[str, int]] = [{} for _ in self.order]
@@ -88,7 +88,7 @@ class Forward:
         shared = _Shared()
         for counts in documents:
             shared.append(counts)
-        return Forward(shared, range(len(documents)))
+        return Memtable(shared, range(len(documents)))
 
     def __len__(self) -> int:
         return len(self.order)

@@ -6,11 +6,11 @@ import numpy as np
 
 from voicevault_retrievers.core.rows import best
 from voicevault_retrievers.core.selection import Selection
-from voicevault_retrievers.lexical.memtable import Forward
-from voicevault_retrievers.lexical.vectorised import Found, Wanted
+from voicevault_retrievers.lexical.memtable import Memtable
+from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted
 
 
-def search(postings: Forward, wanted: Wanted, selection: Selection | None) -> Found:
+def search(postings: Memtable, wanted: Wanted, selection: Selection | None) -> FoundRows:
     """As `vectorised.search`."""
     frequencies = np.zeros((len(wanted.numbers), len(postings)))
     for row, number in zip(frequencies, wanted.numbers.tolist(), strict=True):
@@ -27,4 +27,4 @@ def search(postings: Forward, wanted: Wanted, selection: Selection | None) -> Fo
     if selection is not None:
         matched &= selection.mask
     top = best(scores, np.flatnonzero(matched), wanted.k)
-    return Found(top, scores[top], frequencies[:, top].T.astype(np.int64))
+    return FoundRows(top, scores[top], frequencies[:, top].T.astype(np.int64))

@@ -14,8 +14,8 @@ from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.building import Moved
-from voicevault_retrievers.lexical.memtable import Forward
-from voicevault_retrievers.lexical.segment import Analyse, Segment
+from voicevault_retrievers.lexical.memtable import Memtable
+from voicevault_retrievers.lexical.segment import Analyse, IndexSegment
 from voicevault_retrievers.text.analyzed import Analyzed
 
 SEAL_AT = 1024
@@ -25,38 +25,38 @@ TIER = 8
 """So many segments of about one size become one: there are few, and a chunk is written again a few times only."""
 
 
-def added(segments: Sequence[Segment], chunks: Sequence[Chunk], analyzed: Analyzed) -> tuple[Segment, ...]:
+def added(segments: Sequence[IndexSegment], chunks: Sequence[Chunk], analyzed: Analyzed) -> tuple[IndexSegment, ...]:
     """The segments with chunks more, which wait in the last one."""
-    waiting = segments[-1] if segments and isinstance(segments[-1].postings, Forward) else None
-    forward = waiting.postings if waiting is not None and isinstance(waiting.postings, Forward) else Forward()
+    waiting = segments[-1] if segments and isinstance(segments[-1].postings, Memtable) else None
+    forward = waiting.postings if waiting is not None and isinstance(waiting.postings, Memtable) else Memtable()
     held = [] if waiting is None else list(zip(waiting.rows.ids, forward.order, waiting.rows.chunks, strict=True))
     new = [(chunk.id, forward.came + number, chunk) for number, chunk in enumerate(chunks)]
     merged = sorted(held + new, key=lambda entry: entry[0])
     rows = Rows([chunk for _, _, chunk in merged], [chunk_id for chunk_id, _, _ in merged])
     documents = (analyzed.document(number) for number in range(len(analyzed)))
     postings = forward.extended(documents, [came for _, came, _ in merged])
-    last = Segment(rows, postings.compacted() if postings.came > 2 * len(rows) + SEAL_AT else postings)
+    last = IndexSegment(rows, postings.compacted() if postings.came > 2 * len(rows) + SEAL_AT else postings)
     before = tuple(segments if waiting is None else segments[:-1])
     return tidied((*before, merge([last]))) if len(rows) >= SEAL_AT else (*before, last)
 
 
-def without(segment: Segment, ids: Iterable[str], analyse: Analyse | None) -> Segment:
+def without(segment: IndexSegment, ids: Iterable[str], analyse: Analyse | None) -> IndexSegment:
     """A segment without some of its chunks; made anew where more than half are gone."""
-    if isinstance(segment.postings, Forward):
+    if isinstance(segment.postings, Memtable):
         gone = set(ids)
         kept = [at for at, chunk_id in enumerate(segment.rows.ids) if chunk_id not in gone]
         if len(kept) == len(segment.rows):
             return segment
         rows = Rows([segment.rows.chunks[at] for at in kept], [segment.rows.ids[at] for at in kept])
-        return Segment(rows, segment.postings.reordered([segment.postings.order[at] for at in kept]))
+        return IndexSegment(rows, segment.postings.reordered([segment.postings.order[at] for at in kept]))
     after = segment.without(ids, analyse)
     return merge([after]) if 0 < 2 * after.rows.count < len(after.rows) and after is not segment else after
 
 
-def tidied(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def tidied(segments: Sequence[IndexSegment]) -> tuple[IndexSegment, ...]:
     """The segments, with those merged that are too many of one size; the waiting one stays last."""
-    waiting = [segment for segment in segments if isinstance(segment.postings, Forward)]
-    sealed = [segment for segment in segments if not isinstance(segment.postings, Forward)]
+    waiting = [segment for segment in segments if isinstance(segment.postings, Memtable)]
+    sealed = [segment for segment in segments if not isinstance(segment.postings, Memtable)]
     groups = plan([segment.rows.count for segment in sealed], SEAL_AT)
     made = (sealed[group[0]] if len(group) == 1 else merge([sealed[place] for place in group]) for group in groups)
     return (*made, *waiting)
@@ -86,7 +86,7 @@ def _tier(count: int, least: int) -> int:
     return tier
 
 
-def merge(segments: Sequence[Segment]) -> Segment:
+def merge(segments: Sequence[IndexSegment]) -> IndexSegment:
     """One segment of all live chunks."""
     entries = sorted(
         ((segment.rows.ids[at], number, at) for number, segment in enumerate(segments) for at in segment.rows.living),
@@ -98,4 +98,4 @@ def merge(segments: Sequence[Segment]) -> Segment:
         [segments[number].rows.chunks[at] for _, number, at in entries], [chunk_id for chunk_id, _, _ in entries]
     )
     moved = [Moved(s.postings, where, s.rows.live) for s, where in zip(segments, places, strict=True)]
-    return Segment(rows, building.merge(moved, len(rows)))
+    return IndexSegment(rows, building.merge(moved, len(rows)))

@@ -13,7 +13,7 @@ from voicevault_retrievers._support.compiled import BESIDE, kind
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.formulas import LEAST, Floats, Formula
 from voicevault_retrievers.lexical.postings import Postings
-from voicevault_retrievers.lexical.vectorised import Found
+from voicevault_retrievers.lexical.vectorised import FoundRows
 from voicevault_retrievers.lexical.vectorised_scan import Sums, Wanted, fits
 
 FEW = 256
@@ -61,7 +61,7 @@ def _few(postings: Postings, selection: Selection | None) -> bool:
     return selection is not None and selection.count * FEW < len(postings)
 
 
-def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, each: bool = False) -> Found:
+def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, each: bool = False) -> FoundRows:
     """The best documents of a selection (None for all); every term is one that the postings have.
 
     With `each` every selected document is looked at, as where they are few; else whole lists are read.
@@ -80,7 +80,7 @@ def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, e
             share = 1.0 if selection is None else selection.count / selection.size
             count = kernels().top(postings.arrays, *query, live, share, *out)
     ordinals, scores, frequencies = out
-    return Found(ordinals[:count], scores[:count], frequencies[:count])
+    return FoundRows(ordinals[:count], scores[:count], frequencies[:count])
 
 
 @lru_cache(maxsize=4)

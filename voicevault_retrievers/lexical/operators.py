@@ -30,7 +30,7 @@ import numpy as np
 from voicevault_retrievers.core.selection import Mask, Ordinals, Selection
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.languages import TAGS, candidates
 
@@ -117,7 +117,7 @@ class _Passage(tuple[_Reading, ...]):
         """Whether the postings say all."""
         return all(len(reading.order) < 2 and not reading.foreign for reading in self)
 
-    def candidates(self, segment: Segment, among: Selection) -> Selection:
+    def candidates(self, segment: IndexSegment, among: Selection) -> Selection:
         """Those of some rows that have all terms of a reading."""
         return Selection.union(among.size, [_having(segment, reading.terms, among) for reading in self])
 
@@ -133,7 +133,7 @@ class Demands(NamedTuple):
     required: tuple[_Passage, ...]
     excluded: tuple[_Passage, ...]
 
-    def narrow(self, segment: Segment, rows: Selection | None) -> Selection:
+    def narrow(self, segment: IndexSegment, rows: Selection | None) -> Selection:
         """Those of a segment's rows (None for all) that may be `met`: all that the postings say."""
         left = Selection.everything(len(segment.rows)) if rows is None else rows
         for passage in self.required:
@@ -155,7 +155,7 @@ class Demands(NamedTuple):
                 met &= ~passage.stands_in(texts)
         return met.tolist()
 
-    def passing(self, segments: Iterable[Segment], ids: Sequence[str]) -> list[str]:
+    def passing(self, segments: Iterable[IndexSegment], ids: Sequence[str]) -> list[str]:
         """Those of the given chunks that are live and meet the demands."""
         found: list[Chunk] = []
         for segment in segments:
@@ -216,7 +216,7 @@ def _choices(tags: str) -> list[list[str]]:
     return [[tag for tag in some if tag in tags] or some[:1] for some in scripts]
 
 
-def _having(segment: Segment, terms: Sequence[str], among: Selection) -> Ordinals:
+def _having(segment: IndexSegment, terms: Sequence[str], among: Selection) -> Ordinals:
     """Those of some rows that have all of the terms, the rarest looked at first."""
     looked = sorted(segment.postings.look(list(dict.fromkeys(terms))), key=lambda entry: entry[1])
     if not looked[0][1]:

@@ -37,7 +37,7 @@ CLASSES = (1, 2, 4)
 """Frequencies that end a class of postings: 1, 2, 3 to 4, and more."""
 
 
-class Source(Protocol):
+class PostingsSource(Protocol):
     """What is searched: the postings of some documents, numbered from 0, whatever holds them."""
 
     @property

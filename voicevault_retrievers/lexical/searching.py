@@ -14,11 +14,11 @@ from voicevault_retrievers._support.compiled import BESIDE
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical import memtable_search, native, vectorised
-from voicevault_retrievers.lexical.memtable import Forward
-from voicevault_retrievers.lexical.postings import Postings, Source
-from voicevault_retrievers.lexical.segment import Segment
-from voicevault_retrievers.lexical.vectorised import Found, Wanted
-from voicevault_retrievers.lexical.weighted_query import Asked, Weighed
+from voicevault_retrievers.lexical.memtable import Memtable
+from voicevault_retrievers.lexical.postings import Postings, PostingsSource
+from voicevault_retrievers.lexical.segment import IndexSegment
+from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted
+from voicevault_retrievers.lexical.weighted_query import Weighed, WeightedQuery
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -32,18 +32,18 @@ class Searcher:
 
     def search(
         self,
-        segment: Segment,
-        asked: Asked,
+        segment: IndexSegment,
+        asked: WeightedQuery,
         weighed: Weighed,
         selection: Selection | None,
         k: int,
         threshold: float,
-    ) -> Found:
+    ) -> FoundRows:
         """The best k of the selected chunks (None for all), with the frequencies of the segment's forms."""
         return self._search(segment.postings, _wanted(asked, weighed, k, threshold), selection)
 
     def scores(
-        self, segment: Segment, asked: Asked, weighed: Weighed, ordinals: NDArray[np.int64]
+        self, segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, ordinals: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """The scores of these chunks, each of which is there once; 0 where none of the terms is."""
         scores = np.zeros(len(ordinals))
@@ -62,14 +62,16 @@ class Searcher:
         scores[order[ascending.searchsorted(found.ordinals)]] = found.scores
         return scores
 
-    def frequencies(self, segment: Segment, asked: Asked, weighed: Weighed, ordinal: int) -> dict[int, int]:
+    def frequencies(
+        self, segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, ordinal: int
+    ) -> dict[int, int]:
         """How often a chunk has each term, by the term's place."""
         numbers = np.array(weighed.numbers, dtype=np.int64)
         row = vectorised.frequencies_of(segment.postings, numbers, np.array([ordinal]))[0].tolist()
         return {place: f for place, f in zip(weighed.places, row, strict=True) if f}
 
-    def _search(self, postings: Source, wanted: Wanted, selection: Selection | None) -> Found:
-        if isinstance(postings, Forward):
+    def _search(self, postings: PostingsSource, wanted: Wanted, selection: Selection | None) -> FoundRows:
+        if isinstance(postings, Memtable):
             return memtable_search.search(postings, wanted, selection)
         if isinstance(postings, Postings) and self._native(postings, wanted, selection):
             with BATON.aside(len(postings)):
@@ -81,7 +83,7 @@ class Searcher:
             return False
         return self.compiled == 0 or native.ready(postings, wanted, selection, self.compiled, each=each)
 
-    def batches(self, postings: Source, search: Callable[[], object]) -> bool:
+    def batches(self, postings: PostingsSource, search: Callable[[], object]) -> bool:
         """Whether many queries at once are a matter of compiled loops that are there; `search` calls them."""
         if self.compiled is None or not isinstance(postings, Postings):
             return False
@@ -95,7 +97,7 @@ class Searcher:
             return list(threads.map(task, items))
 
 
-def _wanted(asked: Asked, weighed: Weighed, k: int, threshold: float) -> Wanted:
+def _wanted(asked: WeightedQuery, weighed: Weighed, k: int, threshold: float) -> Wanted:
     numbers, weights = np.array(weighed.numbers, dtype=np.int64), np.array(weighed.weights)
     return Wanted(numbers, weights, asked.formula, asked.mean_length, asked.base, threshold, k)
 

@@ -11,23 +11,23 @@ import numpy as np
 
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.selection import FEW, Selection
-from voicevault_retrievers.lexical.deleted_terms import Removed
-from voicevault_retrievers.lexical.postings import Mask, Numbers, Postings, Source, Unsigned
+from voicevault_retrievers.lexical.deleted_terms import DeletedTermCounts
+from voicevault_retrievers.lexical.postings import Mask, Numbers, Postings, PostingsSource, Unsigned
 from voicevault_retrievers.text.analyzed import ROWS, Analyzed
 
 Analyse: TypeAlias = Callable[[Sequence[str]], Analyzed]
 
 
 @dataclass(frozen=True, eq=False)
-class Segment:
+class IndexSegment:
     """Rows and their postings: ordinal i is the same chunk in both.
 
     `removed` is what the rows that are not live took from the counts; None where that is counted when it is needed.
     """
 
     rows: Rows
-    postings: Source
-    removed: Removed | None = None
+    postings: PostingsSource
+    removed: DeletedTermCounts | None = None
     _counted: dict[int, int] = field(default_factory=dict)
 
     @cached_property
@@ -40,7 +40,7 @@ class Segment:
         return int(self.postings.lengths.sum(where=self.rows.live, dtype=np.int64))
 
     def languages(self, chosen: Selection | None) -> int:
-        """Those of the chosen chunks (None: of the live ones), a bit for each, as of `Source.languages`."""
+        """Those of the chosen chunks (None: of the live ones), a bit for each, as of `PostingsSource.languages`."""
         if chosen is None:
             return self._languages
         if len(chosen) * FEW < chosen.size:
@@ -79,7 +79,7 @@ class Segment:
         kept = numbers if counting is None else numbers[counting[ordinals]]
         return np.bincount(kept, minlength=len(self.postings.vocabulary()))
 
-    def without(self, ids: Iterable[str], analyse: Analyse | None) -> Segment:
+    def without(self, ids: Iterable[str], analyse: Analyse | None) -> IndexSegment:
         """The segment without these chunks; the same where it has none of them.
 
         What they take from the counts is known from their texts, or, without `analyse`, by reading every posting.
@@ -87,7 +87,7 @@ class Segment:
         gone = [at for chunk_id in ids if (at := self.rows.ordinal(chunk_id)) is not None]
         if not gone:
             return self
-        removed = self.removed if self.rows.live is not None else Removed()
+        removed = self.removed if self.rows.live is not None else DeletedTermCounts()
         if removed is not None:
             length = int(self.postings.lengths[gone].sum(dtype=np.int64))
             removed = removed.and_documents(self._terms(gone, analyse), length)

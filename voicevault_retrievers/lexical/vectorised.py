@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from voicevault_retrievers.core.rows import best
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.formulas import Floats
-from voicevault_retrievers.lexical.postings import Numbers, Postings, Source
-from voicevault_retrievers.lexical.vectorised_scan import Runs, Scan, edges_of, fits, parts, runs_of, seek
+from voicevault_retrievers.lexical.postings import Numbers, Postings, PostingsSource
+from voicevault_retrievers.lexical.vectorised_scan import ListScan, Runs, edges_of, fits, parts, runs_of, seek
 from voicevault_retrievers.lexical.vectorised_scan import Wanted as Wanted
 
 MANY = 8
 """One document wanted in so many is many: every match is scored."""
 
 
-class Found(NamedTuple):
+class FoundRows(NamedTuple):
     """Documents, best first, ties by ascending ordinal; `frequencies` (documents, terms) says which terms they have."""
 
     ordinals: NDArray[np.int64]
@@ -31,24 +31,24 @@ class Found(NamedTuple):
     frequencies: NDArray[np.int64]
 
 
-def search(postings: Source, wanted: Wanted, selection: Selection | None) -> Found:
+def search(postings: PostingsSource, wanted: Wanted, selection: Selection | None) -> FoundRows:
     """The best documents of a selection (None for all)."""
     if not isinstance(postings, Postings) or not postings.count or not _prunable(wanted, len(postings)):
         return _every(postings, wanted, selection)
     runs = runs_of(postings, wanted.numbers)
-    near = Scan(postings, wanted, runs).near(selection)
+    near = ListScan(postings, wanted, runs).near(selection)
     frequencies = _frequencies(postings, runs, near)
     scores = _exact(postings, wanted, near, frequencies)
     top = best(scores, (scores >= wanted.threshold).nonzero()[0], wanted.k)
-    return Found(near[top], scores[top], frequencies[top])
+    return FoundRows(near[top], scores[top], frequencies[top])
 
 
-def each(postings: Postings, wanted: Wanted, ordinals: NDArray[np.int64]) -> Found:
+def each(postings: Postings, wanted: Wanted, ordinals: NDArray[np.int64]) -> FoundRows:
     """Those of some documents, which ascend, that have a term; in their order."""
     frequencies = _frequencies(postings, runs_of(postings, wanted.numbers), ordinals)
     having = frequencies.any(axis=1)
     ordinals, frequencies = ordinals[having], frequencies[having]
-    return Found(ordinals, _exact(postings, wanted, ordinals, frequencies), frequencies)
+    return FoundRows(ordinals, _exact(postings, wanted, ordinals, frequencies), frequencies)
 
 
 def _prunable(wanted: Wanted, size: int) -> bool:
@@ -56,7 +56,7 @@ def _prunable(wanted: Wanted, size: int) -> bool:
     return 0 < wanted.k * MANY < size and fits(wanted.formula, wanted.weights.tolist())
 
 
-def _every(postings: Source, wanted: Wanted, selection: Selection | None) -> Found:
+def _every(postings: PostingsSource, wanted: Wanted, selection: Selection | None) -> FoundRows:
     """As `search`, every match scored."""
     scores = np.full(len(postings), wanted.base)
     matched = np.zeros(len(postings), dtype=np.bool_)
@@ -68,7 +68,7 @@ def _every(postings: Source, wanted: Wanted, selection: Selection | None) -> Fou
         matched &= selection.mask
     matched &= scores >= wanted.threshold
     top = best(scores, np.flatnonzero(matched), wanted.k)
-    return Found(top, scores[top], frequencies_of(postings, wanted.numbers, top))
+    return FoundRows(top, scores[top], frequencies_of(postings, wanted.numbers, top))
 
 
 def _exact(postings: Postings, wanted: Wanted, ordinals: NDArray[np.int64], frequencies: NDArray[np.int64]) -> Floats:
@@ -80,7 +80,7 @@ def _exact(postings: Postings, wanted: Wanted, ordinals: NDArray[np.int64], freq
     return scores
 
 
-def frequencies_of(postings: Source, numbers: Numbers, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+def frequencies_of(postings: PostingsSource, numbers: Numbers, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
     """How often each document has each term, shape (documents, terms)."""
     found = np.zeros((len(ordinals), len(numbers)), dtype=np.int64)
     if isinstance(postings, Postings):

@@ -117,7 +117,7 @@ def _limit(formula: Formula) -> float:
     return np.inf if curve is None else curve.alpha + curve.add - formula.absent() + LEAST
 
 
-class Scan:
+class ListScan:
     """One search: the query's lists, that first which can add most, and what a document must reach above the base.
 
     `rest` is what each list can add together with all after it. As many documents as are wanted reach `border`; `cut`

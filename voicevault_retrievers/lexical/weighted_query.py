@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.formulas import Formula
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.segment import IndexSegment
 
 Forms: TypeAlias = tuple[str, ...]
 Term: TypeAlias = str | Sequence[str]
@@ -26,7 +26,7 @@ class Population(NamedTuple):
 class Weighed(NamedTuple):
     """The forms of a query's terms that a segment has: their numbers there, their weights, their places in the query.
 
-    A weight is `count * idf`, a place that of the term in `Asked.terms`.
+    A weight is `count * idf`, a place that of the term in `WeightedQuery.terms`.
     """
 
     numbers: list[int]
@@ -34,7 +34,7 @@ class Weighed(NamedTuple):
     places: list[int]
 
 
-class Asked(NamedTuple):
+class WeightedQuery(NamedTuple):
     """The distinct terms that some chunk has, in the query's order, each with all its forms.
 
     `counts` says how often the query has each, `frequencies` how many chunks have it in any form, `idf` its weight;
@@ -73,10 +73,10 @@ class Asked(NamedTuple):
 def ask(
     terms: Terms,
     formula: Formula,
-    segments: Sequence[Segment],
+    segments: Sequence[IndexSegment],
     population: Population,
     histogram: Callable[[], Histogram],
-) -> Asked:
+) -> WeightedQuery:
     """Look the terms up and weigh them; `histogram` says of each document frequency how many terms have it."""
     counted = _counted(terms)
     flat = [form for forms in counted for form in forms]
@@ -100,7 +100,7 @@ def ask(
     counts = [counted[forms] for forms in distinct]
     idf = _idf(formula, frequencies, population.total, histogram)
     weights = [count * weight for count, weight in zip(counts, idf, strict=True)]
-    return Asked(
+    return WeightedQuery(
         formula,
         population.total,
         population.length / population.total if population.total else 0.0,

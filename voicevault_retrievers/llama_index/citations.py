@@ -53,7 +53,7 @@ dispatcher = get_dispatcher(__name__)
 
 
 @dataclass(frozen=True)
-class Sources:
+class CitedNodes:
     """What a model reads of nodes; copies of these nodes, best first; and its blocks, as they stand in the text.
 
     All copies carry their citation in their provenance. Those of the nodes are otherwise as these were; those of the
@@ -140,14 +140,14 @@ def check_unnumbered(retriever: BaseRetriever, postprocessors: Sequence[BaseNode
 
 def sources_of(
     nodes: Sequence[NodeWithScore], builder: ContextBuilder, metadata_mode: MetadataMode = MetadataMode.NONE
-) -> Sources:
+) -> CitedNodes:
     """Nodes, best first, as numbered sources: the number is the rank."""
     hits = [source_hit(node, metadata_mode) for node in nodes]
     context = builder.build(hits, numbers=range(1, len(hits) + 1))
     numbered = builder.markers == "numbered"
     cited = {one.index: cited_node(nodes[one.index - 1], one, numbered) for one in context.citations}
     blocks = (cited_node(nodes[one.index - 1], one, numbered, _block(one, numbered)) for one in context.citations)
-    return Sources(context, tuple(cited[number] for number in sorted(cited)), tuple(blocks))
+    return CitedNodes(context, tuple(cited[number] for number in sorted(cited)), tuple(blocks))
 
 
 def source_hit(node: NodeWithScore, metadata_mode: MetadataMode = MetadataMode.NONE) -> Hit:

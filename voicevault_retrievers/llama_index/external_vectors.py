@@ -23,7 +23,14 @@ from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.convert import REF_DOC, document_of
 from voicevault_retrievers.llama_index.copies import FileSystem
 from voicevault_retrievers.llama_index.embedder import embeddings_of
-from voicevault_retrievers.llama_index.store_channels import REPLACING, Asked, Entry, StoreChannel, awaits, turns
+from voicevault_retrievers.llama_index.store_channels import (
+    REPLACING,
+    StoreChannel,
+    StoreQuestion,
+    StoreResult,
+    awaits,
+    turns,
+)
 from voicevault_retrievers.llama_index.store_filters import CHROMA, QDRANT, RESERVED, flattened, kind_of
 from voicevault_retrievers.llama_index.vectors import Calling
 from voicevault_retrievers.store import KnowledgeBase
@@ -173,15 +180,15 @@ class WrappedChannel(StoreChannel):
         with self._alone:
             return super().find(query, wordings, k)
 
-    def _asked(self, query: Query, wording: Variant) -> Asked | None:
+    def _asked(self, query: Query, wording: Variant) -> StoreQuestion | None:
         vector = query.vectors.get(ANY_EMBEDDER)
         if vector is None or not len(self.view.snapshot) or (self.ids is not None and not self.ids):
             return None
         if not vector.any():
             raise ConfigError("the query's vector is all zeros, which points nowhere")
-        return Asked(wording.text, [float(value) for value in vector])
+        return StoreQuestion(wording.text, [float(value) for value in vector])
 
-    def _passing(self, entries: Mapping[str, Entry], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
+    def _passing(self, entries: Mapping[str, StoreResult], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
         places = ((part.rows.chunks, part.rows.places(entries, where)) for part in self.view.parts)
         return {name: partial(chunks.__getitem__, at) for chunks, found in places for name, at in found.items()}
 

@@ -18,7 +18,7 @@ from llama_index.core.vector_stores.types import (
     MetadataFilters,
 )
 
-from voicevault_retrievers.adapters.keyword_copy import Source
+from voicevault_retrievers.adapters.keyword_copy import CopiedIndex
 from voicevault_retrievers.core.execution.event_loop import call_or_await
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
@@ -45,7 +45,7 @@ def nodes_of(
 
 def copied(
     source: VectorStoreIndex | BasePydanticVectorStore, docstore: BaseDocumentStore | None = None
-) -> tuple[Source, list[Chunk]]:
+) -> tuple[CopiedIndex, list[Chunk]]:
     """A store or an index as the source of a copy, and the chunks to copy; raises as `nodes_of`.
 
     Where the store lists its nodes, they are looked up there; else in the docstore, as long as the store, or its index,
@@ -63,7 +63,7 @@ def copied(
         there = known() if listing is None else {chunk.id for chunk in _stored(store, ids)}
         return [] if held is None else _held(held, [one for one in ids if one in there])
 
-    return Source(
+    return CopiedIndex(
         type(store).__name__,
         store,
         lambda: chunks_of(nodes_of(source, docstore)),

@@ -22,7 +22,7 @@ from voicevault_retrievers.llama_index.access import Where
 from voicevault_retrievers.llama_index.convert import MARKS, NodeChunk, chunk_of, document_of, restored
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.postprocessors import StageOptions, StagePostprocessor
-from voicevault_retrievers.structure import ParentExpansion, ParentStore, Span, parent_store
+from voicevault_retrievers.structure import CharacterSpan, ParentExpansion, ParentStore, parent_store
 from voicevault_retrievers.structure.parent_links import Kinship
 from voicevault_retrievers.structure.parents import Parents
 from voicevault_retrievers.structure.stored import parent_of
@@ -204,14 +204,14 @@ class _Nodes(Kinship):
             setattr(node, unseen, [*own, *getattr(above, unseen)])
         return NodeChunk(told.id, told.text, told.parent_id, node.metadata, told.kb, node=node)
 
-    def span_of(self, chunk: Chunk) -> Span | None:
+    def span_of(self, chunk: Chunk) -> CharacterSpan | None:
         node, place = _node(chunk), _place_of(chunk)
         if node is None or place is None:
             return super().span_of(chunk)
         end = getattr(node, "end_char_idx", None)
         if place.start is None or end != place.start + len(chunk.text):
             return None
-        return Span(place.document, place.start, end, place.id, place.next)
+        return CharacterSpan(place.document, place.start, end, place.id, place.next)
 
 
 def _store_of(store: Store) -> ParentStore:

@@ -14,7 +14,7 @@ from llama_index_instrumentation import get_dispatcher
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.filters import compile_filter
-from voicevault_retrievers.core.stages import Around, TopN
+from voicevault_retrievers.core.stages import StageWrapper, TopN
 from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.llama_index.events import listened
 from voicevault_retrievers.llama_index.foreign_stages import PostprocessorStage
@@ -29,7 +29,7 @@ def reranks(stage: Stage) -> bool:
     return isinstance(_cut(stage), CrossEncoderRerank | LLMRerank | MMR | RecencyRerank | WeightedRerank)
 
 
-class Announced(Around):
+class Announced(StageWrapper):
     """A stage that tells LlamaIndex of the start and the end of its work, where somebody listens.
 
     Of hits that the query's `require` does not permit nothing is told.
@@ -94,7 +94,7 @@ def _permitted(query: Query, ranking: Ranking) -> list[NodeWithScore]:
 
 def _cut(stage: Stage) -> Stage:
     """The stage below what is done around it."""
-    return _cut(stage.below) if isinstance(stage, Around) else stage
+    return _cut(stage.below) if isinstance(stage, StageWrapper) else stage
 
 
 def _top_n(stage: Stage) -> int | None:
@@ -103,7 +103,7 @@ def _top_n(stage: Stage) -> int | None:
 
 def _model(stage: Stage) -> str:
     """The name of the model that a stage asks; else its own."""
-    if isinstance(stage, Around):
+    if isinstance(stage, StageWrapper):
         return _model(stage.below)
     if isinstance(stage, CrossEncoderRerank):
         return stage.scorer if isinstance(stage.scorer, str) else stage.scorer.name

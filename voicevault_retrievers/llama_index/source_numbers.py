@@ -37,7 +37,7 @@ GIVEN = "voicevault_given"
 _WRITING: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-class Sources(list[NodeWithProvenance]):
+class NumberedNodes(list[NodeWithProvenance]):
     """The nodes of the sources that a model was given, with their citations, and what of the search failed."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Sources(list[NodeWithProvenance]):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundNodes:
     """What a search gave: its nodes with their hits, best first, and the failures that may have cost some."""
 
     nodes: tuple[NodeWithScore, ...]
@@ -62,17 +62,19 @@ class Found:
     def hits(self) -> list[Hit]:
         return [source_hit(node) for node in self.nodes]
 
-    def listed(self, layout: sources.Layout, numbers: Sequence[int]) -> tuple[str, Sources]:
+    def listed(self, layout: sources.Layout, numbers: Sequence[int]) -> tuple[str, NumberedNodes]:
         """What a model reads of it, and what the application gets; the best comes first, whatever its number."""
         ranks = range(len(self.nodes))
         text, citations = layout.listed(self.hits, numbers, ranks=ranks, degraded=self.degraded)
         nodes = dict(zip(numbers, self.nodes, strict=True))
         marked = layout.builder.markers == "numbered"
-        return text, Sources((cited_node(nodes[one.index], one, marked) for one in citations), citations, self.degraded)
+        return text, NumberedNodes(
+            (cited_node(nodes[one.index], one, marked) for one in citations), citations, self.degraded
+        )
 
 
 @dataclass(frozen=True)
-class Search:
+class NodeSearch:
     """Asks a retriever, then postprocessors in turn, for at most `k` nodes, and hears which of their parts fail."""
 
     retriever: BaseRetriever
@@ -95,10 +97,10 @@ class Search:
         """Whether a search can be given a filter, and k."""
         return isinstance(self.retriever, PipelineRetriever)
 
-    def find(self, query: str, where: Filter | None = None) -> Found:
+    def find(self, query: str, where: Filter | None = None) -> FoundNodes:
         """Search; a query without words finds nothing."""
         if not query.strip():
-            return Found(())
+            return FoundNodes(())
         retriever, after = self._parts(where)
         with heard() as degraded:
             nodes = retriever.retrieve(query)
@@ -106,10 +108,10 @@ class Search:
                 nodes = part.postprocess_nodes(nodes, QueryBundle(query))
         return self._found(nodes, degraded)
 
-    async def afind(self, query: str, where: Filter | None = None) -> Found:
+    async def afind(self, query: str, where: Filter | None = None) -> FoundNodes:
         """`find` on the running event loop, which no retriever holds."""
         if not query.strip():
-            return Found(())
+            return FoundNodes(())
         retriever, after = self._parts(where)
         with heard() as degraded:
             nodes = await aretrieved(retriever, query)
@@ -126,9 +128,9 @@ class Search:
             retriever = retriever >> part
         return retriever, ()
 
-    def _found(self, nodes: Sequence[NodeWithScore], skipped: Sequence[str]) -> Found:
+    def _found(self, nodes: Sequence[NodeWithScore], skipped: Sequence[str]) -> FoundNodes:
         told = (one for node in nodes for one in sources.skipped(provenance(node) or {}))
-        return Found(tuple(nodes[: self.k]), sources.failures([*skipped, *told]))
+        return FoundNodes(tuple(nodes[: self.k]), sources.failures([*skipped, *told]))
 
 
 async def aretrieved(retriever: BaseRetriever, query: QueryType) -> list[NodeWithScore]:
@@ -138,7 +140,7 @@ async def aretrieved(retriever: BaseRetriever, query: QueryType) -> list[NodeWit
     return await aexecute(in_thread(type(retriever).__name__, partial(retriever.retrieve, query)))
 
 
-async def listed_in(ctx: Context[Any], found: Found, layout: sources.Layout) -> tuple[str, Sources]:
+async def listed_in(ctx: Context[Any], found: FoundNodes, layout: sources.Layout) -> tuple[str, NumberedNodes]:
     """What was found, with numbers that go on in the conversation of a workflow's context.
 
     They are above those of its sources, and above what its messages mention; what was given before keeps its number.
@@ -173,7 +175,7 @@ def given_citations(*outputs: Any) -> tuple[Citation, ...]:
 
 
 def _given(output: Any) -> Iterator[Citation]:
-    if isinstance(output, Sources):
+    if isinstance(output, NumberedNodes):
         yield from output.citations
     elif isinstance(output, AgentOutput):
         yield from _given([*output.tool_calls, output.raw])

@@ -33,14 +33,14 @@ REPLACING = (QDRANT, SIMPLE)
 """Stores in which a node that is added takes the place of the one that has its id."""
 
 
-class Asked(NamedTuple):
+class StoreQuestion(NamedTuple):
     """A question as a store is asked it."""
 
     text: str
     vector: list[float] | None
 
 
-class Entry(NamedTuple):
+class StoreResult(NamedTuple):
     """What a store found; the node is None where the store gives ids alone."""
 
     id: str
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
     score: float | None
 
 
-class StoreChannel(Foreign[Asked, Pushed, Entry]):
+class StoreChannel(Foreign[StoreQuestion, Pushed, StoreResult]):
     """Searches a vector store by vectors; where there are `ids`, among these alone.
 
     A store is given what its language can say of a filter (see `store_filters`). Scores are the store's, where each hit
@@ -72,22 +72,22 @@ class StoreChannel(Foreign[Asked, Pushed, Entry]):
         self.reach = reach_of(store)
 
     @abstractmethod
-    def _passing(self, entries: Mapping[str, Entry], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
+    def _passing(self, entries: Mapping[str, StoreResult], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
         """How to get the chunks of those entries that are there and pass a filter, by id."""
 
-    def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
+    def _search(self, asked: StoreQuestion, k: int, narrowed: Pushed) -> Sequence[StoreResult]:
         with self._alone:
             return _entries(self.store.query(_query(asked, k, narrowed), **narrowed.options, **effort(self.store, k)))
 
-    async def _asearch(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
+    async def _asearch(self, asked: StoreQuestion, k: int, narrowed: Pushed) -> Sequence[StoreResult]:
         options = {**narrowed.options, **effort(self.store, k)}
         return _entries(await self.store.aquery(_query(asked, k, narrowed), **options))
 
     def _narrowed(self, where: Filter | None) -> Pushed:
         return pushed(self.store, where, self.ids)
 
-    def _kept(self, found: Sequence[Entry], where: Filter | None, k: int) -> Sequence[Match]:
-        first: dict[str, Entry] = {}  # a store may hold a node twice
+    def _kept(self, found: Sequence[StoreResult], where: Filter | None, k: int) -> Sequence[Match]:
+        first: dict[str, StoreResult] = {}  # a store may hold a node twice
         for entry in found:
             if self.ids is None or entry.id in self.ids:
                 first.setdefault(entry.id, entry)
@@ -175,19 +175,19 @@ class VectorStoreChannel(StoreChannel):
         with self._alone:
             call_or_await(partial(function, given), own)
 
-    def _asked(self, query: Query, wording: Variant) -> Asked | None:
+    def _asked(self, query: Query, wording: Variant) -> StoreQuestion | None:
         text = wording.text
         if not self.store.is_embedding_query:
-            return Asked(text, None) if text.strip() else None
+            return StoreQuestion(text, None) if text.strip() else None
         vector = brought(query, self.embedder) if text == query.text else None
         if vector is None and text.strip():
             vector = self._pointing(query_embedded(self.embedder.model, text))
-        return None if vector is None else Asked(text, vector)
+        return None if vector is None else StoreQuestion(text, vector)
 
-    async def _aasked(self, query: Query, wording: Variant) -> Asked | None:
+    async def _aasked(self, query: Query, wording: Variant) -> StoreQuestion | None:
         text = wording.text
         if text.strip() and self.store.is_embedding_query and not query.vectors and self._embeds:
-            return Asked(text, self._pointing(await self.embedder.model.aget_query_embedding(text)))
+            return StoreQuestion(text, self._pointing(await self.embedder.model.aget_query_embedding(text)))
         return await aexecute(in_thread(self.name, partial(self._asked, query, wording)))
 
     def _pointing(self, vector: list[float]) -> list[float]:
@@ -196,26 +196,26 @@ class VectorStoreChannel(StoreChannel):
             raise EmbeddingError(f"{self.embedder!r} gave the question a vector that is zero or not finite")
         return vector
 
-    def _search(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
+    def _search(self, asked: StoreQuestion, k: int, narrowed: Pushed) -> Sequence[StoreResult]:
         found = super()._search(asked, k, narrowed)
         names = self._elsewhere(found)
         if self.index is None or not names:
             return found
         return _filled(found, names, self.index.docstore.get_nodes([*names.values()], raise_error=False))
 
-    async def _asearch(self, asked: Asked, k: int, narrowed: Pushed) -> Sequence[Entry]:
+    async def _asearch(self, asked: StoreQuestion, k: int, narrowed: Pushed) -> Sequence[StoreResult]:
         found = await super()._asearch(asked, k, narrowed)
         names = self._elsewhere(found)
         if self.index is None or not names:
             return found
         return _filled(found, names, await self.index.docstore.aget_nodes([*names.values()], raise_error=False))
 
-    def _elsewhere(self, found: Sequence[Entry]) -> dict[str, str]:
+    def _elsewhere(self, found: Sequence[StoreResult]) -> dict[str, str]:
         """By the ids of entries whose nodes the store has not, or not whole, their ids in the index's docstore."""
         known = {} if self.index is None else self.index.index_struct.nodes_dict
         return {entry.id: known.get(entry.id, entry.id) for entry in found if not _is_whole(entry.node)}
 
-    def _passing(self, entries: Mapping[str, Entry], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
+    def _passing(self, entries: Mapping[str, StoreResult], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
         passes = compile_filter(where)
         nodes = ((name, entry.node) for name, entry in entries.items())
         return {name: partial(chunk_of, node) for name, node in nodes if node is not None and passes(node.metadata)}
@@ -242,16 +242,16 @@ def turns(store: object) -> AbstractContextManager[None]:
     return Mutex() if isinstance(store, SimpleVectorStore) else nullcontext()
 
 
-def _query(asked: Asked, k: int, narrowed: Pushed) -> VectorStoreQuery:
+def _query(asked: StoreQuestion, k: int, narrowed: Pushed) -> VectorStoreQuery:
     return VectorStoreQuery(asked.vector, k, query_str=asked.text, **narrowed.fields)
 
 
-def _entries(result: VectorStoreQueryResult) -> list[Entry]:
+def _entries(result: VectorStoreQueryResult) -> list[StoreResult]:
     nodes: Sequence[BaseNode] = result.nodes or ()
     ids = [node.node_id for node in nodes] or result.ids or []
     scores = (result.similarities or [])[: len(ids)]
     found = zip_longest(ids, nodes, scores)
-    return [Entry(name, node, None if score is None else float(score)) for name, node, score in found]
+    return [StoreResult(name, node, None if score is None else float(score)) for name, node, score in found]
 
 
 def _is_whole(node: BaseNode | None) -> bool:
@@ -259,8 +259,8 @@ def _is_whole(node: BaseNode | None) -> bool:
     return node is not None and node.as_related_node_info().node_type == ObjectType.TEXT
 
 
-def _filled(found: Sequence[Entry], names: Mapping[str, str], nodes: Sequence[BaseNode]) -> list[Entry]:
+def _filled(found: Sequence[StoreResult], names: Mapping[str, str], nodes: Sequence[BaseNode]) -> list[StoreResult]:
     """The entries with the nodes of a docstore."""
     held = {node.node_id: node for node in nodes}
     fetched = ((entry, held.get(names.get(entry.id, ""))) for entry in found)
-    return [entry if node is None else Entry(node.node_id, node, entry.score) for entry, node in fetched]
+    return [entry if node is None else StoreResult(node.node_id, node, entry.score) for entry, node in fetched]

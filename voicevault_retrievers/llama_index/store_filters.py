@@ -81,14 +81,14 @@ def kind_of(store: BasePydanticVectorStore) -> str:
     return f"{type(store).__module__}.{type(store).__name__}"
 
 
-class Chroma(languages.Chroma):
+class ChromaFilters(languages.Chroma):
     """LlamaIndex writes None as an empty string, and `flattened` leaves out what is no scalar."""
 
     def unequal(self, key: str, operand: Scalar) -> Clause:
         return Bound.EVERYTHING if operand == "" else super().unequal(key, operand)
 
 
-class Postgres(Language):
+class PostgresFilters(Language):
     """LlamaIndex's own filters, which it writes into SQL as they are: of a string with a mark of SQL nothing is said.
 
     They compare the texts of JSON, for where they compare numbers a value that is none is an error. A list is known by
@@ -199,7 +199,7 @@ def _simple(store: Any, where: Filter | None, ids: Collection[str] | None) -> Pu
 
 
 def _chroma(store: Any, where: Filter | None, ids: Collection[str] | None) -> Pushed:
-    language = Chroma(RESERVED)
+    language = ChromaFilters(RESERVED)
     clause = said(where, language)
     return Pushed() if clause is None else Pushed(options={"where": language.some([clause, {OTHERS_KEY: True}])})
 
@@ -217,7 +217,7 @@ def _postgres(store: Any, where: Filter | None, ids: Collection[str] | None) -> 
     if _hnsw(store):
         return Pushed()
     numbers = {key for key, kind in store.indexed_metadata_keys or () if kind in _NUMBERS}
-    language = Postgres(numbers)
+    language = PostgresFilters(numbers)
     clause = said(where, language)
     return Pushed() if clause is None else Pushed({"filters": language.every([clause])})
 

@@ -22,7 +22,7 @@ from voicevault_retrievers.answers.source_numbers import skipped
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index.citations import Sources, sources_of
+from voicevault_retrievers.llama_index.citations import CitedNodes, sources_of
 from voicevault_retrievers.llama_index.models import awaits
 from voicevault_retrievers.llama_index.node import provenance
 from voicevault_retrievers.llama_index.responses import CitedAnswer, cited
@@ -123,13 +123,13 @@ class CitedSynthesizer(BaseSynthesizer):
     ) -> RESPONSE_TEXT_TYPE:
         return await self.synthesizer.aget_response(query_str, text_chunks, **response_kwargs)
 
-    def _sources(self, nodes: Sequence[NodeWithScore]) -> Sources:
+    def _sources(self, nodes: Sequence[NodeWithScore]) -> CitedNodes:
         return sources_of(nodes, self.builder, self.metadata_mode)
 
     def _cited(
         self,
         response: RESPONSE_TYPE,
-        sources: Sources,
+        sources: CitedNodes,
         nodes: Sequence[NodeWithScore],
         additional: Sequence[NodeWithScore],
     ) -> CitedAnswer:
@@ -178,7 +178,7 @@ def _awaits(llm: LLM, streaming: bool) -> bool:
     return awaits(llm, f"a{call}") and (not streaming or awaits(llm, f"astream_{call}"))
 
 
-def _missing(sources: Sources, nodes: Sequence[NodeWithScore]) -> dict[str, list[str]]:
+def _missing(sources: CitedNodes, nodes: Sequence[NodeWithScore]) -> dict[str, list[str]]:
     """What was skipped in the search for nodes, and which of them the model did not read, or not in full."""
     told = [*getattr(nodes, "degraded", ()), *(one for node in nodes for one in skipped(provenance(node) or {}))]
     missing = {"degraded": list(dict.fromkeys(told)), "over_budget": list(sources.context.over_budget)}

@@ -27,9 +27,9 @@ from voicevault_retrievers.answers.tool_input import (
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.source_numbers import (
-    Found,
-    Search,
-    Sources,
+    FoundNodes,
+    NodeSearch,
+    NumberedNodes,
     conversation_citations,
     given_citations,
     listed_in,
@@ -86,7 +86,7 @@ class RetrievalTool(FunctionTool):
         return_direct: bool = False,
     ) -> None:
         check_texts(name=name, description=description)
-        self.search = Search(retriever, tuple(node_postprocessors or ()), k)
+        self.search = NodeSearch(retriever, tuple(node_postprocessors or ()), k)
         self.layout = Layout(ContextBuilder(max_tokens=max_tokens, markers=markers), instructs=not return_direct)
         if filters is not None and not self.search.filters:
             raise ConfigError(
@@ -162,10 +162,10 @@ class RetrievalTool(FunctionTool):
             raise _ToldError(str(error)) from error
         return asked["query"], asked.get("where")
 
-    def _listed(self, found: Found) -> tuple[str, Sources]:
+    def _listed(self, found: FoundNodes) -> tuple[str, NumberedNodes]:
         return found.listed(self.layout, self._reserved.next(len(found.nodes)))
 
-    def _output(self, given: dict[str, Any], text: str, sources: Sources) -> ToolOutput:
+    def _output(self, given: dict[str, Any], text: str, sources: NumberedNodes) -> ToolOutput:
         return ToolOutput(self.metadata.get_name(), text, raw_input=given, raw_output=sources)
 
     def _error(self, given: dict[str, Any], error: Exception) -> ToolOutput:
@@ -174,7 +174,7 @@ class RetrievalTool(FunctionTool):
             self.metadata.get_name(),
             text,
             raw_input=given,
-            raw_output=Sources(degraded=[text]),
+            raw_output=NumberedNodes(degraded=[text]),
             is_error=True,
             exception=error,
         )

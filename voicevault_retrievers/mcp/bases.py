@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundInBases:
     """What a search gave: hits, each with the name of its base and the id that it has there, and what of it failed.
 
     `confident` is false where the preset says that none of the hits is likely relevant.
@@ -71,14 +71,14 @@ class Library:
         where: Filter | None = None,
         k: int | None = None,
         observe: AsyncObserver | None = None,
-    ) -> Found:
+    ) -> FoundInBases:
         """Search bases. Those with the same settings are searched as one; the lists of others take turns.
 
         A group of them that fails is left out and said, unless all fail: then the first one's error is raised. An error
         of set-up is always raised.
         """
         if not query.strip():
-            return Found()
+            return FoundInBases()
         groups = _grouped(offers)
         asked = (self._searched(group, query, where, k, observe) for group in groups)
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
@@ -88,10 +88,10 @@ class Library:
             if not results or not isinstance(error, Exception) or is_setup_error(error):
                 raise error
             _LOG.warning("%s was not searched: %s", ", ".join(offer.name for offer in group), told(error))
-            results.append(Found(degraded=tuple(f"{offer.name}: {type(error).__name__}" for offer in group)))
+            results.append(FoundInBases(degraded=tuple(f"{offer.name}: {type(error).__name__}" for offer in group)))
         hits = [hit for hit in chain(*zip_longest(*(one.hits for one in results))) if hit is not None]
         limit = k or max((len(one.hits) for one in results), default=0)
-        return Found(
+        return FoundInBases(
             tuple(hits[:limit]),
             tuple(dict.fromkeys(chain(*(one.degraded for one in results)))),
             any(one.confident for one in results if one.hits) or not hits,
@@ -99,12 +99,14 @@ class Library:
 
     async def _searched(
         self, group: Sequence[Offer], query: str, where: Filter | None, k: int | None, observe: AsyncObserver | None
-    ) -> Found:
+    ) -> FoundInBases:
         first = group[0]
         pipeline = await in_thread("open", partial(self.pipeline, group))
         asked = Query(query, where=both(first.where, where), require=first.require)
         result = await pipeline.asearch(asked, k or first.k, observe=observe)
-        return Found(tuple(_own(hit, group) for hit in pipeline.read(result)), _told(result), result.confidence == "ok")
+        return FoundInBases(
+            tuple(_own(hit, group) for hit in pipeline.read(result)), _told(result), result.confidence == "ok"
+        )
 
     def pipeline(self, group: Sequence[Offer]) -> Pipeline:
         """The pipeline over bases of one group, as they are now; raises what opening them does."""

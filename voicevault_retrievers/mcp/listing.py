@@ -21,7 +21,7 @@ _INNER = {"start", "end", "start_index", "chunk_index", "chunks_in_file", "file_
 
 
 @dataclass(frozen=True)
-class Document:
+class ListedDocument:
     """A document of a base: its name, None for what has none, and how many chunks and pages with text it has."""
 
     source_file: str | None
@@ -40,11 +40,11 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Listing:
+class BaseListing:
     """The documents by name, the keys by how many chunks have them."""
 
     chunks: int
-    documents: tuple[Document, ...]
+    documents: tuple[ListedDocument, ...]
     keys: tuple[Key, ...]
 
 
@@ -61,7 +61,7 @@ class _Values:
     seen: Counter[Any] = field(default_factory=Counter)
 
 
-def listing(chunks: Iterable[Chunk]) -> Listing:
+def listing(chunks: Iterable[Chunk]) -> BaseListing:
     """The account of chunks, in one pass."""
     total = 0
     documents: defaultdict[str | None, _Counts] = defaultdict(_Counts)
@@ -76,9 +76,9 @@ def listing(chunks: Iterable[Chunk]) -> Listing:
         _count(keys, chunk.metadata)
     named = sorted(documents.items(), key=lambda item: (item[0] is None, item[0] or ""))
     common = sorted(keys.items(), key=lambda item: (-item[1].chunks, item[0]))[:MOST_KEYS]
-    return Listing(
+    return BaseListing(
         total,
-        tuple(Document(name, counts.chunks, len(counts.pages)) for name, counts in named),
+        tuple(ListedDocument(name, counts.chunks, len(counts.pages)) for name, counts in named),
         tuple(_key(name, values) for name, values in common),
     )
 

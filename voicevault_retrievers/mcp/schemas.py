@@ -28,14 +28,14 @@ class Sources(BaseModel):
     confidence: Literal["ok", "none"]
 
 
-class Read(BaseModel):
+class SourceText(BaseModel):
     """A source in full: the citations of its passages in order, with the metadata of the one that was asked for."""
 
     citations: list[Citation]
     metadata: dict[str, Any]
 
 
-class Base(BaseModel):
+class BaseInfo(BaseModel):
     """A knowledge base: how much it holds, and by which metadata keys a search of it may be narrowed."""
 
     kb: str
@@ -45,7 +45,7 @@ class Base(BaseModel):
     keys: list[Key]
 
 
-class Entry(BaseModel):
+class DocumentInfo(BaseModel):
     """A document of a base: its name, null for what is of no file, and how many chunks and pages with text it has."""
 
     kb: str
@@ -57,8 +57,8 @@ class Entry(BaseModel):
 class Documents(BaseModel):
     """One page of the documents of all bases that were asked for, in order of base and name."""
 
-    bases: list[Base]
-    documents: list[Entry]
+    bases: list[BaseInfo]
+    documents: list[DocumentInfo]
     page: int
     pages: int
 

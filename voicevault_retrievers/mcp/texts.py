@@ -10,7 +10,7 @@ from voicevault_retrievers.answers.citations import without_headers
 from voicevault_retrievers.answers.tool_input import DESCRIPTION
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mcp.listing import Key
-from voicevault_retrievers.mcp.schemas import Documents, Entry
+from voicevault_retrievers.mcp.schemas import DocumentInfo, Documents
 
 SEARCH = (
     f"{DESCRIPTION} Cite them in the answer as [n]. Search again in other words where the sources do not answer, and "
@@ -75,7 +75,7 @@ def _key(key: Key) -> str:
     return f"{key.name}: {' or '.join(key.types)}, in {key.chunks} chunks{examples and f', such as {examples}'}"
 
 
-def _extent(entry: Entry) -> str:
+def _extent(entry: DocumentInfo) -> str:
     pages = f"{_some(entry.pages, 'page')}, " if entry.pages else ""
     return f"{pages}{_some(entry.chunks, 'chunk')}"
 

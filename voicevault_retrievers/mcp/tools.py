@@ -22,7 +22,7 @@ from voicevault_retrievers.errors import ConfigError, told, unknown
 from voicevault_retrievers.mcp import schemas, texts
 from voicevault_retrievers.mcp.bases import Library, in_thread
 from voicevault_retrievers.mcp.configuration import Offer
-from voicevault_retrievers.mcp.listing import Listing, listing
+from voicevault_retrievers.mcp.listing import BaseListing, listing
 from voicevault_retrievers.mcp.reading import passage
 from voicevault_retrievers.mcp.session import Session
 from voicevault_retrievers.store import KnowledgeBase
@@ -72,7 +72,7 @@ class Tools:
         self._offers = {offer.name: offer for offer in offers}
         self._library = library
         self._layout = Layout(ContextBuilder(max_tokens=max_tokens, markers="numbered"))
-        self._listings: dict[str, tuple[object, Listing]] = {}
+        self._listings: dict[str, tuple[object, BaseListing]] = {}
 
     @cached_property
     def every(self) -> Mapping[str, Tool]:
@@ -84,7 +84,11 @@ class Tools:
                 self._search,
             ),
             "get_context": Tool(
-                "Read a source in full", texts.CONTEXT, schemas.context_arguments(offers), schemas.Read, self._read
+                "Read a source in full",
+                texts.CONTEXT,
+                schemas.context_arguments(offers),
+                schemas.SourceText,
+                self._read,
             ),
             "list_sources": Tool(
                 "List the documents", texts.LIST, schemas.listing_arguments(offers), schemas.Documents, self._list
@@ -147,19 +151,21 @@ class Tools:
         session.remember(citations)
         metadata = dict(found.hits[found.at].chunk.metadata)
         said = texts.metadata(numbers[found.at], metadata)
-        return f"{text}\n\n{said}", schemas.Read(citations=_guarded(citations), metadata=metadata)
+        return f"{text}\n\n{said}", schemas.SourceText(citations=_guarded(citations), metadata=metadata)
 
     async def _list(self, given: Any, session: Session, observe: AsyncObserver | None) -> Answer:
         listings = [(offer, await in_thread("list", partial(self._listing, offer))) for offer in self._named(given.kb)]
         every = [
-            schemas.Entry(kb=offer.name, **asdict(document)) for offer, one in listings for document in one.documents
+            schemas.DocumentInfo(kb=offer.name, **asdict(document))
+            for offer, one in listings
+            for document in one.documents
         ]
         pages = max(1, -(-len(every) // PAGE))
         if given.page > pages:
             raise ToldError(f"The list has no page {given.page}: it ends with page {pages}.")
         data = schemas.Documents(
             bases=[
-                schemas.Base(
+                schemas.BaseInfo(
                     kb=offer.name, description=offer.description, documents=len(one.documents), chunks=one.chunks,
                     keys=list(one.keys),
                 )
@@ -193,7 +199,7 @@ class Tools:
             )
         return self._offers[source.kb], source.chunk_id
 
-    def _listing(self, offer: Offer) -> Listing:
+    def _listing(self, offer: Offer) -> BaseListing:
         """What is there of a base; read anew where that has changed."""
         base = self._library.base(offer)
         snapshot = base.view().snapshot if isinstance(base, KnowledgeBase) else None

@@ -30,7 +30,7 @@ POSITIONS = 512
 """The longest input of the known models, in tokens."""
 
 
-class Batch(NamedTuple):
+class GraphOutput(NamedTuple):
     """What a graph gave for some of the texts: where they stand, its first output, the mask of their tokens."""
 
     at: list[int]
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     mask: Ints
 
 
-class Session(NamedTuple):
+class GraphSession(NamedTuple):
     """A loaded graph: what it is fed, its first output for that (from any thread), how many texts run at a time.
 
     `precision` is what it computes in, `reason` why that was chosen.
@@ -69,7 +69,7 @@ class GraphModel(ABC):
         self.batch_size = batch_size
         self._lock = Mutex()
         self._weights: Weights | None = None
-        self._loaded: tuple[Session, Any] | None = None
+        self._loaded: tuple[GraphSession, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_weights": None, "_loaded": None}
@@ -96,7 +96,7 @@ class GraphModel(ABC):
         """Why it computes in that; None before it is loaded."""
         return self._loaded[0].reason if self._loaded else None
 
-    def load(self) -> tuple[Session, Any]:
+    def load(self) -> tuple[GraphSession, Any]:
         """The session and the tokenizer.
 
         Raises MissingExtraError, and ModelNotAvailableError where a file is damaged or cannot be read.
@@ -107,7 +107,7 @@ class GraphModel(ABC):
                     self._loaded = self._load()
             return self._loaded
 
-    def _load(self) -> tuple[Session, Any]:
+    def _load(self) -> tuple[GraphSession, Any]:
         tokenizers = require("tokenizers", extra=self.extra)
         weights = self.weights
         weights.verify()
@@ -126,9 +126,9 @@ class GraphModel(ABC):
         return session, tokenizer
 
     @abstractmethod
-    def _session(self, weights: Weights, tokenizer: Any) -> Session: ...
+    def _session(self, weights: Weights, tokenizer: Any) -> GraphSession: ...
 
-    def run(self, texts: Sequence[Text], *, alone: bool = False) -> Iterator[Batch]:
+    def run(self, texts: Sequence[Text], *, alone: bool = False) -> Iterator[GraphOutput]:
         """The graph's first output for every text or pair, in batches of similar length; `alone` one at a time.
 
         Raises as `load` does, and RetrievalError where a batch fails.
@@ -139,9 +139,9 @@ class GraphModel(ABC):
                 encodings = tokenizer.encode_batch(texts[start : start + ENCODED_AT_ONCE])
             for group in batches([len(encoding.ids) for encoding in encodings], 1 if alone else session.at_once):
                 feed = feed_of([encodings[at] for at in group])
-                yield Batch([start + at for at in group], self._computed(session, feed), feed["attention_mask"])
+                yield GraphOutput([start + at for at in group], self._computed(session, feed), feed["attention_mask"])
 
-    def _computed(self, session: Session, feed: Feed) -> Floats:
+    def _computed(self, session: GraphSession, feed: Feed) -> Floats:
         try:
             with NATIVE.running():
                 return session.compute({name: feed[name] for name in session.inputs & feed.keys()})

@@ -9,7 +9,7 @@ import numpy as np
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.models.dequantise import quantises_as_it_runs
-from voicevault_retrievers.models.graph_model import Feed, Floats, GraphModel, Session
+from voicevault_retrievers.models.graph_model import Feed, Floats, GraphModel, GraphSession
 from voicevault_retrievers.models.weights import Weights
 
 ONE_PRODUCT = (
@@ -36,7 +36,7 @@ class OnnxModel(GraphModel):
     backend = "onnx"
     extra = "onnx"
 
-    def _session(self, weights: Weights, tokenizer: Any) -> Session:
+    def _session(self, weights: Weights, tokenizer: Any) -> GraphSession:
         runtime = require("onnxruntime", extra=self.extra)
         quantised = quantises_as_it_runs(weights.model)
         options, widened = runtime.SessionOptions(), quantised and saturates(runtime)
@@ -49,9 +49,11 @@ class OnnxModel(GraphModel):
 
         inputs = frozenset(item.name for item in session.get_inputs())
         if not quantised:
-            return Session(inputs, compute, self.batch_size, "f32", "as the graph is")
+            return GraphSession(inputs, compute, self.batch_size, "f32", "as the graph is")
         reason = "in products of 16 bits, as those of 8 saturate on this processor"
-        return Session(inputs, compute, 1, "int8", reason if widened else "in products of 8 bits, which are exact here")
+        return GraphSession(
+            inputs, compute, 1, "int8", reason if widened else "in products of 8 bits, which are exact here"
+        )
 
 
 @cache

@@ -14,8 +14,8 @@ from voicevault_retrievers.models.graph_model import (
     Feed,
     Floats,
     GraphModel,
+    GraphSession,
     Ints,
-    Session,
     cls_pooled,
     feed_of,
     mean_pooled,
@@ -68,13 +68,13 @@ class OpenVinoModel(GraphModel):
             return "openvino-int8"
         return "openvino" if quantises_as_it_runs(self.weights.model) else super().kind
 
-    def _session(self, weights: Weights, tokenizer: Any) -> Session:
+    def _session(self, weights: Weights, tokenizer: Any) -> GraphSession:
         # The plugin gives the thread that loads it a stack for signals, and frees it in whichever thread drops the last
         # session, after which a signal ends the process: that thread is one that lives no longer.
         with ThreadPoolExecutor(1) as loading:
             return loading.submit(self._opened, weights, tokenizer).result()
 
-    def _opened(self, weights: Weights, tokenizer: Any) -> Session:
+    def _opened(self, weights: Weights, tokenizer: Any) -> GraphSession:
         core = require("openvino", extra=self.extra).Core()
         graph = self._read(core, weights)
         native = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
@@ -102,7 +102,7 @@ class OpenVinoModel(GraphModel):
             raise ConfigError(f"the weights of {self.name} are floats; precision 'int8' needs a quantised model.onnx")
         return graph
 
-    def _chosen(self, core: Any, graph: Any, tokenizer: Any, native: bool) -> Session:
+    def _chosen(self, core: Any, graph: Any, tokenizer: Any, native: bool) -> GraphSession:
         exact = self._compiled(core, graph, "f32", "f32", "this processor has no bf16")
         if not native:
             return exact
@@ -112,7 +112,7 @@ class OpenVinoModel(GraphModel):
             return rounded
         return exact._replace(reason="bf16 is too far from it")
 
-    def _compiled(self, core: Any, graph: Any, precision: str, hint: str, reason: str, group: int = 0) -> Session:
+    def _compiled(self, core: Any, graph: Any, precision: str, hint: str, reason: str, group: int = 0) -> GraphSession:
         options = {
             "INFERENCE_PRECISION_HINT": hint,
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": group,
@@ -125,7 +125,7 @@ class OpenVinoModel(GraphModel):
             return cast(Floats, compiled.create_infer_request().infer(feed)[0])
 
         inputs = frozenset(port.any_name for port in compiled.inputs)
-        return Session(inputs, compute, self.batch_size, precision, reason)
+        return GraphSession(inputs, compute, self.batch_size, precision, reason)
 
 
 def agree(found: Floats, exact: Floats, mask: Ints) -> bool:

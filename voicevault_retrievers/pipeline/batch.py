@@ -16,7 +16,7 @@ from voicevault_retrievers.core.execution.plan import Plan, Span, aoutcome_of, i
 from voicevault_retrievers.core.execution.run import ABREAST
 from voicevault_retrievers.core.types import Failure, Query, Ranking, Result, as_query
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.pipeline.query_file import Asked, File, read_queries
+from voicevault_retrievers.pipeline.query_file import File, FileQuery, read_queries
 
 TOGETHER = 32
 """Queries that are searched at a time, of many."""
@@ -119,7 +119,7 @@ class Batched(ABC):
         size = TOGETHER if self.timeout is None else ABREAST
         return (asked[at : at + size] for at in range(0, len(asked), size))
 
-    def _settled(self, gathered: Sequence[Asked], searched: Iterable[Result | Exception]) -> list[Result]:
+    def _settled(self, gathered: Sequence[FileQuery], searched: Iterable[Result | Exception]) -> list[Result]:
         found = iter(searched)
         results = []
         for asked in gathered:
@@ -141,7 +141,7 @@ def _read(found: Iterable[Any]) -> list[Any]:
 
 
 def answer(
-    search: Callable[[Query, int | None], Result], asked: Asked, k: int | None
+    search: Callable[[Query, int | None], Result], asked: FileQuery, k: int | None
 ) -> tuple[Result, Exception | None]:
     """The result of a query; where it fails one without hits, and the error, which it holds too."""
     if asked.error is not None:
@@ -152,10 +152,10 @@ def answer(
         return _failing(asked, error), error
 
 
-def _gathered(queries: Iterable[str | Query] | None, file: File | None) -> list[Asked]:
+def _gathered(queries: Iterable[str | Query] | None, file: File | None) -> list[FileQuery]:
     if queries is None and file is None:
         raise ConfigError("give queries, or a queries_file")
-    given = [Asked(query) for query in _as_queries(queries or ())]
+    given = [FileQuery(query) for query in _as_queries(queries or ())]
     return given if file is None else [*given, *read_queries(file)]
 
 
@@ -165,9 +165,9 @@ def _as_queries(queries: Iterable[str | Query]) -> list[Query]:
     return [as_query(query) for query in queries]
 
 
-def _sound(gathered: Iterable[Asked], k: int | None) -> list[tuple[Query, int | None]]:
+def _sound(gathered: Iterable[FileQuery], k: int | None) -> list[tuple[Query, int | None]]:
     return [(asked.query, k if asked.k is None else asked.k) for asked in gathered if asked.error is None]
 
 
-def _failing(asked: Asked, error: Exception) -> Result:
+def _failing(asked: FileQuery, error: Exception) -> Result:
     return Result(asked.query, Ranking((), (Failure.recorded(STAGE, error),)))

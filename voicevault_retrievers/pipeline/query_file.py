@@ -28,7 +28,7 @@ _SHOWN = 100
 
 
 @dataclass(frozen=True)
-class Asked:
+class FileQuery:
     """A query of a file, how many hits it asks for, and its id; `error` is what is wrong with it, if anything."""
 
     query: Query
@@ -37,7 +37,7 @@ class Asked:
     error: ConfigError | None = None
 
 
-def read_queries(file: File) -> list[Asked]:
+def read_queries(file: File) -> list[FileQuery]:
     """The queries of a file: a JSON list, JSON Lines, or a text a line; blank lines are none.
 
     By its name's end a file is JSON (`.json`), JSON Lines (`.jsonl`, `.ndjson`) or text (`.txt`); any other is what it
@@ -106,24 +106,24 @@ def _refused(constant: str) -> None:
     raise ValueError(f"{constant} is no value of JSON")
 
 
-def _asked(where: str, data: Any) -> Asked:
+def _asked(where: str, data: Any) -> FileQuery:
     try:
         if isinstance(data, ConfigError):
             raise data
-        return Asked(Query(data)) if isinstance(data, str) else _from_object(data)
+        return FileQuery(Query(data)) if isinstance(data, str) else _from_object(data)
     except (TypeError, ValueError) as error:
         said = error if isinstance(data, ConfigError) else ConfigError(f"{where}: {error}")
         named = data if isinstance(data, Mapping) else {}
         text = named.get("text", named.get("query"))
         name = named.get("id", named.get("_id"))
-        return Asked(
+        return FileQuery(
             Query(text if isinstance(text, str) else where),
             id=None if name is None else str(name),
             error=ConfigError(str(said)),
         )
 
 
-def _from_object(data: Any) -> Asked:
+def _from_object(data: Any) -> FileQuery:
     if not isinstance(data, Mapping):
         raise ConfigError(f"a query is a text, or an object with `text`, not a {type(data).__name__}")
     given: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def _from_object(data: Any) -> Asked:
         raise ConfigError(f"a query has `text`; this one has {', '.join(having) or 'nothing'}")
     own = {name: value for name, value in given.items() if value is not None and name not in ("id", "k", *_UNUSED)}
     name = given.get("id")
-    return Asked(Query(**own), whole_or_none("k", given.get("k"), least=0), None if name is None else str(name))
+    return FileQuery(Query(**own), whole_or_none("k", given.get("k"), least=0), None if name is None else str(name))
 
 
 def _route(value: Any) -> Route:

@@ -32,7 +32,7 @@ _STANDING_ALONE = re.compile(r"(?<![^\s(\[{\"'“‘«„])[^\W\d_]+(?=[.,;:!?)\
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class CorpusWords:
     """What a corpus has: its words with their frequencies, its terms, and the languages that these are in."""
 
     counts: Mapping[str, int]
@@ -43,7 +43,7 @@ class Known:
     """Words of the corpus by their American spelling, where there are several or it is another."""
 
 
-class SpellingExpansion(Learned[Known]):
+class SpellingExpansion(Learned[CorpusWords]):
     """Adds a wording with the corpus' own spellings: of words that it does not have, and of British or American ones.
 
     A word that is unknown to the corpus, also under its stem, gives way to the nearest known one: at most one edit
@@ -59,7 +59,7 @@ class SpellingExpansion(Learned[Known]):
         super().__init__(corpus, timeout=timeout)
         self.analyzer = Analyzer() if analyzer is None else analyzer
 
-    def learn(self, texts: Iterable[str]) -> Known:
+    def learn(self, texts: Iterable[str]) -> CorpusWords:
         pieces: Counter[bytes] = Counter()
         terms: set[str] = set()
         languages = 0
@@ -70,9 +70,9 @@ class SpellingExpansion(Learned[Known]):
             languages |= int(np.bitwise_or.reduce(analyzed.languages, initial=0))
         counts = word_counts(pieces)
         near = {word: count for word, count in counts.items() if SHORTEST <= len(word) <= LONGEST}
-        return Known(counts, frozenset(terms), tags_of(languages), Nearest(near), _siblings(near))
+        return CorpusWords(counts, frozenset(terms), tags_of(languages), Nearest(near), _siblings(near))
 
-    def variants(self, query: Query, known: Known) -> Iterable[Variant]:
+    def variants(self, query: Query, known: CorpusWords) -> Iterable[Variant]:
         found = [
             (slice(*match.span()), other)
             for match in _STANDING_ALONE.finditer(query.text)
@@ -81,7 +81,7 @@ class SpellingExpansion(Learned[Known]):
         if found:
             yield reworded(query, found)
 
-    def _other(self, written: str, known: Known) -> str | None:
+    def _other(self, written: str, known: CorpusWords) -> str | None:
         """Another spelling of a word; None where it is to stay."""
         word = written.casefold()
         plain = SHORTEST <= len(word) <= LONGEST and written[1:] == written[1:].lower()
@@ -92,7 +92,7 @@ class SpellingExpansion(Learned[Known]):
             return sibling
         return known.nearest.of(word, 2 if len(word) >= TWO_EDITS_FROM else 1)
 
-    def _has(self, word: str, known: Known) -> bool:
+    def _has(self, word: str, known: CorpusWords) -> bool:
         if word in known.counts:
             return True
         asked = query_terms(self.analyzer, word, known.tags)

@@ -19,7 +19,7 @@ from voicevault_retrievers.errors import (
     RerankerNotAvailableError,
     RetrievalError,
 )
-from voicevault_retrievers.models.graph_model import Batch, GraphModel
+from voicevault_retrievers.models.graph_model import GraphModel, GraphOutput
 from voicevault_retrievers.models.onnx_model import OnnxModel
 from voicevault_retrievers.models.openvino_model import OpenVinoModel, Precision
 from voicevault_retrievers.models.weights import (
@@ -78,7 +78,7 @@ class GraphScorer:
                 scores[position] = logit
         return scores
 
-    def _batches(self, query: str, passages: Sequence[str]) -> Iterator[Batch]:
+    def _batches(self, query: str, passages: Sequence[str]) -> Iterator[GraphOutput]:
         try:
             yield from self._runner.run([(query, passage) for passage in passages])
         except RetrievalError as error:

@@ -17,7 +17,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.manifest import Manifest
-from voicevault_retrievers.store.merged_bases import Standardised
+from voicevault_retrievers.store.merged_bases import MergedBases
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
 from voicevault_retrievers.store.reader import View, keyword_channel, keywords_only, nothing_in, vector_channel
@@ -28,7 +28,7 @@ class Bases:
 
     Those made with one analyzer share document counts and lengths as the segments of one index would, and the
     similarities of those made with one embedder compare as they are. Where they differ, each such group's list is
-    standardised and they are merged (see `Standardised`), in whatever order bases are named and even where one is
+    standardised and they are merged (see `MergedBases`), in whatever order bases are named and even where one is
     empty. A group whose search fails is skipped and noted, one whose embedder cannot be had raises. A base without an
     embedder is searched by keywords only, where others have one.
 
@@ -116,7 +116,7 @@ class Bases:
             return question_channel(searched[0], **options)
         asked = {base.name: base for base in searched if has_questions(base)}
         made = {name: question_channel(base, prefix=f"{name}:", **options) for name, base in asked.items()}
-        return Standardised(made, options.get("name", "questions"), "question")
+        return MergedBases(made, options.get("name", "questions"), "question")
 
     def graph(self, **options: Any) -> Channel:
         """The channel over what the present chunks of all refer to; as `KnowledgeBase.graph`."""
@@ -225,7 +225,7 @@ def _together(
     if len(groups) == 1:
         return make(groups[0])
     labelled = sorted(("+".join(sorted(base.name for base in group)), group) for group in groups)
-    return Standardised({label: make(group) for label, group in labelled if any(map(len, group))}, name, kind)
+    return MergedBases({label: make(group) for label, group in labelled if any(map(len, group))}, name, kind)
 
 
 def _alike(

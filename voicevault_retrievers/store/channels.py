@@ -13,7 +13,7 @@ from voicevault_retrievers.fusion.hybrid import HybridSearch
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.questions import question_channel
-from voicevault_retrievers.store.reader import Batch, View
+from voicevault_retrievers.store.reader import ChunkBatch, View
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.structure.questions import QuestionChannel
 
@@ -30,7 +30,7 @@ class Searched(HybridSearch, ABC):
     @abstractmethod
     def view(self, prefix: str = "") -> View: ...
 
-    def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[Batch]:
+    def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[ChunkBatch]:
         """The chunks with their vectors, `size` at a time, by ascending id: for a copy in another engine.
 
         All are of the commit that is present when this is called, whatever is written meanwhile. To go on where a copy

@@ -37,7 +37,7 @@ from voicevault_retrievers.dense.exact import ExactVectors
 from voicevault_retrievers.errors import MissingExtraError, StorageError, told
 from voicevault_retrievers.store import disk, files
 from voicevault_retrievers.store.manifest import Manifest
-from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.snapshot import Snapshot
 
@@ -57,7 +57,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Marker:
+class CopyProgress:
     """How far Chroma is.
 
     It holds the chunks of the segments of the knowledge base `base` numbered up to `holds` that are live at generation
@@ -75,7 +75,7 @@ class Marker:
         return (self.base, self.holds, self.changed) == (present.id, present.generation, present.generation)
 
 
-class Chroma:
+class ChromaCopy:
     """The Chroma collection in the folder of a knowledge base, one of each for a process (`at`), shared by threads.
 
     A process that was forked while it was open cannot use it (`usable`).
@@ -85,12 +85,12 @@ class Chroma:
         self._folder = folder
         self._mutex = Mutex()
         self._pid = os.getpid()
-        self._close: finalize[..., Chroma] | None = None
+        self._close: finalize[..., ChromaCopy] | None = None
         self._collection: Any = None
-        self._seen: Marker | None = None
+        self._seen: CopyProgress | None = None
 
     @classmethod
-    def at(cls, folder: Path) -> Chroma:
+    def at(cls, folder: Path) -> ChromaCopy:
         """The one of a folder."""
         with _mutex:
             return _known.get(folder.absolute()) or _known.setdefault(folder.absolute(), cls(folder))
@@ -100,14 +100,14 @@ class Chroma:
         return self._close is None or self._pid == os.getpid()
 
     @property
-    def marker(self) -> Marker | None:
+    def marker(self) -> CopyProgress | None:
         """How far it is; None where that is not known."""
         try:
-            return Marker(**json.loads((self._folder / MARKER).read_bytes()))
+            return CopyProgress(**json.loads((self._folder / MARKER).read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 
-    def nearest(self, vector: Vector, count: int, marker: Marker) -> list[str]:
+    def nearest(self, vector: Vector, count: int, marker: CopyProgress) -> list[str]:
         """The ids of about the nearest `count` rows, in no order; fewer where there are fewer."""
         with self._mutex:
             found = self._whole(marker).query(query_embeddings=[vector.tolist()], n_results=count, include=[])
@@ -151,12 +151,12 @@ class Chroma:
         self,
         present: Manifest,
         tables: Sequence[tuple[StoredSegment, Rows]],
-        marker: Marker | None,
+        marker: CopyProgress | None,
         goes_on: Callable[[], bool],
     ) -> None:
         if marker is None or marker.base != present.id or max(marker.holds, marker.changed) > present.generation:
             self.remove()  # of another base, or of this one before it was put back from a copy
-            marker = Marker(present.id, -1, present.generation)
+            marker = CopyProgress(present.id, -1, present.generation)
         held = marker.holds
         if held >= 0:
             with self._mutex:
@@ -169,7 +169,7 @@ class Chroma:
                         return
                     self._put([rows.ids[at] for at in some], segment.vectors[some])
         left = self._purged([rows for _, rows in tables])
-        self._mark(Marker(present.id, present.generation, present.generation, left))
+        self._mark(CopyProgress(present.id, present.generation, present.generation, left))
 
     def _put(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
         with self._mutex:
@@ -198,19 +198,19 @@ class Chroma:
                 collection.delete(ids=stale[start : start + BATCH])
             return int(collection.count())
 
-    def _mark(self, marker: Marker) -> None:
+    def _mark(self, marker: CopyProgress) -> None:
         with self._mutex:
             files.replace(self._folder / MARKER, json.dumps(asdict(marker)).encode())
             self._seen = marker  # this process wrote it, and its Chroma knows
 
-    def _whole(self, marker: Marker) -> Any:
+    def _whole(self, marker: CopyProgress) -> Any:
         """The collection; StorageError where rows have been lost."""
         collection = self._open(marker)
         if (count := collection.count()) < marker.rows:
             raise StorageError(f"{self!r} has {count} rows left of {marker.rows}")
         return collection
 
-    def _open(self, marker: Marker | None) -> Any:
+    def _open(self, marker: CopyProgress | None) -> Any:
         """The collection as it is on disk now; made where the marker says that nothing is held yet."""
         new = marker is not None and marker.holds < 0
         if self._close is None or self._seen != marker:
@@ -233,14 +233,14 @@ class Chroma:
         self._close = self._collection = None
 
     def __repr__(self) -> str:
-        return f"Chroma({str(self._folder)!r})"
+        return f"ChromaCopy({str(self._folder)!r})"
 
 
-_known: WeakValueDictionary[Path, Chroma] = WeakValueDictionary()
+_known: WeakValueDictionary[Path, ChromaCopy] = WeakValueDictionary()
 _mutex = Mutex()
 
 
-class ChromaVectors:
+class SnapshotVectors:
     """The vectors of a snapshot, searched through Chroma where that is up to date, and all of them where it is not.
 
     `prefix` is what the ids of the parts have more than those in Chroma.
@@ -249,7 +249,13 @@ class ChromaVectors:
     local = True
 
     def __init__(
-        self, parts: Sequence[Part], chroma: Chroma, base: str, generation: int, dimension: int, prefix: str = ""
+        self,
+        parts: Sequence[SearchedPart],
+        chroma: ChromaCopy,
+        base: str,
+        generation: int,
+        dimension: int,
+        prefix: str = "",
     ) -> None:
         self.dimension = dimension
         self._parts = parts
@@ -291,13 +297,13 @@ class ChromaVectors:
     def _everything(self) -> ExactVectors:
         return self._exact(self._parts)
 
-    def _in_chroma(self, part: Part, marker: Marker | None) -> bool:
+    def _in_chroma(self, part: SearchedPart, marker: CopyProgress | None) -> bool:
         if marker is None or marker.base != self._base or marker.changed > self._generation or not self._chroma.usable:
             return False
         return 0 <= part.number <= marker.holds
 
     def _near(
-        self, held: Sequence[Part], vector: Vector, k: int, passing: Filter | None, marker: Marker
+        self, held: Sequence[SearchedPart], vector: Vector, k: int, passing: Filter | None, marker: CopyProgress
     ) -> list[Listing[Found]] | None:
         """The best of what Chroma finds, which is asked for more until k pass; None where that would be most rows."""
         size = sum(len(part.rows) for part in held)
@@ -310,15 +316,15 @@ class ChromaVectors:
             ask *= 4
         return None
 
-    def _exact(self, parts: Iterable[Part]) -> ExactVectors:
+    def _exact(self, parts: Iterable[SearchedPart]) -> ExactVectors:
         return ExactVectors((part.dense for part in parts if part.dense is not None), self.dimension)
 
     def __repr__(self) -> str:
-        return f"ChromaVectors({self._chroma!r})"
+        return f"SnapshotVectors({self._chroma!r})"
 
 
 def _rescored(
-    parts: Sequence[Part], places: Sequence[Sequence[int]], vector: Vector, k: int
+    parts: Sequence[SearchedPart], places: Sequence[Sequence[int]], vector: Vector, k: int
 ) -> Iterator[Listing[Found]]:
     for part, own in zip(parts, places, strict=True):
         if part.dense is not None and own:

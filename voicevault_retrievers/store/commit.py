@@ -16,15 +16,15 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.building import build
 from voicevault_retrievers.lexical.merge_policy import plan
 from voicevault_retrievers.lexical.postings import Numbers
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.store import disk, manifest, segment, sources, wal
 from voicevault_retrievers.store.compaction import Merged
 from voicevault_retrievers.store.manifest import Manifest, SegmentEntry
 from voicevault_retrievers.store.names import vacant
-from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.store.wal import Record
+from voicevault_retrievers.store.wal import CommitRecord
 
 SEAL_AT = 4096
 """A log that has done this much to chunks (added, replaced, deleted) becomes a segment."""
@@ -77,7 +77,7 @@ def moved_to(target: Path) -> Iterator[Path]:
 
 
 def commit(
-    before: Snapshot, after: Snapshot, records: Sequence[Record], number: int, busy: Collection[str]
+    before: Snapshot, after: Snapshot, records: Sequence[CommitRecord], number: int, busy: Collection[str]
 ) -> Snapshot:
     """Write the records that lead from one snapshot to another, flushed once; the snapshot that holds them.
 
@@ -156,7 +156,7 @@ def replaced(snapshot: Snapshot, merged: Merged, names: Sequence[str], entry: Se
     live_parents = _still(merged.parent_order, [parents for _, parents in found])
     generation = max(present.generation, int(entry.name.removeprefix("seg-")))
     opened = StoredSegment.open(folder, entry, folder.name, present.dimension)
-    lexical = Segment(Rows(*opened.table, live, opened.columns), opened.postings)
+    lexical = IndexSegment(Rows(*opened.table, live, opened.columns), opened.postings)
     entry = _entry(folder, opened, entry, lexical, Rows(*opened.parents, live_parents), generation)
     others = (old for old in present.segments if old.name not in names)
     following = replace(present, generation=generation, segments=(*others, entry))
@@ -173,13 +173,13 @@ def sweep(folder: Path, present: Manifest, besides: Collection[str] = ()) -> Non
             disk.remove(path)
 
 
-def _whole(parts: Sequence[Part]) -> list[list[int]]:
+def _whole(parts: Sequence[SearchedPart]) -> list[list[int]]:
     """All that is live as one group, where anything is."""
     filled = [place for place, part in enumerate(parts) if _size(part)]
     return [filled] if filled else []
 
 
-def _groups(snapshot: Snapshot, parts: Sequence[Part], busy: Collection[str]) -> list[list[int]]:
+def _groups(snapshot: Snapshot, parts: Sequence[SearchedPart], busy: Collection[str]) -> list[list[int]]:
     """What becomes a segment each; large groups stay apart for now, and so do busy ones."""
     found: list[list[int]] = []
     for group in plan([_size(part) for part in parts], SEAL_AT):
@@ -194,7 +194,7 @@ def _name(snapshot: Snapshot, place: int) -> str | None:
     return snapshot.segments[place].entry.name if place < len(snapshot.segments) else None
 
 
-def _size(part: Part) -> int:
+def _size(part: SearchedPart) -> int:
     """How many live chunks there are, or parents where those are more."""
     return max(part.rows.count, part.parents.count if part.parents else 0)
 
@@ -203,14 +203,14 @@ def _size_of(snapshot: Snapshot, place: int) -> int:
     return max(snapshot.rows[place].count, snapshot.parents[place].count)
 
 
-def _fresh(snapshot: Snapshot) -> Iterator[Part]:
+def _fresh(snapshot: Snapshot) -> Iterator[SearchedPart]:
     """The chunks and parents of the log, where there are any, with postings of their own."""
     if snapshot.tail or snapshot.tail_parents:
         chunks = [logged.chunk for logged in snapshot.ordered]
         documents = snapshot.analyzer.analyse([chunk.text for chunk in chunks])
         parents = Rows.of(snapshot.tail_parents.values())
         rows = Rows(chunks)
-        yield Part(rows, snapshot.vectors, lambda: Segment(rows, build(documents)), parents)
+        yield SearchedPart(rows, snapshot.vectors, lambda: IndexSegment(rows, build(documents)), parents)
 
 
 def _stays(
@@ -237,7 +237,7 @@ def _buried(snapshot: Snapshot, place: int, generation: int) -> SegmentEntry:
 
 
 def _entry(
-    folder: Path, stored: StoredSegment, entry: SegmentEntry, lexical: Segment, parents: Rows, generation: int
+    folder: Path, stored: StoredSegment, entry: SegmentEntry, lexical: IndexSegment, parents: Rows, generation: int
 ) -> SegmentEntry:
     name = f"{entry.name}.dead-{generation:06d}"
     live, live_parents = lexical.rows.live, parents.live

@@ -15,7 +15,7 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import building
 from voicevault_retrievers.lexical.building import Moved
 from voicevault_retrievers.lexical.postings import Numbers, Postings
-from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.part import SearchedPart
 
 ROWS = 4096
 """Vectors that are copied at once."""
@@ -25,7 +25,7 @@ ROWS = 4096
 class Merged:
     """The live chunks of some parts as those of one segment, in ascending order of id."""
 
-    parts: Sequence[Part]
+    parts: Sequence[SearchedPart]
 
     @cached_property
     def order(self) -> tuple[Numbers, Numbers]:

@@ -13,7 +13,7 @@ from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.embedding import Prepared
 from voicevault_retrievers.store.snapshot import Snapshot, values_of
 from voicevault_retrievers.store.sources import KEY, Source
-from voicevault_retrievers.store.wal import Record
+from voicevault_retrievers.store.wal import CommitRecord
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Put:
     sources: Mapping[str, Source] = field(default_factory=dict)
     alone: bool = False
 
-    def __call__(self, snapshot: Snapshot) -> tuple[Record, Changes]:
+    def __call__(self, snapshot: Snapshot) -> tuple[CommitRecord, Changes]:
         present = [self.vectors.present(snapshot, chunk.id) for chunk in self.chunks]
         changed = [at for at, chunk in enumerate(self.chunks) if not codec.same(chunk, present[at])]
         picked = tuple(self.chunks[at] for at in changed)
         gone = self._gone(snapshot)
-        record = Record(
+        record = CommitRecord(
             picked,
             self.vectors(snapshot, picked),
             tuple(chunk.id for chunk in gone),
@@ -54,7 +54,7 @@ class Put:
             before.update(snapshot.matching({KEY: {"$in": list(self.sources)}}))
         return _chunks(snapshot, sorted(before.difference(chunk.id for chunk in self.chunks)))
 
-    def _without_rest(self, snapshot: Snapshot, record: Record, former: Sequence[Chunk]) -> Record:
+    def _without_rest(self, snapshot: Snapshot, record: CommitRecord, former: Sequence[Chunk]) -> CommitRecord:
         if not self.alone:
             return tidied(snapshot, record, former, {parent.id for parent in self.parents}, self.sources)
         used = {parent.id for parent in self.parents} | {chunk.parent_id for chunk in self.chunks}
@@ -71,21 +71,21 @@ class Drop:
     where: Filter | None = None
     source: str | None = None
 
-    def __call__(self, snapshot: Snapshot) -> tuple[Record, int]:
+    def __call__(self, snapshot: Snapshot) -> tuple[CommitRecord, int]:
         wanted = self.ids if self.where is None else snapshot.matching(self.where)
         gone = _chunks(snapshot, sorted(set(wanted)))
         sources = {self.source: None} if self.source is not None and self.source in snapshot.sources else {}
-        record = Record(deleted=tuple(chunk.id for chunk in gone), sources=sources)
+        record = CommitRecord(deleted=tuple(chunk.id for chunk in gone), sources=sources)
         return tidied(snapshot, record, gone), len(gone)
 
 
 def tidied(
     snapshot: Snapshot,
-    record: Record,
+    record: CommitRecord,
     former: Iterable[Chunk],
     parents_kept: Collection[str] = (),
     sources_kept: Collection[str] = (),
-) -> Record:
+) -> CommitRecord:
     """The record, with the parents and sources that lose their last chunk by it, `former` being what it takes away."""
     parents, names = set[str](), set[str]()
     for chunk in former:

@@ -108,7 +108,7 @@ def embed(embedder: Embedder, chunks: Sequence[Chunk], progress: Progress | None
     rows = np.empty((len(chunks), embedder.dimension), dtype=np.float32)
     for at in range(0, len(chunks), BATCH):
         batch = chunks[at : at + BATCH]
-        with metrics.Ingest("embed"):
+        with metrics.IngestClock("embed"):
             rows[at : at + len(batch)] = embedded(embedder, batch)
         metrics.embedded(len(batch))
         if progress:

@@ -42,7 +42,7 @@ _NARROWED = 16
 _LOG = logging.getLogger(__name__)
 
 
-class Base(Protocol):
+class GraphBase(Protocol):
     """What is asked of a knowledge base."""
 
     @property
@@ -59,7 +59,7 @@ class GraphUpdate(NamedTuple):
     unchanged: int
 
 
-def update_graph(base: Base, progress: Callable[[int], None] | None = None) -> GraphUpdate:
+def update_graph(base: GraphBase, progress: Callable[[int], None] | None = None) -> GraphUpdate:
     """Bring the file of a knowledge base's graph up to date, reading the chunks that are new or others now.
 
     A base without the file is searched as well: its graph is made of all chunks when it is first asked. `progress` is

@@ -154,7 +154,7 @@ class _Run:
         self._sources, self._splits = [], []
 
     def _split(self, file: File) -> Split:
-        with metrics.Ingest("read"):
+        with metrics.IngestClock("read"):
             return file.split(**self._sizes)
 
 

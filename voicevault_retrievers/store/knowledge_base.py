@@ -27,13 +27,13 @@ from voicevault_retrievers.store.graphs import KeptGraph
 from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
-from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.reader import View
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.sources import KEY, Drift, Source, by_name, drift
 from voicevault_retrievers.store.stats import Stats
 from voicevault_retrievers.store.verify import problems
-from voicevault_retrievers.store.writer import Writer, reporting
+from voicevault_retrievers.store.writer import CommitWriter, reporting
 from voicevault_retrievers.text import CustomAnalyzer
 
 _VECTORS = get_args(VectorSearch)
@@ -65,7 +65,7 @@ class KnowledgeBase(Searched):
     ) -> None:
         if embedder is not None:
             embedding.check(snapshot.manifest.embedder, embedder, snapshot.folder.name)
-        self._writer = Writer(snapshot, number("wait", wait))
+        self._writer = CommitWriter(snapshot, number("wait", wait))
         self._embedder = embedder
         self._limits = limits or Limits()
         self._mutex = Mutex()
@@ -211,7 +211,7 @@ class KnowledgeBase(Searched):
         return self._snapshot.manifest
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SearchedPart, ...]:
         """What channels made now search."""
         return self._snapshot.parts
 

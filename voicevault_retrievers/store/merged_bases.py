@@ -14,7 +14,7 @@ from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, R
 from voicevault_retrievers.fusion.fuse import DEPTH
 
 
-class Standardised(Channel):
+class MergedBases(Channel):
     """Groups of knowledge bases, by label, each with a channel of its own, as one channel. No chunk is in two of them.
 
     A score is how many standard deviations a chunk stands above the mean of its group's list, higher is better, finite,
@@ -54,7 +54,7 @@ class Standardised(Channel):
         """By the lists of a search: there is nothing else to standardise by."""
         return execute(self.plan(query, DEPTH)).scan
 
-    def named(self, name: str) -> Standardised:
+    def named(self, name: str) -> MergedBases:
         twin = super().named(name)
         twin.groups = {label: channel.named(name) for label, channel in self.groups.items()}
         return twin
@@ -74,7 +74,7 @@ class Standardised(Channel):
         return replace(hit, votes=(vote,))
 
     def __repr__(self) -> str:
-        return f"Standardised({self.groups!r})"
+        return f"MergedBases({self.groups!r})"
 
 
 class _Scan:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.dense.exact import VectorPart
 from voicevault_retrievers.dense.int8 import Codes
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.segment import IndexSegment
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SearchedPart:
     """Chunks with what is searched of them: ordinal i is the same chunk in all; and parents, which are not.
 
     `make` gives their postings when they are first asked for, `coded` the codes of their vectors. `number` is that of
@@ -25,13 +25,13 @@ class Part:
 
     rows: Rows
     vectors: NDArray[np.float32] | None
-    make: Callable[[], Segment]
+    make: Callable[[], IndexSegment]
     parents: Rows | None = None
     coded: Callable[[], Codes | None] = lambda: None
     number: int = -1
 
     @cached_property
-    def lexical(self) -> Segment:
+    def lexical(self) -> IndexSegment:
         return self.make()
 
     @property
@@ -42,6 +42,6 @@ class Part:
     def dense(self) -> VectorPart | None:
         return None if self.vectors is None else VectorPart(self.rows, self.vectors, self.codes)
 
-    def renamed(self, rows: Rows) -> Part:
+    def renamed(self, rows: Rows) -> SearchedPart:
         """The same under other ids."""
         return replace(self, rows=rows, make=lambda: replace(self.lexical, rows=rows), parents=None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from voicevault_retrievers.errors import IncompatibleIndexError
-from voicevault_retrievers.store.unpickling import DOCUMENTS, MAX_BYTES, RANKERS, Made, load
+from voicevault_retrievers.store.unpickling import DOCUMENTS, MAX_BYTES, RANKERS, UnpickledObject, load
 
 MAX_ROOM = MAX_BYTES
 """Characters of all texts and metadata, a value counting as `_VALUE`. A pickle can hold once what it names often."""
@@ -96,7 +96,7 @@ def read_bm25(path: Path | str) -> PickledIndex:
     """
     path = Path(path)
     value = load(path)
-    if isinstance(value, Made) and value.name not in RANKERS:
+    if isinstance(value, UnpickledObject) and value.name not in RANKERS:
         value = value.state
     ranker = _ranker(value, path)
     count = _count(ranker, path)
@@ -148,15 +148,15 @@ def _refuse(path: Path, what: str) -> NoReturn:
     raise IncompatibleIndexError(f"{path} {what}: make it again, or index the documents again")
 
 
-def _ranker(value: Any, path: Path) -> Made:
+def _ranker(value: Any, path: Path) -> UnpickledObject:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-    found = [each for each in inside if isinstance(each, Made) and each.name in RANKERS]
+    found = [each for each in inside if isinstance(each, UnpickledObject) and each.name in RANKERS]
     if len(found) != 1:
         _refuse(path, f"holds a {type(value).__name__} with {len(found)} rank-bm25 indexes, expected 1")
     return found[0]
 
 
-def _count(ranker: Made, path: Path) -> int:
+def _count(ranker: UnpickledObject, path: Path) -> int:
     size, lengths, counts = (ranker.state.get(name) for name in ("corpus_size", "doc_len", "doc_freqs"))
     if not isinstance(size, int) or not isinstance(lengths, list) or not isinstance(counts, list):
         _refuse(path, "holds a rank-bm25 index without its corpus_size, doc_len and doc_freqs")
@@ -194,7 +194,7 @@ def _kind(items: Any) -> str | None:
 
 def _fields(item: Any) -> Fields | None:
     """The fields of a dict or an object, whose class may be a pydantic model; None for anything else."""
-    if not isinstance(item, Made) or item.name in RANKERS:
+    if not isinstance(item, UnpickledObject) or item.name in RANKERS:
         return item if isinstance(item, dict) else None
     inner = item.state.get("__dict__")
     state = inner if isinstance(inner, dict) else item.state

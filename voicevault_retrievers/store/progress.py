@@ -12,7 +12,7 @@ from voicevault_retrievers.store.embedding import Progress
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingProgress:
     """`done` of `files` are read; `file` is being read, empty while none is.
 
     `chunks` were made of them, and of `embedded` the vectors; what is here already needs none. `skipped` files could
@@ -29,7 +29,7 @@ class Reading:
     share: float = 0.0
 
 
-Observer: TypeAlias = Callable[[Reading], None]
+Observer: TypeAlias = Callable[[ReadingProgress], None]
 
 
 class Watched:
@@ -40,7 +40,7 @@ class Watched:
     ) -> None:
         self._embedding = embedding
         self._observe = observe
-        self._now = Reading(len(found), skipped=len(skipped), latest=skipped[-1] if skipped else None)
+        self._now = ReadingProgress(len(found), skipped=len(skipped), latest=skipped[-1] if skipped else None)
         self._whole = sum(map(_size, found)) if observe else 0
         self._size = self._settled = self._pending = self._embedded = 0
 

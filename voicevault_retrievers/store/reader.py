@@ -25,12 +25,12 @@ from voicevault_retrievers.errors import NotIndexedError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.chroma import Chroma, ChromaVectors
-from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.chroma import ChromaCopy, SnapshotVectors
+from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.snapshot import Snapshot
 
 
-class Batch(NamedTuple):
+class ChunkBatch(NamedTuple):
     """Some chunks, by ascending id; `vectors` (n, dimension) has their rows, None where there are none."""
 
     chunks: list[Chunk]
@@ -43,7 +43,7 @@ class View:
 
     snapshot: Snapshot
     embedder: Callable[[], Embedder | None]
-    chroma: Chroma | None = None
+    chroma: ChromaCopy | None = None
     prefix: str = ""
 
     @property
@@ -62,15 +62,15 @@ class View:
         """The vector channel; as `KnowledgeBase.dense`."""
         return vector_channel([self], self.embedder(), [self.snapshot.folder.name], **options)
 
-    def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[Batch]:
+    def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[ChunkBatch]:
         """The chunks; as `KnowledgeBase.batches`."""
         return self._batches(whole("size", size), after, vectors and self.snapshot.manifest.embedder is not None)
 
-    def _batches(self, size: int, after: str | None, vectors: bool) -> Iterator[Batch]:
+    def _batches(self, size: int, after: str | None, vectors: bool) -> Iterator[ChunkBatch]:
         ids = (one for one in self.snapshot.ids() if after is None or self.prefix + one > after)
         while some := list(islice(ids, size)):
             chunks = [chunk.prefixed(self.prefix) for one in some if (chunk := self.snapshot.get(one)) is not None]
-            yield Batch(chunks, np.array([self.snapshot.vector(one) for one in some]) if vectors else None)
+            yield ChunkBatch(chunks, np.array([self.snapshot.vector(one) for one in some]) if vectors else None)
 
     def iter_parents(self) -> Iterator[Chunk]:
         """The parents; as `KnowledgeBase.iter_parents`."""
@@ -78,17 +78,17 @@ class View:
         return (parent.prefixed(self.prefix) for parent in found if parent is not None)
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SearchedPart, ...]:
         own = self.snapshot.parts
         return tuple(part.renamed(_prefixed(part.rows, self.prefix)) for part in own) if self.prefix else own
 
     @property
-    def index(self) -> ExactVectors | ChromaVectors:
+    def index(self) -> ExactVectors | SnapshotVectors:
         """The vectors, of a knowledge base that has some."""
         present = self.snapshot.manifest
         if self.chroma is None or present.dimension is None:
             return ExactVectors((part.dense for part in self.parts if part.dense), present.dimension or 0)
-        return ChromaVectors(
+        return SnapshotVectors(
             self.parts, self.chroma, present.id, present.generation, present.dimension, prefix=self.prefix
         )
 
@@ -140,7 +140,7 @@ def keywords_only(*names: str) -> str:
 class _Several:
     """Some vector indices as one; no id is in two of them."""
 
-    indices: Sequence[ExactVectors | ChromaVectors]
+    indices: Sequence[ExactVectors | SnapshotVectors]
     dimension: int
     local = True
 

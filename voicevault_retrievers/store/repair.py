@@ -12,7 +12,7 @@ from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.lexical.building import build
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.store import analyzers, codec, disk, files, manifest, segment, sources, wal
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import sweep, written
@@ -22,7 +22,7 @@ from voicevault_retrievers.store.graphs import drop_damaged
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.manifest import SegmentEntry
 from voicevault_retrievers.store.names import vacant
-from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.structure.questions import COLLECTION
 
 
@@ -88,7 +88,7 @@ def _check(folder: Path, entry: SegmentEntry) -> None:
     segment.read_live_parents(folder, entry)
 
 
-def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> Part:
+def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> SearchedPart:
     own = folder / entry.name
     chunks = _chunks(own / "chunks.jsonl", folder.name)
     postings = build(analyzer.analyse(Lazy(len(chunks), lambda at: chunks[at].text)))
@@ -97,7 +97,7 @@ def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> Part:
     if entry.parents:
         parents = Rows(_chunks(own / "parents.jsonl", folder.name), live=segment.read_live_parents(folder, entry))
     rows = Rows(chunks, live=segment.read_live(folder, entry))
-    return Part(rows, vectors, lambda: Segment(rows, postings), parents)
+    return SearchedPart(rows, vectors, lambda: IndexSegment(rows, postings), parents)
 
 
 def _chunks(path: Path, kb: str) -> Lazy[Chunk]:

@@ -22,14 +22,14 @@ from voicevault_retrievers.core.rows import Mask, Rows
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lexical.deleted_terms import Removed
+from voicevault_retrievers.lexical.deleted_terms import DeletedTermCounts
 from voicevault_retrievers.lexical.postings import Numbers, Postings
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.store import columns, files, table
 from voicevault_retrievers.store.columns import StoredColumns
 from voicevault_retrievers.store.files import BlockFile, NewFolder
 from voicevault_retrievers.store.manifest import NamedFile, SegmentEntry, TombstoneEntry
-from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.table import Table
 
 _logger = logging.getLogger(__name__)
@@ -77,26 +77,26 @@ class StoredSegment:
         """What is written later has a higher one."""
         return int(self.entry.name.removeprefix("seg-"))
 
-    def part(self, lexical: Segment, parents: Rows) -> Part:
+    def part(self, lexical: IndexSegment, parents: Rows) -> SearchedPart:
         """What is searched of it, where these are live."""
         own = lexical.rows, self.vectors, lambda: lexical, parents
-        return Part(*own, lambda: self.codes, self.number)
+        return SearchedPart(*own, lambda: self.codes, self.number)
 
     @cached_property
     def codes(self) -> Codes | None:
         """Those of the vectors, all of them checked, for a search reads all."""
         return Codes.of({name: self.files[f"{name}.npy"].checked() for name in CODES}) if self.entry.gate else None
 
-    def live(self, folder: Path, entry: SegmentEntry) -> Segment:
+    def live(self, folder: Path, entry: SegmentEntry) -> IndexSegment:
         """What is searched of it: the chunks that an entry of the segment has left, with what the others took."""
         rows = Rows(*self.table, read_live(folder, entry), self.columns)
-        return Segment(rows, self.postings, _read_removed(folder, entry.tombstones))
+        return IndexSegment(rows, self.postings, _read_removed(folder, entry.tombstones))
 
     def live_parents(self, folder: Path, entry: SegmentEntry) -> Rows:
         """The parents that an entry of the segment has left."""
         return Rows(*self.parents, read_live_parents(folder, entry))
 
-    def bury(self, folder: Path, name: str, segment: Segment, live: Mask) -> TombstoneEntry:
+    def bury(self, folder: Path, name: str, segment: IndexSegment, live: Mask) -> TombstoneEntry:
         """Write which of its chunks are no more, some, and what they took from the counts.
 
         That is a file of the numbers of their terms, ascending, then in how many of them each is: little-endian uint32.
@@ -191,11 +191,11 @@ def _postings(opened: Mapping[str, BlockFile]) -> Postings:
     return Postings.open(lambda name: large[name].array() if name in large else opened[name].checked(), guard)
 
 
-def _read_removed(folder: Path, dead: TombstoneEntry | None) -> Removed | None:
+def _read_removed(folder: Path, dead: TombstoneEntry | None) -> DeletedTermCounts | None:
     if dead is None:
         return None
     numbers, times = np.frombuffer(files.read(folder / dead.terms_name, dead.terms), dtype=_WORD).reshape(2, -1)
-    return Removed(np.repeat(numbers.astype(np.int64), times), length=dead.length)
+    return DeletedTermCounts(np.repeat(numbers.astype(np.int64), times), length=dead.length)
 
 
 def _read_bits(folder: Path, dead: NamedFile | None, count: int) -> Mask | None:

@@ -20,15 +20,15 @@ from voicevault_retrievers.core.filters import Condition, Filter, compile_filter
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lexical.memtable import Forward
-from voicevault_retrievers.lexical.segment import Segment
+from voicevault_retrievers.lexical.memtable import Memtable
+from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.store import analyzers, codec, files, manifest, segment, sources, wal
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import Manifest
-from voicevault_retrievers.store.part import Part
+from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.segment import StoredSegment
 from voicevault_retrievers.store.sources import Source
-from voicevault_retrievers.store.wal import Record
+from voicevault_retrievers.store.wal import CommitRecord
 
 T = TypeVar("T")
 
@@ -41,10 +41,10 @@ class LoggedChunk:
     vector: Vector | None
 
 
-class Waiting(NamedTuple):
+class PendingTerms(NamedTuple):
     """The terms of the log's chunks, and the number under which each of them came."""
 
-    terms: Forward
+    terms: Memtable
     came: Mapping[LoggedChunk, int]
 
 
@@ -62,7 +62,7 @@ class Snapshot:
     manifest: Manifest
     analyzer: SavedAnalyzer
     segments: tuple[StoredSegment, ...] = ()
-    lexical: tuple[Segment, ...] = ()
+    lexical: tuple[IndexSegment, ...] = ()
     parents: tuple[Rows, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
     tail: Mapping[str, LoggedChunk] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Snapshot:
     written: int = 0
     end: int = 0
     head: bytes = b""
-    before: Waiting = field(default_factory=lambda: Waiting(Forward(), {}))
+    before: PendingTerms = field(default_factory=lambda: PendingTerms(Memtable(), {}))
 
     @classmethod
     def open(cls, folder: Path, before: Snapshot | None = None, analyzer: SavedAnalyzer | None = None) -> Snapshot:
@@ -126,7 +126,7 @@ class Snapshot:
     def _stands(self) -> bool:
         return wal.stands(self.folder / self.manifest.log, self.end, self.head)
 
-    def after(self, records: Iterable[Record]) -> Snapshot:
+    def after(self, records: Iterable[CommitRecord]) -> Snapshot:
         """The snapshot with these commits more."""
         tail, tail_parents = dict(self.tail), dict(self.tail_parents)
         changed: dict[str, Source | None] = {}
@@ -257,7 +257,7 @@ class Snapshot:
         return np.array([logged.vector for logged in self.ordered], dtype=np.float32).reshape(-1, dimension)
 
     @cached_property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> PendingTerms:
         """The terms of the log's chunks; each is analysed once."""
         new = [logged for logged in self.ordered if logged not in self.before.came]
         if not new:
@@ -265,7 +265,7 @@ class Snapshot:
         analyzed = self.analyzer.analyse([logged.chunk.text for logged in new])
         came = {**self.before.came, **{logged: self.before.terms.came + at for at, logged in enumerate(new)}}
         documents = (analyzed.document(at) for at in range(len(new)))
-        return Waiting(self.before.terms.extended(documents, ()), came)
+        return PendingTerms(self.before.terms.extended(documents, ()), came)
 
     def committed(self) -> Iterator[tuple[StoredSegment, Rows]]:
         """The segments, with what the manifest has left of their chunks, whatever the log did to them since."""
@@ -273,25 +273,25 @@ class Snapshot:
             yield stored, Rows(*stored.table, segment.read_live(self.folder, entry), stored.columns)
 
     @property
-    def sealed(self) -> list[Part]:
+    def sealed(self) -> list[SearchedPart]:
         """The segments."""
         every = zip(self.lexical, self.segments, self.parents, strict=True)
         return [stored.part(segment, parents) for segment, stored, parents in every]
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SearchedPart, ...]:
         """What is searched: the segments, and one made of the log's chunks."""
         if not self.tail:
             return tuple(self.sealed)
         ordered = self.ordered
         chunks = Lazy(len(ordered), lambda at: codec.own(ordered[at].chunk))
         rows = Rows(chunks, [logged.chunk.id for logged in ordered])
-        return (*self.sealed, Part(rows, self.vectors, lambda: self._logged(rows)))
+        return (*self.sealed, SearchedPart(rows, self.vectors, lambda: self._logged(rows)))
 
-    def _logged(self, rows: Rows) -> Segment:
+    def _logged(self, rows: Rows) -> IndexSegment:
         """The log's chunks; analyses those that are new, which a search by vectors need not wait for."""
         terms, came = self.waiting
-        return Segment(rows, terms.reordered([came[logged] for logged in self.ordered]))
+        return IndexSegment(rows, terms.reordered([came[logged] for logged in self.ordered]))
 
 
 def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:

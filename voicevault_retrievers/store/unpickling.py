@@ -54,7 +54,7 @@ _LARGEST_KEY = 1 << 60
 
 
 @dataclass(eq=False)
-class Made:
+class UnpickledObject:
     """What an object of an admitted class is read as: the name of the class, and the object's state."""
 
     name: str
@@ -62,7 +62,7 @@ class Made:
 
 
 def load(path: Path) -> Any:
-    """The value in a pickle, of any protocol: arrays are lists, sets hold text, objects are `Made`.
+    """The value in a pickle, of any protocol: arrays are lists, sets hold text, objects are `UnpickledObject`.
 
     Raises IncompatibleIndexError for a name or an instruction that no index needs and for a pickle over the limits,
     IndexDamagedError for one that is cut short or no pickle.
@@ -204,7 +204,7 @@ class _Machine:
     def build(self) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
-        if isinstance(target, Made):
+        if isinstance(target, UnpickledObject):
             self.spend(len(state))
             self.foreign.pop(target.name, None)
             target.state.update(_fields(target.name, state))
@@ -250,12 +250,12 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
     return dict(zip(map(_key, items[::2]), items[1::2], strict=True))
 
 
-def _made(cls: Any, base: Any = None, state: None = None) -> Made:
+def _made(cls: Any, base: Any = None, state: None = None) -> UnpickledObject:
     """An object without its state; protocols 0 and 1 name its base too."""
     dotted = _exactly(_Name, cls).dotted
     if dotted in _ADMITTED - _CLASSES or base not in (None, _Name("builtins.object")) or state is not None:
         raise _RefusedError(f"a new {dotted}")
-    return Made(dotted)
+    return UnpickledObject(dotted)
 
 
 def _encoded(text: str, codec: str) -> bytes:

@@ -37,7 +37,7 @@ HEAD = _HEADER.size + _CRC.size
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
+class CommitRecord:
     """One commit: ids that go, then chunks that come (in the place of those of their ids), with their vectors.
 
     `vectors` has a row per chunk; None in a knowledge base without an embedder. `parents` come and `orphans` go
@@ -61,7 +61,7 @@ def create(path: Path) -> int:
     return files.write(path, MAGIC).size
 
 
-def framed(records: Sequence[Record]) -> bytes:
+def framed(records: Sequence[CommitRecord]) -> bytes:
     """Records as they stand in the file: framed as one, so that a crash leaves all of them or none."""
     payload = b"".join(map(_payload, records))
     header = _HEADER.pack(_MARK, len(payload), zlib.crc32(payload))
@@ -96,7 +96,7 @@ def stands(path: Path, end: int, head: bytes) -> bool:
         return False
 
 
-def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int, bytes]:
+def read(path: Path, kb: str, start: int = 0) -> tuple[list[CommitRecord], int, bytes]:
     """The records from a position on, where the last whole frame ends, and its header.
 
     Raises IndexDamagedError when the file is missing, is no log, or holds a whole frame after a broken one.
@@ -111,7 +111,7 @@ def read(path: Path, kb: str, start: int = 0) -> tuple[list[Record], int, bytes]
     except FileNotFoundError:
         raise files.damaged(path, "is missing") from None
     at, head = 0, b""
-    records: list[Record] = []
+    records: list[CommitRecord] = []
     while (payload := _whole(data, at)) is not None:
         records += _records(payload, kb)
         head = data[at : at + HEAD]
@@ -153,7 +153,7 @@ def _length(data: bytes, at: int) -> int | None:
     return length
 
 
-def _payload(record: Record) -> bytes:
+def _payload(record: CommitRecord) -> bytes:
     matrix = record.vectors
     first: dict[str, Any] = {
         "chunks": len(record.chunks),
@@ -168,7 +168,7 @@ def _payload(record: Record) -> bytes:
     return json.dumps({**first, "bytes": len(body)}).encode() + b"\n" + body
 
 
-def _records(payload: bytes, kb: str) -> Iterator[Record]:
+def _records(payload: bytes, kb: str) -> Iterator[CommitRecord]:
     while payload:
         line, _, rest = payload.partition(b"\n")
         first = json.loads(line)
@@ -177,7 +177,7 @@ def _records(payload: bytes, kb: str) -> Iterator[Record]:
         payload = rest[size:]
 
 
-def _record(first: Mapping[str, Any], rest: bytes, kb: str) -> Record:
+def _record(first: Mapping[str, Any], rest: bytes, kb: str) -> CommitRecord:
     count, dimension = first["chunks"], first["dimension"]
     cut = len(rest) - 4 * count * (dimension or 0)
     chunks = tuple(codec.decode(line, kb) for line in rest[:cut].splitlines())
@@ -185,7 +185,7 @@ def _record(first: Mapping[str, Any], rest: bytes, kb: str) -> Record:
     if dimension is not None:
         vectors = np.frombuffer(rest[cut:], dtype="<f4").reshape(count, dimension).astype(np.float32)
     sources = {name: Source(**source) if source else None for name, source in first.get("sources", {}).items()}
-    return Record(
+    return CommitRecord(
         chunks[:count],
         vectors,
         tuple(first["deleted"]),

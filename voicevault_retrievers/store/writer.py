@@ -13,15 +13,15 @@ from typing import Any, TypeAlias, TypeVar
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core import metrics
 from voicevault_retrievers.errors import RetrievalError, StorageError
-from voicevault_retrievers.store.chroma import Chroma
+from voicevault_retrievers.store.chroma import ChromaCopy
 from voicevault_retrievers.store.commit import checked, commit, pending, replaced, seal, sweep, written
 from voicevault_retrievers.store.compaction import Merged
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.snapshot import Snapshot
-from voicevault_retrievers.store.wal import Record, set_aside
+from voicevault_retrievers.store.wal import CommitRecord, set_aside
 
 R = TypeVar("R")
-Edit: TypeAlias = Callable[[Snapshot], tuple[Record, R]]
+Edit: TypeAlias = Callable[[Snapshot], tuple[CommitRecord, R]]
 """What is to change, said of the snapshot that it will change: the record, and what the caller gets back."""
 
 _logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class _Ticket:
         self.error: BaseException | None = None
 
 
-class Writer:
+class CommitWriter:
     """Holds the last snapshot of a knowledge base, and changes it.
 
     Threads share it. Edits that come while a commit goes on are committed together by the next thread that may, with
@@ -63,7 +63,7 @@ class Writer:
         self._busy: frozenset[str] = frozenset()
         self._number = 0
         vectors = self.snapshot.manifest.vectors
-        self.chroma = Chroma.at(self.snapshot.folder) if vectors == "chroma" else None
+        self.chroma = ChromaCopy.at(self.snapshot.folder) if vectors == "chroma" else None
 
     def commit(self, edit: Edit[R]) -> R:
         """Carry out an edit, and return when it is on disk.
@@ -75,7 +75,7 @@ class Writer:
         with self._queue_mutex:
             self._queue.append(ticket)
         try:
-            with metrics.Ingest("commit"), self._mutex:
+            with metrics.IngestClock("commit"), self._mutex:
                 if not ticket.done:
                     self._carry_out()
         except BaseException:
@@ -192,7 +192,7 @@ class Writer:
 
     def _commit(self, tickets: list[_Ticket]) -> None:
         before = after = self.snapshot
-        records: list[Record] = []
+        records: list[CommitRecord] = []
         for ticket in tickets:
             try:
                 record, ticket.value = ticket.edit(after)

@@ -23,7 +23,7 @@ A splitter trims white space, and nothing else.
 
 
 @dataclass(frozen=True)
-class Span:
+class CharacterSpan:
     """From which character of a document to which a text goes. `at` names it there, `next` the one that follows."""
 
     document: Hashable
@@ -41,12 +41,12 @@ class Text:
     """
 
     parts: tuple[tuple[int, str], ...]
-    span: Span | None = None
+    span: CharacterSpan | None = None
     whole: bool = False
     head: str = ""
 
     @classmethod
-    def of(cls, body: str, span: Span | None = None, *, whole: bool = False, head: str = "") -> Text:
+    def of(cls, body: str, span: CharacterSpan | None = None, *, whole: bool = False, head: str = "") -> Text:
         """A text in one part."""
         return cls(((0 if span is None else span.start, body),), span, whole, head)
 
@@ -173,6 +173,6 @@ def _joined(parts: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...] | N
     return tuple(joined)
 
 
-def _adjoin(one: Span, other: Span) -> bool:
+def _adjoin(one: CharacterSpan, other: CharacterSpan) -> bool:
     gap = other.start - one.end
     return gap <= GAP if one.next is None else one.next == other.at and gap <= WIDEST_GAP

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from voicevault_retrievers.core.filters import Predicate
 from voicevault_retrievers.core.pages import file_of, page_of
 from voicevault_retrievers.core.types import Chunk, Ranking
-from voicevault_retrievers.structure.packing import Span
+from voicevault_retrievers.structure.packing import CharacterSpan
 
 Key: TypeAlias = tuple[str, str]
 """A knowledge base and an id in it."""
@@ -44,7 +44,7 @@ class Kinship:
         }
         return replace(chunk, metadata={**chunk.metadata, **above})
 
-    def span_of(self, chunk: Chunk) -> Span | None:
+    def span_of(self, chunk: Chunk) -> CharacterSpan | None:
         """Where a chunk's text stands in its document, or its page and section; None where that is not known.
 
         `start` (or LangChain's `start_index`) is the character that it begins at; chunks whose `chunk_index` follow one
@@ -57,7 +57,7 @@ class Kinship:
         document = repr((page_of(metadata) or file, metadata.get("section")))
         index = _whole(metadata.get("chunk_index"))
         at, following = (chunk.id, None) if index is None else (str(index), str(index + 1))
-        return Span(document, start, start + len(chunk.text), at, following)
+        return CharacterSpan(document, start, start + len(chunk.text), at, following)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def over_budget(stage: str, over: int, ranking: Ranking, ids: Sequence[str] = ()
         yield OverBudget(stage, "over budget", message, degrades=False, ids=tuple(ids))
 
 
-class Reading:
+class ParentTexts:
     """The texts of a ranking's hits, given in the order of their ranks.
 
     A hit has the text of the highest parent that stands for it and fits, else its own, each below its header, if that

@@ -16,7 +16,7 @@ from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.structure.packing import Room as Room
 from voicevault_retrievers.structure.packing import Shown
 from voicevault_retrievers.structure.parent_links import Ancestors, Kinship, Naming
-from voicevault_retrievers.structure.parent_text import OWN_TEXT, Reading
+from voicevault_retrievers.structure.parent_text import OWN_TEXT, ParentTexts
 from voicevault_retrievers.structure.parent_text import over_budget as over_budget
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 
@@ -163,7 +163,7 @@ class ParentExpansion(Stage):
 
     def _expanded(self, query: Query, ranking: Ranking, known: Ancestors) -> Ranking:
         shown = Shown(Room.of(query, self.max_chars, self.max_tokens, self.count_tokens), merge=self.merge)
-        return Reading(ranking, known, self.kinship, shown).ranking(self.name)
+        return ParentTexts(ranking, known, self.kinship, shown).ranking(self.name)
 
     def __repr__(self) -> str:
         return (

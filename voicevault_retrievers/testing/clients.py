@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
-from voicevault_retrievers.engines.engine import Engine, Written
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.records import WriteCounts
 from voicevault_retrievers.errors import RetrievalError
 from voicevault_retrievers.store import KnowledgeBase
 
@@ -28,7 +29,7 @@ def ended(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-class Client:
+class TestedCollection:
     """A collection, sync where `loop` is None, else async."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -45,8 +46,8 @@ class Client:
             return getattr(self.engine, name)(*arguments, **options)
         return self.loop.run_until_complete(getattr(self.engine, f"a{name}")(*arguments, **options))
 
-    def upsert(self, chunks: Iterable[Chunk], vectors: ArrayLike | None = None, **options: Any) -> Written:
-        written: Written = self._do("upsert", chunks, vectors, **options)
+    def upsert(self, chunks: Iterable[Chunk], vectors: ArrayLike | None = None, **options: Any) -> WriteCounts:
+        written: WriteCounts = self._do("upsert", chunks, vectors, **options)
         return written
 
     def delete(self, ids: Iterable[str] | None = None, *, where: Filter | None = None) -> int:
@@ -101,22 +102,22 @@ class Collections:
         self._alone = alone
         self._loop = loop
         self._folder = folder
-        self._clients: list[Client] = []
+        self._clients: list[TestedCollection] = []
         self._bases: list[KnowledgeBase] = []
 
-    def __call__(self, name: str | None = None, **options: Any) -> Client:
+    def __call__(self, name: str | None = None, **options: Any) -> TestedCollection:
         """A client of a new collection, or of the one of this name. `options` are those of the engine."""
-        client = Client(self._connect(name or f"conformance_{uuid4().hex[:16]}", **options), self._loop)
+        client = TestedCollection(self._connect(name or f"conformance_{uuid4().hex[:16]}", **options), self._loop)
         self._clients.append(client)
         return client
 
-    def again(self, client: Client, **options: Any) -> Client:
+    def again(self, client: TestedCollection, **options: Any) -> TestedCollection:
         """Another client of the same collection; the first is closed, for some engines have one at a time."""
         client.close()
         return self(client.name, **options)
 
     @contextmanager
-    def meanwhile(self, client: Client, **options: Any) -> Iterator[Client]:
+    def meanwhile(self, client: TestedCollection, **options: Any) -> Iterator[TestedCollection]:
         """Another client of the same collection, beside the first, which is closed only where one at a time can be."""
         if self._alone:
             client.close()

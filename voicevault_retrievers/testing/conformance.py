@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from voicevault_retrievers.testing.filtering import Filters
-from voicevault_retrievers.testing.keyword_search import Keywords
+from voicevault_retrievers.testing.keyword_search import KeywordSuite
 from voicevault_retrievers.testing.others import Others
 from voicevault_retrievers.testing.recipes import Recipes
-from voicevault_retrievers.testing.together import Together
-from voicevault_retrievers.testing.vector_search import Vectors
-from voicevault_retrievers.testing.writing import Writing
+from voicevault_retrievers.testing.together import TogetherSuite
+from voicevault_retrievers.testing.vector_search import VectorSuite
+from voicevault_retrievers.testing.writing import WritingSuite
 
 
-class EngineConformance(Recipes, Writing, Keywords, Vectors, Filters, Together, Others):
+class EngineConformance(Recipes, WritingSuite, KeywordSuite, VectorSuite, Filters, TogetherSuite, Others):
     """The tests of an `Engine`: derive from it, and give the fixture `connect`.
 
         class TestMine(EngineConformance):

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
-from voicevault_retrievers.engines.engine import Engine, Written
+from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.engines.records import WriteCounts
 from voicevault_retrievers.errors import IncompatibleIndexError, RetrievalError
-from voicevault_retrievers.testing.clients import Client, Collections
+from voicevault_retrievers.testing.clients import Collections, TestedCollection
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of
 from voicevault_retrievers.testing.expect import alike, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT, Suite, applies_where
@@ -37,7 +38,7 @@ def whole(found: Ranking) -> Ranking:
     return found
 
 
-EMPTY: dict[str, tuple[Callable[[Client], object], object]] = {
+EMPTY: dict[str, tuple[Callable[[TestedCollection], object], object]] = {
     "bm25": (lambda client: client.bm25("leaking valves", 5).ids, ()),
     "dense": (lambda client: client.dense("leaking valves", 5).ids, ()),
     "hybrid": (lambda client: whole(client.hybrid("leaking valves", 5)).ids, ()),
@@ -49,7 +50,7 @@ EMPTY: dict[str, tuple[Callable[[Client], object], object]] = {
     "stored": (lambda client: client.ids(), []),
     "delete": (lambda client: client.delete(["en-00000"]), 0),
     "delete by a filter": (lambda client: client.delete(where={"page": 1}), 0),
-    "upsert": (lambda client: client.upsert(CHUNKS), Written(added=len(CHUNKS))),
+    "upsert": (lambda client: client.upsert(CHUNKS), WriteCounts(added=len(CHUNKS))),
 }
 """What is asked of a collection that is gone, and its answer."""
 
@@ -64,7 +65,9 @@ def settled(call: Callable[[], T]) -> T:
         return call()
 
 
-def made_anew(collections: Collections, client: Client, before: dict[str, Any], after: dict[str, Any]) -> None:
+def made_anew(
+    collections: Collections, client: TestedCollection, before: dict[str, Any], after: dict[str, Any]
+) -> None:
     """Have other clients clear a collection, and make it of `OTHERS`."""
     with collections.meanwhile(client, **before) as other:
         other.clear()
@@ -98,7 +101,7 @@ class Others(Suite):
         made_anew(collections, client, GIVEN, GIVEN)
         base = collections.base(OTHERS, **GIVEN)
         asked: dict[str, tuple[Callable[[], object], object]] = {
-            "upsert": (lambda: client.upsert(OTHERS), Written(unchanged=len(OTHERS))),
+            "upsert": (lambda: client.upsert(OTHERS), WriteCounts(unchanged=len(OTHERS))),
             "bm25": (lambda: client.bm25("undichte Ventile", 5).ids, base.bm25().search("undichte Ventile", 5).ids),
             "dense": (lambda: client.dense("undichte Ventile", 5).ids, base.dense().search("undichte Ventile", 5).ids),
             "hybrid": (
@@ -152,12 +155,12 @@ class Others(Suite):
             equal(set(found), set(expected), "found by words")
         settled(lambda: client.upsert(CHUNKS))
         every = [*CHUNKS, *OTHERS]
-        equal(client.upsert(every), Written(unchanged=len(every)), "written again")
+        equal(client.upsert(every), WriteCounts(unchanged=len(every)), "written again")
         self.finds(client, collections, every, german)
         with collections.meanwhile(client, **german) as other:
-            equal(other.upsert(every), Written(unchanged=len(every)), "written again by the other client")
+            equal(other.upsert(every), WriteCounts(unchanged=len(every)), "written again by the other client")
 
-    def used(self, collections: Collections, **options: Any) -> Client:
+    def used(self, collections: Collections, **options: Any) -> TestedCollection:
         """A client that has written and searched."""
         client = collections(**options)
         client.upsert(CHUNKS)
@@ -166,7 +169,9 @@ class Others(Suite):
             that(client.dense("leaking valves", 5).ids, "dense found nothing")
         return client
 
-    def finds(self, client: Client, collections: Collections, chunks: Sequence[Chunk], options: dict[str, Any]) -> None:
+    def finds(
+        self, client: TestedCollection, collections: Collections, chunks: Sequence[Chunk], options: dict[str, Any]
+    ) -> None:
         """Fail unless a client finds what a base of these chunks finds."""
         base = collections.base(chunks, **options)
         for query in ("leaking valves", "undichte Ventile"):

@@ -20,7 +20,7 @@ COUNT = 150
 K = 10
 
 
-class Vectors(Suite):
+class VectorSuite(Suite):
     """Dense search."""
 
     @pytest.fixture(scope="class")

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.engines import writing
-from voicevault_retrievers.engines.engine import BATCH, Written
+from voicevault_retrievers.engines.engine import BATCH
+from voicevault_retrievers.engines.records import WriteCounts
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.testing.clients import Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, described, vectors_of
@@ -60,13 +61,13 @@ class FailsOnce(WordEmbedder):
         return super().embed_documents(texts)
 
 
-class Writing(Suite):
+class WritingSuite(Suite):
     """Putting in, replacing, listing and deleting."""
 
     def test_chunks_come_back_as_they_were_given(self, collections: Collections) -> None:
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)
         chunks = [*ODD, *described(self.values)]
-        equal(client.upsert(chunks), Written(added=len(chunks)), "written")
+        equal(client.upsert(chunks), WriteCounts(added=len(chunks)), "written")
         held(client.get(chunk.id for chunk in chunks), chunks, client.name)
         held(
             {hit.id: hit.chunk for hit in client.bm25("pump", 100)},
@@ -107,13 +108,13 @@ class Writing(Suite):
         embedder = WordEmbedder()
         client = collections(embedder=embedder, analyzer=AUTO)
         chunks = chunks_of("en", 30)
-        equal(client.upsert(chunks), Written(added=30), "written at first")
+        equal(client.upsert(chunks), WriteCounts(added=30), "written at first")
         embedder.asked.clear()
-        equal(client.upsert(chunks), Written(unchanged=30), "written again")
+        equal(client.upsert(chunks), WriteCounts(unchanged=30), "written again")
         changed = replace(chunks[7], text="an entirely other buoy")
         equal(
             client.upsert([*chunks[:7], changed, *chunks[8:], Chunk("new", "a new buoy")]),
-            Written(1, 1, 29),
+            WriteCounts(1, 1, 29),
             "with changes",
         )
         equal(sorted(embedder.asked), ["a new buoy", "an entirely other buoy"], "texts that the embedder was asked for")
@@ -136,7 +137,7 @@ class Writing(Suite):
         before = Chunk("one", "pump", None, {"page": 1})
         client.upsert([before])
         after = replace(before, **changed)
-        equal(client.upsert([after]), Written(replaced=1), "written")
+        equal(client.upsert([after]), WriteCounts(replaced=1), "written")
         held(client.get(["one"]), [after], client.name)
         equal(client.count(), 1, "count")
         where = {"page": {"$exists": True}}
@@ -175,7 +176,7 @@ class Writing(Suite):
         for name, found in (("bm25", client.bm25("pump valves harbour", 99)), ("dense", client.dense("pump", 99))):
             that(not set(found.ids) & set(gone), f"{name} found deleted chunks")
         equal(set(client.engine.bm25().scan(Query("pump")).scores(gone)), set(), "scores of deleted chunks")
-        equal(client.upsert(chunks), Written(added=len(gone), unchanged=len(kept)), "put in again")
+        equal(client.upsert(chunks), WriteCounts(added=len(gone), unchanged=len(kept)), "put in again")
 
     def test_delete_by_a_filter(self, collections: Collections) -> None:
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)
@@ -229,7 +230,7 @@ class Writing(Suite):
         rows = vectors_of(embedder, chunks)
         told: list[tuple[int, int]] = []
         written = client.upsert(chunks, rows, progress=lambda done, total: told.append((done, total)))
-        equal(written, Written(added=count), "written")
+        equal(written, WriteCounts(added=count), "written")
         equal(told, [(BATCH, count), (2 * BATCH, count), (count, count)], "progress")
         equal(embedder.asked, [], "texts embedded though vectors were given")
         equal(client.count(), count, "count")
@@ -255,7 +256,7 @@ class Writing(Suite):
         with pytest.raises(RuntimeError, match="fails once"):
             client.upsert(chunks)
         equal(client.ids(), [chunk.id for chunk in chunks[:SMALL]], "written before it broke off")
-        equal(client.upsert(chunks), Written(added=SMALL, unchanged=SMALL), "written by the same call again")
+        equal(client.upsert(chunks), WriteCounts(added=SMALL, unchanged=SMALL), "written by the same call again")
         held({chunk.id: chunk for chunk in client.engine}, chunks, client.name)
 
     def test_parents_are_kept_and_not_searched(self, collections: Collections) -> None:
@@ -287,7 +288,7 @@ class Writing(Suite):
         types: list[dict[str, Any]] = [{"chunk_type": "child"}, {"chunk_type": "standalone"}, {}]
         chunks = [Chunk(f"c{at}", "pump", "p", types[at]) for at in range(3)]
         client.upsert([replace(parent, metadata={"chunk_type": "child"})])
-        equal(client.upsert([parent, *chunks]), Written(added=3), "written")
+        equal(client.upsert([parent, *chunks]), WriteCounts(added=3), "written")
         equal(client.ids(), ["c0", "c1", "c2"], "listed")
         equal(client.bm25("giraffe", 9).ids, (), "found by a parent's word")
         that(set(client.dense("giraffe parent", 9).ids) <= {"c0", "c1", "c2"}, "a parent was found by its vector")
@@ -295,7 +296,7 @@ class Writing(Suite):
         held(client.parents(["p"]), [parent], client.name)
         other = replace(parent, id="q")
         for vectors in (vectors_of(WordEmbedder(), [other, *chunks]), vectors_of(WordEmbedder(), chunks)):
-            equal(client.upsert([other, *chunks], vectors), Written(unchanged=3), "written with vectors")
+            equal(client.upsert([other, *chunks], vectors), WriteCounts(unchanged=3), "written with vectors")
         held(client.parents(["p", "q"]), [parent, other], client.name)
         equal(client.delete(["c0", "c1", "c2"]), 3, "deleted")
         equal(client.parents(["p"]), {}, "a parent whose last chunk was deleted")
@@ -310,7 +311,7 @@ class Writing(Suite):
         client.upsert(chunks, parents=parents)
         held(client.parents(p.id for p in parents), parents, client.name)
         changed = [replace(parent, text=f"{parent.text} changed") for parent in parents]
-        equal(client.upsert(chunks, parents=changed), Written(unchanged=len(chunks)), "written")
+        equal(client.upsert(chunks, parents=changed), WriteCounts(unchanged=len(chunks)), "written")
         held(client.parents(p.id for p in parents), changed, client.name)
 
     @pytest.mark.parametrize("above", ["another", None])

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole
 from voicevault_retrievers.answers.builder import ContextBuilder
-from voicevault_retrievers.answers.flare.loop import Plan, Signal, State, Writing
-from voicevault_retrievers.answers.flare.steps import Searching, Waiting, atexts, texts
+from voicevault_retrievers.answers.flare.loop import AnswerState, AnswerWriting, Plan, Signal
+from voicevault_retrievers.answers.flare.steps import SearchFunctions, Timeouts, atexts, texts
 from voicevault_retrievers.answers.flare.uncertainty import Segment
 from voicevault_retrievers.answers.flare.writers import TextWriter, as_writer
 from voicevault_retrievers.core.channel import Channel
@@ -53,7 +53,7 @@ class FlareAnswer:
 class FlareStream:
     """The text of an answer as it comes; what was given is never taken back. `answer` is what is there so far."""
 
-    def __init__(self, state: State, given: Iterator[str]) -> None:
+    def __init__(self, state: AnswerState, given: Iterator[str]) -> None:
         self._state = state
         self._texts: Any = given
 
@@ -76,7 +76,7 @@ class FlareStream:
 class AsyncFlareStream:
     """A `FlareStream` for an event loop."""
 
-    def __init__(self, state: State, given: AsyncIterator[str]) -> None:
+    def __init__(self, state: AnswerState, given: AsyncIterator[str]) -> None:
         self._state = state
         self._texts: Any = given
 
@@ -151,7 +151,7 @@ class Flare:
         self.timeout = seconds_or_none("timeout", timeout)
         self.enabled = flag("enabled", enabled)
         self._searching = None if search is None else _searching(search, self.top_k)
-        self._waiting = Waiting(self.writer, self.timeout)
+        self._waiting = Timeouts(self.writer, self.timeout)
         self._known: list[Signal] = []
 
     def over(self, search: Any, context: ContextBuilder | None = None) -> Flare:
@@ -218,11 +218,11 @@ class Flare:
         state, writing, searching = self._begun(question, found)
         return AsyncFlareStream(state, atexts(writing.run(), self._waiting, searching, streams=streams))
 
-    def _begun(self, question: str | Query, found: Found) -> tuple[State, Writing, Searching]:
+    def _begun(self, question: str | Query, found: Found) -> tuple[AnswerState, AnswerWriting, SearchFunctions]:
         if self._searching is None:
             raise ConfigError("Flare has nothing to search: give search=..., such as a pipeline, or use over(search)")
         query = _asked(question, found)
-        state = State(_hits_of(found))
+        state = AnswerState(_hits_of(found))
         plan = Plan(
             query.text,
             partial(self._prompt, query),
@@ -231,7 +231,7 @@ class Flare:
             self.max_segments,
             self.formulate,
         )
-        return state, Writing(plan, state, self._signal(), self._known.append), self._searching
+        return state, AnswerWriting(plan, state, self._signal(), self._known.append), self._searching
 
     def _signal(self) -> Signal | None:
         """What tells doubt; None where the first answer is to show it."""
@@ -258,7 +258,7 @@ class Flare:
         )
 
 
-def _answer(state: State) -> FlareAnswer:
+def _answer(state: AnswerState) -> FlareAnswer:
     errors = tuple(dict.fromkeys(state.errors))
     return FlareAnswer(state.text, tuple(state.hits), state.retrievals, tuple(state.segments), errors)
 
@@ -278,9 +278,9 @@ def _hits_of(found: Found) -> list[Hit]:
     return hits
 
 
-def _searching(search: Any, top_k: int) -> Searching:
+def _searching(search: Any, top_k: int) -> SearchFunctions:
     if isinstance(search, Channel):
-        return Searching(lambda text: search.search(text, top_k), lambda text: search.asearch(text, top_k))
+        return SearchFunctions(lambda text: search.search(text, top_k), lambda text: search.asearch(text, top_k))
     both: tuple[Callable[..., Any], Callable[..., Any] | None]
     if callable(getattr(search, "hybrid_search", None)):
         both = search.hybrid_search, getattr(search, "ahybrid_search", None)
@@ -292,7 +292,9 @@ def _searching(search: Any, top_k: int) -> Searching:
             f"{type(search).__name__}"
         )
     sync, coroutine = both
-    return Searching(lambda text: sync(text, top_k), None if coroutine is None else lambda text: coroutine(text, top_k))
+    return SearchFunctions(
+        lambda text: sync(text, top_k), None if coroutine is None else lambda text: coroutine(text, top_k)
+    )
 
 
 def _sync_refused(text: str, top_k: int) -> Any:

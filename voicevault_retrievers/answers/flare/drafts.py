@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from voicevault_retrievers.answers.flare.segments import first_end
-from voicevault_retrievers.answers.flare.uncertainty import Marks, Segment, Span, confidence_of, masked, spans_of
+from voicevault_retrievers.answers.flare.uncertainty import Marks, Segment, TextSpan, confidence_of, masked, spans_of
 from voicevault_retrievers.models.generation import Written
 from voicevault_retrievers.models.prompts import aloud
 
@@ -36,7 +36,7 @@ class Draft:
         self._opening: str | None = ""
         self._opened: list[tuple[str, float | None]] = []
         self._text = ""
-        self._spans: list[Span] = []
+        self._spans: list[TextSpan] = []
         self._at = 0
         self._ended = False
 
@@ -70,7 +70,7 @@ class Draft:
         start, self._at = self._at, end
         text = self._text[start:end]
         spans = [
-            Span(max(span.start, start) - start, min(span.end, end) - start, span.probability)
+            TextSpan(max(span.start, start) - start, min(span.end, end) - start, span.probability)
             for span in self._spans
             if span.start < end and span.end > start
         ]
@@ -116,6 +116,6 @@ class Draft:
         at, texts = len(self._text), []
         for text, probability in pieces:
             texts.append(text)
-            self._spans.append(Span(at, at + len(text), probability))
+            self._spans.append(TextSpan(at, at + len(text), probability))
             at += len(text)
         self._text += "".join(texts)

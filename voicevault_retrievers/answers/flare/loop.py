@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers.answers.flare.drafts import Draft, Drafted
-from voicevault_retrievers.answers.flare.steps import Ask, Begin, Drop, Read, Settled, Steps
+from voicevault_retrievers.answers.flare.steps import Begin, NextPart, SearchFor, Settled, Steps, StopReading
 from voicevault_retrievers.answers.flare.uncertainty import Segment
 from voicevault_retrievers.core.types import Failure, Hit, Ranking, Vote
 from voicevault_retrievers.errors import FLAREError, RetrievalError, told
@@ -26,7 +26,7 @@ QUESTION = (
 
 
 @dataclass
-class State:
+class AnswerState:
     """An answer as far as it is written."""
 
     hits: list[Hit]
@@ -54,14 +54,16 @@ class Plan:
     formulate: Literal["masked", "question"]
 
 
-class Writing:
+class AnswerWriting:
     """One answer, written. After Jiang et al. (2023), section 3.2, with sentences as the segments.
 
     A prompt is answered with all that is left to write, and its sentences are taken one after another: a new one is
     sent where a sentence was doubtful and something new was found, for only then would it say anything else.
     """
 
-    def __init__(self, plan: Plan, state: State, signal: Signal | None, learned: Callable[[Signal], None]) -> None:
+    def __init__(
+        self, plan: Plan, state: AnswerState, signal: Signal | None, learned: Callable[[Signal], None]
+    ) -> None:
         self.plan = plan
         self.state = state
         self.signal = signal
@@ -88,7 +90,7 @@ class Writing:
         if not self.state.segments and not self.state.errors:
             self.state.failed(FLAREError("the model wrote nothing"))
         if source is not None:
-            yield Drop(source.handle)
+            yield StopReading(source.handle)
 
     def _doubtful(self, segment: Segment) -> bool:
         low = segment.confidence is not None and segment.confidence < self.plan.threshold
@@ -109,9 +111,9 @@ class Writing:
             if again is not None:
                 nothing = FLAREError("the model did not write the doubtful sentence again")
                 self.state.failed(first if isinstance(first, Exception) else nothing)
-                yield Drop(again.handle)
+                yield StopReading(again.handle)
             return segment, source
-        yield Drop(source.handle)
+        yield StopReading(source.handle)
         self.state.hits = hits
         added = tuple(hit.id for hit in found)
         return replace(first.segment, query=query, added=added, draft=segment.text), again
@@ -124,7 +126,7 @@ class Writing:
         source = _Source(handle, draft, self.state.failed)
         part = yield from source.read()
         if isinstance(part, Exception) or part is None:
-            yield Drop(handle)
+            yield StopReading(handle)
             self.state.failed(part or FLAREError("the model wrote nothing"))
             self._asks = False
             return None
@@ -132,7 +134,7 @@ class Writing:
             self.signal = "marks" if part.tokens is None and part.problem is None else "tokens"
             self._learned(self.signal)
             if self.signal == "marks":
-                yield Drop(handle)
+                yield StopReading(handle)
                 return (yield from self._began(hits))
         return source
 
@@ -143,11 +145,11 @@ class Writing:
             return sure
         prompt = filled(QUESTION, query=self.plan.question, sentence=drafted.segment.text.strip(), sure=drafted.sure)
         handle = yield Begin(prompt)
-        said, part = "", (yield Read(handle))
+        said, part = "", (yield NextPart(handle))
         while part is not None and not isinstance(part, Exception):
             said += part.text
-            part = yield Read(handle)
-        yield Drop(handle)
+            part = yield NextPart(handle)
+        yield StopReading(handle)
         asked = wordings_of(aloud(said), longest=400)
         if not asked:
             self.state.failed(part or FLAREError(f"the model gave no question but {said[:200]!r}"))
@@ -156,7 +158,7 @@ class Writing:
     def _found(self, query: str) -> Steps[list[Hit]]:
         """The chunks that are new; none where the search fails."""
         self.state.retrievals += 1
-        outcome = yield Ask(query)
+        outcome = yield SearchFor(query)
         try:
             hits, errors = _hits(outcome)
         except RetrievalError as error:
@@ -183,7 +185,7 @@ class _Source:
 
     def read(self) -> Steps[Any]:
         """The next part; None at the end, or the exception that it ended with."""
-        part = yield Read(self.handle)
+        part = yield NextPart(self.handle)
         if part is None:
             self._draft.end()
         elif not isinstance(part, Exception):

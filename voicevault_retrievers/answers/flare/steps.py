@@ -19,24 +19,24 @@ _END = object()
 
 
 class Begin(NamedTuple):
-    """Have the model write; the outcome is what `Read` reads."""
+    """Have the model write; the outcome is what `NextPart` reads."""
 
     prompt: str
 
 
-class Read(NamedTuple):
+class NextPart(NamedTuple):
     """The next part of what a model writes: the outcome is a `Written`, or None at its end."""
 
     source: Any
 
 
-class Drop(NamedTuple):
+class StopReading(NamedTuple):
     """Nobody reads on."""
 
     source: Any
 
 
-class Ask(NamedTuple):
+class SearchFor(NamedTuple):
     """Search for a text."""
 
     text: str
@@ -48,18 +48,18 @@ class Settled(NamedTuple):
     text: str
 
 
-Step: TypeAlias = Begin | Read | Drop | Ask | Settled
+Step: TypeAlias = Begin | NextPart | StopReading | SearchFor | Settled
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
-class Searching(NamedTuple):
+class SearchFunctions(NamedTuple):
     """How to search: a function of a text, and an async one where there is one."""
 
     search: Callable[[str], Any]
     asearch: Callable[[str], Awaitable[Any]] | None = None
 
 
-class Waiting:
+class Timeouts:
     """Who writes, who searches, and how long each is waited for, in seconds; None waits."""
 
     def __init__(self, writer: Writer, timeout: float | None) -> None:
@@ -77,7 +77,7 @@ class Waiting:
         return [outcome]
 
 
-def texts(steps: Steps[None], waiting: Waiting, searching: Searching, *, streams: bool) -> Iterator[str]:
+def texts(steps: Steps[None], waiting: Timeouts, searching: SearchFunctions, *, streams: bool) -> Iterator[str]:
     """Take the steps in this thread; the text that stays, as it comes."""
     opened: list[_Source] = []
 
@@ -86,11 +86,11 @@ def texts(steps: Steps[None], waiting: Waiting, searching: Searching, *, streams
             source = _Source(parts(waiting.writer, step.prompt, streams=streams))
             opened.append(source)
             return source
-        if isinstance(step, Read):
+        if isinstance(step, NextPart):
             return execute(waiting.call("flare model", step.source.read))[0]
-        if isinstance(step, Ask):
+        if isinstance(step, SearchFor):
             return execute(waiting.call("flare search", partial(searching.search, step.text)))[0]
-        if isinstance(step, Drop):
+        if isinstance(step, StopReading):
             opened.remove(step.source)
             step.source.close()
         return None
@@ -111,7 +111,9 @@ def texts(steps: Steps[None], waiting: Waiting, searching: Searching, *, streams
             source.close()
 
 
-async def atexts(steps: Steps[None], waiting: Waiting, searching: Searching, *, streams: bool) -> AsyncIterator[str]:
+async def atexts(
+    steps: Steps[None], waiting: Timeouts, searching: SearchFunctions, *, streams: bool
+) -> AsyncIterator[str]:
     """`texts` on the running event loop."""
     opened: list[_Source | _AsyncSource] = []
 
@@ -121,12 +123,12 @@ async def atexts(steps: Steps[None], waiting: Waiting, searching: Searching, *, 
             source = _Source(parts(waiting.writer, step.prompt, streams=streams)) if iterator is None else None
             opened.append(source or _AsyncSource(iterator))  # type: ignore[arg-type]  # one of them is there
             return opened[-1]
-        if isinstance(step, Read):
+        if isinstance(step, NextPart):
             return (await aexecute(waiting.call("flare model", step.source.read, step.source.aread)))[0]
-        if isinstance(step, Ask):
+        if isinstance(step, SearchFor):
             arun = None if searching.asearch is None else partial(searching.asearch, step.text)
             return (await aexecute(waiting.call("flare search", partial(searching.search, step.text), arun)))[0]
-        if isinstance(step, Drop):
+        if isinstance(step, StopReading):
             opened.remove(step.source)
             await step.source.aclose()
         return None

@@ -15,7 +15,7 @@ _MARKER = re.compile(r"\[\s*(?:source\s*:[^\[\]\n]*|\d[\d\s,;\u2010-\u2014-]*)\]
 _SPACES = re.compile(r"\s+")
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """A part of a text, by offsets, and how probable it is; None where that is not known."""
 
     start: int
@@ -102,13 +102,13 @@ class Marks:
         return [*held, (char, 0.0 if self._inside else 1.0)]
 
 
-def confidence_of(text: str, spans: Sequence[Span]) -> float | None:
+def confidence_of(text: str, spans: Sequence[TextSpan]) -> float | None:
     """The least probability of what has a letter or a digit, but for source markers; None where none is known."""
     known = [span.probability for span in _counted(text, spans) if span.probability is not None]
     return min(known, default=None)
 
 
-def masked(text: str, spans: Sequence[Span], threshold: float) -> str:
+def masked(text: str, spans: Sequence[TextSpan], threshold: float) -> str:
     """A text without its source markers and the words of which a token is less probable than the threshold.
 
     The implicit query of Jiang et al. (2023), section 3.2.2, eq. 4, which leaves out tokens, not words.
@@ -127,7 +127,7 @@ def unmarked(text: str) -> str:
     return masked(text, (), 0.0)
 
 
-def _counted(text: str, spans: Sequence[Span]) -> Iterator[Span]:
+def _counted(text: str, spans: Sequence[TextSpan]) -> Iterator[TextSpan]:
     markers = [(found.start(), found.end()) for found in _MARKER.finditer(text)]
     for span in spans:
         inside = any(start <= span.start and span.end <= end for start, end in markers)

@@ -19,10 +19,10 @@ SPACE: Mapping[str, Any] = {"hnsw": {"space": "cosine", "ef_construction": 200, 
 """How a new collection compares vectors. Chroma's own numbers (100, 100, 16) miss more near ones."""
 
 
-class Ask(NamedTuple):
+class ChromaRequest(NamedTuple):
     """One request: `find`, `create`, `mark` or `drop` a collection by name, or one of `OPERATIONS` on its `key`.
 
-    `find` gives a `Place` or None; `drop` says whether there was one.
+    `find` gives a `CollectionState` or None; `drop` says whether there was one.
     """
 
     operation: str
@@ -31,7 +31,7 @@ class Ask(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
-class Place(NamedTuple):
+class CollectionState(NamedTuple):
     """A collection as it is now: its id, what a request names it by, and its metadata."""
 
     id: str
@@ -68,7 +68,7 @@ class HttpChroma:
         self._client: Any = None
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
-    def ask(self, ask: Ask) -> Any:
+    def ask(self, ask: ChromaRequest) -> Any:
         """The answer."""
         self._prepare()
         with self._mutex:
@@ -82,7 +82,7 @@ class HttpChroma:
         except Exception as error:
             raise self._mapped(ask, error, client.is_closed) from error
 
-    async def aask(self, ask: Ask) -> Any:
+    async def aask(self, ask: ChromaRequest) -> Any:
         """`ask` on the running event loop."""
         loop = asyncio.get_running_loop()
         if self._verify is None:
@@ -124,7 +124,7 @@ class HttpChroma:
                 httpx = require("httpx", extra="chroma")
                 self._verify = False if self.url.startswith("http:") else httpx.create_ssl_context()
 
-    def _line(self, ask: Ask) -> tuple[str, str]:
+    def _line(self, ask: ChromaRequest) -> tuple[str, str]:
         """The method and the address of a request."""
         by_name = f"{self._collections}/{_part(ask.name)}"
         own = f"{self._collections}/{ask.key}"
@@ -137,7 +137,7 @@ class HttpChroma:
             "drop": ("DELETE", by_name),
         }[ask.operation]
 
-    def _answer(self, ask: Ask, response: Any) -> Any:
+    def _answer(self, ask: ChromaRequest, response: Any) -> Any:
         status = response.status_code
         if status == 404 and ask.operation in ("find", "drop"):
             return None if ask.operation == "find" else False
@@ -147,10 +147,10 @@ class HttpChroma:
             raise self._refused(ask, status, response.text)
         found = response.json()
         if ask.operation == "find":
-            return Place(found["id"], found["id"], found.get("metadata") or {})
+            return CollectionState(found["id"], found["id"], found.get("metadata") or {})
         return True if ask.operation == "drop" else found
 
-    def _refused(self, ask: Ask, status: int, text: str) -> SearchError:
+    def _refused(self, ask: ChromaRequest, status: int, text: str) -> SearchError:
         told = f"Chroma at {self.url} answers {ask.operation} of {ask.name!r} with {status}: {text[:300]}"
         if status == 404:
             return GoneError(f"{told}; the collection has been removed meanwhile, or it is another database's")
@@ -160,7 +160,7 @@ class HttpChroma:
             return SearchNotAvailableError(told)
         return SearchError(told)
 
-    def _mapped(self, ask: Ask, error: Exception, closed: bool) -> SearchError:
+    def _mapped(self, ask: ChromaRequest, error: Exception, closed: bool) -> SearchError:
         httpx = require("httpx", extra="chroma")
         if isinstance(error, httpx.ConnectTimeout):
             return SearchNotAvailableError(f"Chroma at {self.url} cannot be reached within {self._timeout} s")
@@ -183,7 +183,7 @@ class LocalChroma:
         self.folder = folder
         self._client: Any = None
 
-    def ask(self, ask: Ask) -> Any:
+    def ask(self, ask: ChromaRequest) -> Any:
         """The answer."""
         if ask.operation == "find" and not (self.folder / "chroma.sqlite3").is_file():
             return None  # and none is made
@@ -194,7 +194,7 @@ class LocalChroma:
         except Exception as error:
             raise self._mapped(ask, error) from error
 
-    async def aask(self, ask: Ask) -> Any:
+    async def aask(self, ask: ChromaRequest) -> Any:
         """`ask` in a worker thread."""
         return await in_thread(partial(self.ask, ask))
 
@@ -208,7 +208,7 @@ class LocalChroma:
     async def aclose(self) -> None:
         """Nothing: there are no connections of an event loop."""
 
-    def _asked(self, ask: Ask) -> Any:
+    def _asked(self, ask: ChromaRequest) -> Any:
         if ask.operation in OPERATIONS:
             return getattr(ask.key, ask.operation)(**_plain(ask.options))
         client = self._opened()
@@ -216,7 +216,7 @@ class LocalChroma:
         try:
             if ask.operation == "find":
                 found = client.get_collection(ask.name, embedding_function=None)
-                return Place(str(found.id), found, found.metadata or {})
+                return CollectionState(str(found.id), found, found.metadata or {})
             if ask.operation == "create":
                 client.create_collection(
                     ask.name, metadata=dict(ask.options["metadata"]), configuration=SPACE, embedding_function=None
@@ -243,7 +243,7 @@ class LocalChroma:
                 self._client = chromadb.PersistentClient(path=str(self.folder), settings=settings)
             return self._client
 
-    def _mapped(self, ask: Ask, error: Exception) -> SearchError:
+    def _mapped(self, ask: ChromaRequest, error: Exception) -> SearchError:
         errors = require("chromadb.errors", extra="chroma")
         if self._client is None:
             return SearchNotAvailableError(f"Chroma in {self.folder} was closed meanwhile: ask again")
@@ -258,7 +258,7 @@ _opening = Mutex()
 """Chroma shares what is open of a folder among a process's clients, and loses count where two open it at once."""
 
 
-def _body(ask: Ask) -> Mapping[str, Any] | None:
+def _body(ask: ChromaRequest) -> Mapping[str, Any] | None:
     if ask.operation == "create":
         return {"name": ask.name, "metadata": ask.options["metadata"], "configuration": SPACE, "get_or_create": False}
     if ask.operation == "mark":

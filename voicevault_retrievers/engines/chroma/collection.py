@@ -9,7 +9,13 @@ from uuid import uuid4
 import numpy as np
 
 from voicevault_retrievers.core.types import Chunk, Vector
-from voicevault_retrievers.engines.chroma.clients import Ask, GoneError, HttpChroma, LocalChroma, Place
+from voicevault_retrievers.engines.chroma.clients import (
+    ChromaRequest,
+    CollectionState,
+    GoneError,
+    HttpChroma,
+    LocalChroma,
+)
 from voicevault_retrievers.engines.chroma.records import (
     NO_VECTOR,
     PARENT_KEY,
@@ -26,7 +32,7 @@ from voicevault_retrievers.engines.chroma.records import (
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.languages import MAX_CONDITIONS
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.records import Record, Stored, Written
+from voicevault_retrievers.engines.records import Record, Stored, WriteCounts
 from voicevault_retrievers.engines.steps import Steps
 
 RECIPE, STATE, OPEN = "voicevault_recipe", "voicevault_state", "voicevault_open"
@@ -62,18 +68,18 @@ class ChromaCollection(Engine):
     # The collection.
 
     def _read_recipe(self) -> Steps[str | None]:
-        place: Place | None = yield Ask("find", self.name)
+        place: CollectionState | None = yield ChromaRequest("find", self.name)
         return None if place is None else str(place.metadata.get(RECIPE, ""))
 
     def _create(self, recipe: Recipe) -> Steps[None]:
         metadata = {RECIPE: recipe.text(), STATE: uuid4().hex, OPEN: False, CHUNKS: 0, LENGTH: 0}
-        yield Ask("create", self.name, options={"metadata": metadata})
+        yield ChromaRequest("create", self.name, options={"metadata": metadata})
 
     def _drop(self) -> Steps[None]:
-        yield Ask("drop", self.name + PARENTS)
-        yield Ask("drop", self.name)
+        yield ChromaRequest("drop", self.name + PARENTS)
+        yield ChromaRequest("drop", self.name)
 
-    def _here(self, create: bool = False, same: bool = False) -> Steps[Place | None]:
+    def _here(self, create: bool = False, same: bool = False) -> Steps[CollectionState | None]:
         """The collection as it is now; `create` makes it again, as it was, where it is gone.
 
         Where another, made in another way, has taken its place, that one's recipe is known from then on. Raises
@@ -81,10 +87,10 @@ class ChromaCollection(Engine):
         it is to be written to.
         """
         known = self._recipe
-        place: Place | None = yield Ask("find", self.name)
+        place: CollectionState | None = yield ChromaRequest("find", self.name)
         if place is None and create and self._recipe is not None:
             yield from self._create(self._recipe)
-            place = yield Ask("find", self.name)
+            place = yield ChromaRequest("find", self.name)
         if place is None or Recipe.parse(str(place.metadata.get(RECIPE, "")), self.name) == known:
             return place
         self.forget()
@@ -97,9 +103,9 @@ class ChromaCollection(Engine):
 
     # What is written.
 
-    def _upserting(self, chunks: Any, vectors: Any, parents: Any, progress: Any) -> Steps[Written]:
+    def _upserting(self, chunks: Any, vectors: Any, parents: Any, progress: Any) -> Steps[WriteCounts]:
         written = yield from super()._upserting(chunks, vectors, parents, progress)
-        place: Place | None = None if self._recipe is None else (yield Ask("find", self.name))
+        place: CollectionState | None = None if self._recipe is None else (yield ChromaRequest("find", self.name))
         if place is not None and place.metadata.get(OPEN):  # left so by a writer that was killed
             yield _marked(place, self.name, open=False)
         return written
@@ -141,7 +147,7 @@ class ChromaCollection(Engine):
 
     def _write_lost(self, parents: Sequence[Chunk]) -> Steps[None]:
         """Those that another client removed before the chunks that name them were here."""
-        place: Place | None = yield Ask("find", self.name + PARENTS)
+        place: CollectionState | None = yield ChromaRequest("find", self.name + PARENTS)
         got = None if place is None else (yield from self._rows(place, [parent.id for parent in parents], []))
         held = set(map(id_of, got["ids"])) if got else set[str]()
         lost = [parent for parent in parents if parent.id not in held]
@@ -149,20 +155,20 @@ class ChromaCollection(Engine):
             yield from self._write_parents(lost)
 
     def _write_parents(self, parents: Sequence[Chunk]) -> Steps[None]:
-        yield Ask("create", self.name + PARENTS, options={"metadata": {"voicevault_parents_of": self.name}})
-        place: Place | None = yield Ask("find", self.name + PARENTS)
+        yield ChromaRequest("create", self.name + PARENTS, options={"metadata": {"voicevault_parents_of": self.name}})
+        place: CollectionState | None = yield ChromaRequest("find", self.name + PARENTS)
         if place is None:
             raise GoneError(f"the parents of {self.name!r} are removed as soon as they are made: ask again")
         yield self._put(place.key, parents, [list(NO_VECTOR)] * len(parents), [packed(parent) for parent in parents])
 
-    def _put(self, key: Any, chunks: Sequence[Chunk], vectors: Sequence[Any], rows: Sequence[Any]) -> Ask:
+    def _put(self, key: Any, chunks: Sequence[Chunk], vectors: Sequence[Any], rows: Sequence[Any]) -> ChromaRequest:
         options = {
             "ids": [key_of(chunk.id) for chunk in chunks],
             "embeddings": vectors,
             "documents": [text_of(chunk) for chunk in chunks],
             "metadatas": rows,
         }
-        return Ask("upsert", self.name, key, options)
+        return ChromaRequest("upsert", self.name, key, options)
 
     def _remove(self, ids: Sequence[str]) -> Steps[int]:
         place = yield from self._here()
@@ -172,34 +178,34 @@ class ChromaCollection(Engine):
         if not got["ids"]:
             return 0
         yield _marked(place, self.name, open=True)
-        yield Ask("delete", self.name, place.key, {"ids": got["ids"]})
+        yield ChromaRequest("delete", self.name, place.key, {"ids": got["ids"]})
         yield _marked(place, self.name, open=False)
         yield from self._remove_parents(place, _parents(got["metadatas"]))
         return len(got["ids"])
 
-    def _remove_parents(self, place: Place, keys: Set[str]) -> Steps[None]:
+    def _remove_parents(self, place: CollectionState, keys: Set[str]) -> Steps[None]:
         """Those that no chunk names; what another client's chunk has come to name meanwhile is put back."""
-        held: Place | None = (yield Ask("find", self.name + PARENTS)) if keys else None
+        held: CollectionState | None = (yield ChromaRequest("find", self.name + PARENTS)) if keys else None
         if held is None:
             return
         beside = self.name + PARENTS
         left = sorted(keys - (yield from self._named(place, sorted(keys))))
         for start in range(0, len(left), MAX_CONDITIONS):
             some = left[start : start + MAX_CONDITIONS]
-            rows = yield Ask("get", beside, held.key, {"ids": some, "include": ["documents", "metadatas"]})
-            yield Ask("delete", beside, held.key, {"ids": some})
+            rows = yield ChromaRequest("get", beside, held.key, {"ids": some, "include": ["documents", "metadatas"]})
+            yield ChromaRequest("delete", beside, held.key, {"ids": some})
             named = yield from self._named(place, some)
             again = [at for at, key in enumerate(rows["ids"]) if key in named]
             if again:
                 back = {name: [rows[name][at] for at in again] for name in ("ids", "documents", "metadatas")}
-                yield Ask("add", beside, held.key, {**back, "embeddings": [list(NO_VECTOR)] * len(again)})
+                yield ChromaRequest("add", beside, held.key, {**back, "embeddings": [list(NO_VECTOR)] * len(again)})
 
-    def _named(self, place: Place, keys: Sequence[str]) -> Steps[Set[str]]:
+    def _named(self, place: CollectionState, keys: Sequence[str]) -> Steps[Set[str]]:
         """Those of the parents' keys that chunks name."""
         found: Set[str] = set()
         for start in range(0, len(keys), MAX_CONDITIONS):
             where = {PARENT_KEY: {"$in": list(keys[start : start + MAX_CONDITIONS])}}
-            got = yield Ask("get", self.name, place.key, {"where": where, "include": ["metadatas"]})
+            got = yield ChromaRequest("get", self.name, place.key, {"where": where, "include": ["metadatas"]})
             found |= _parents(got["metadatas"])
         return found
 
@@ -207,10 +213,12 @@ class ChromaCollection(Engine):
 
     def _count(self) -> Steps[int]:
         place = yield from self._here()
-        return 0 if place is None else int((yield Ask("count", self.name, place.key)))
+        return 0 if place is None else int((yield ChromaRequest("count", self.name, place.key)))
 
     def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
-        place: Place | None = (yield Ask("find", self.name + PARENTS)) if parents else (yield from self._here())
+        place: CollectionState | None = (
+            (yield ChromaRequest("find", self.name + PARENTS)) if parents else (yield from self._here())
+        )
         if place is None:
             return {}
         got = yield from self._rows(place, ids, ["documents", "metadatas"])
@@ -221,7 +229,9 @@ class ChromaCollection(Engine):
         if place is None:
             return (), None
         start = int(cursor or 0)
-        got = yield Ask("get", self.name, place.key, {"limit": limit, "offset": start, "include": ["metadatas"]})
+        got = yield ChromaRequest(
+            "get", self.name, place.key, {"limit": limit, "offset": start, "include": ["metadatas"]}
+        )
         rows = zip(got["ids"], got["metadatas"], strict=True)
         page = [Stored(id_of(key), str(private_of(key, row, self.name)["digest"])) for key, row in rows]
         return page, start + limit if len(page) == limit else None
@@ -238,13 +248,13 @@ class ChromaCollection(Engine):
         rows /= np.where(lengths, lengths, 1)
         return dict(zip(map(id_of, got["ids"]), rows, strict=True))
 
-    def _rows(self, place: Place, ids: Sequence[str], include: Sequence[str]) -> Steps[Any]:
+    def _rows(self, place: CollectionState, ids: Sequence[str], include: Sequence[str]) -> Steps[Any]:
         """The rows of given chunks that are here, of each what is named."""
         wanted = list(dict.fromkeys(map(key_of, ids)))
         found: dict[str, list[Any]] = {name: [] for name in ("ids", *include)}
         for start in range(0, len(wanted), PAGE):
             options = {"ids": wanted[start : start + PAGE], "include": list(include)}
-            got = yield Ask("get", self.name, place.key, options)
+            got = yield ChromaRequest("get", self.name, place.key, options)
             for name, rows in found.items():
                 rows.extend(got[name])
         return found
@@ -258,11 +268,13 @@ def replaced(name: str) -> GoneError:
     return GoneError(f"the collection {name!r} has been replaced by another meanwhile: ask again")
 
 
-def _marked(place: Place, name: str, *, open: bool, chunks: int | None = None, length: int | None = None) -> Ask:
+def _marked(
+    place: CollectionState, name: str, *, open: bool, chunks: int | None = None, length: int | None = None
+) -> ChromaRequest:
     """The collection's metadata with another name for what it holds."""
     said = {CHUNKS: chunks, LENGTH: length}
     own = {**place.metadata, **{key: value for key, value in said.items() if value is not None}}
-    return Ask("mark", name, place.key, {"metadata": {**own, STATE: uuid4().hex, OPEN: open}})
+    return ChromaRequest("mark", name, place.key, {"metadata": {**own, STATE: uuid4().hex, OPEN: open}})
 
 
 def _parents(rows: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -17,16 +17,16 @@ from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Vector
-from voicevault_retrievers.engines.chroma.clients import Ask, HttpChroma, LocalChroma, Place
+from voicevault_retrievers.engines.chroma.clients import ChromaRequest, CollectionState, HttpChroma, LocalChroma
 from voicevault_retrievers.engines.chroma.collection import OPEN, PAGE, PARENTS, STATE, ChromaCollection, replaced
 from voicevault_retrievers.engines.chroma.records import id_of, native, terms_of
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.records import Capabilities
-from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
-from voicevault_retrievers.lexical.weighted_query import Asked
+from voicevault_retrievers.lexical.weighted_query import WeightedQuery
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.analyzed import Analyzed
 from voicevault_retrievers.text.analyzer import AUTO
@@ -121,7 +121,7 @@ class ChromaEngine(ChromaCollection):
         few = None if told is None else (yield from self._few(place, vector, told))
         if few is not None:
             return sorted((one for one in few if passes(one.chunk.metadata)), key=_order)[:k]
-        size = int((yield Ask("count", self.name, place.key)))
+        size = int((yield ChromaRequest("count", self.name, place.key)))
         ask = min(2 * k, size)
         while ask > 0:
             near = yield from self._near(place, vector, ask, told)
@@ -132,10 +132,10 @@ class ChromaEngine(ChromaCollection):
             ask = min(4 * ask, size)
         return []
 
-    def _few(self, place: Place, vector: Vector, where: Any) -> Steps[list[Found] | None]:
+    def _few(self, place: CollectionState, vector: Vector, where: Any) -> Steps[list[Found] | None]:
         """All that pass what Chroma is told, with their exact cosines; None where they are more than `FEW`."""
         options = {"where": where, "limit": FEW + 1, "include": []}
-        passing = yield Ask("get", self.name, place.key, options)
+        passing = yield ChromaRequest("get", self.name, place.key, options)
         if len(passing["ids"]) > FEW:
             return None
         got = yield from self._rows(place, [*map(id_of, passing["ids"])], ["documents", "metadatas", "embeddings"])
@@ -147,7 +147,7 @@ class ChromaEngine(ChromaCollection):
         chunks = self._chunks(got["ids"], got["documents"], got["metadatas"])
         return [Found(chunk, cosine) for chunk, cosine in zip(chunks, cosines.tolist(), strict=True)]
 
-    def _near(self, place: Place, vector: Vector, k: int, where: Any) -> Steps[list[Found]]:
+    def _near(self, place: CollectionState, vector: Vector, k: int, where: Any) -> Steps[list[Found]]:
         """The k nearest of those that pass what Chroma is told, nearest first."""
         options = {
             "query_embeddings": [vector.tolist()],
@@ -155,7 +155,7 @@ class ChromaEngine(ChromaCollection):
             "where": where,
             "include": ["documents", "metadatas", "distances"],
         }
-        got = yield Ask("query", self.name, place.key, options)
+        got = yield ChromaRequest("query", self.name, place.key, options)
         chunks = self._chunks(got["ids"][0], got["documents"][0], got["metadatas"][0])
         scores = [min(1.0, 1.0 - float(distance)) for distance in got["distances"][0]]
         return [Found(chunk, score) for chunk, score in zip(chunks, scores, strict=True)]
@@ -165,14 +165,14 @@ class ChromaEngine(ChromaCollection):
         if index is None:
             return []
         options = {**_filters(asked), "positive": asked.positive}
-        hits = yield Work(partial(index.search, asked.terms, k, asked.formula, **options))
+        hits = yield Compute(partial(index.search, asked.terms, k, asked.formula, **options))
         return [KeywordHit(hit.chunk, hit.score, hit.terms) for hit in hits]
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         index = yield from self._index_as_asked()
         if index is None:
             return {}
-        found: Mapping[str, float] = yield Work(
+        found: Mapping[str, float] = yield Compute(
             partial(index.scores, asked.terms, ids, asked.formula, **_filters(asked))
         )
         return found
@@ -182,14 +182,14 @@ class ChromaEngine(ChromaCollection):
         if index is None:
             return None
         counting = counting_of(**_filters(asked))
-        terms: Asked = yield Work(partial(index._ask, asked.terms, asked.formula, counting))
+        terms: WeightedQuery = yield Compute(partial(index._ask, asked.terms, asked.formula, counting))
         return terms.coverage
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         index = yield from self._index_as_asked()
         if index is None:
             return []
-        parts: list[TermScore] = yield Work(
+        parts: list[TermScore] = yield Compute(
             partial(index.explain, asked.terms, chunk.id, asked.formula, **_filters(asked))
         )
         return parts
@@ -200,7 +200,7 @@ class ChromaEngine(ChromaCollection):
         index = yield from self._index()
         if index is None:
             return ""
-        tags: str = yield Work(partial(index.tags, require))
+        tags: str = yield Compute(partial(index.tags, require))
         return tags
 
     def _index_as_asked(self) -> Steps[LexicalIndex | None]:
@@ -227,7 +227,7 @@ class ChromaEngine(ChromaCollection):
             if held is not None and held.stamp == stamp:
                 return held.lexical
             index = yield from self._scanned(place)
-            after: Place | None = yield Ask("find", self.name)
+            after: CollectionState | None = yield ChromaRequest("find", self.name)
             if after is None or stamp != (yield from self._stamp(after)):
                 continue
             if not after.metadata.get(OPEN):
@@ -236,18 +236,18 @@ class ChromaEngine(ChromaCollection):
             return index
         return index
 
-    def _stamp(self, place: Place) -> Steps[tuple[str, Any, int]]:
-        return place.id, place.metadata.get(STATE), int((yield Ask("count", self.name, place.key)))
+    def _stamp(self, place: CollectionState) -> Steps[tuple[str, Any, int]]:
+        return place.id, place.metadata.get(STATE), int((yield ChromaRequest("count", self.name, place.key)))
 
-    def _scanned(self, place: Place) -> Steps[LexicalIndex]:
+    def _scanned(self, place: CollectionState) -> Steps[LexicalIndex]:
         found: dict[str, tuple[Chunk, Sequence[str]]] = {}
         start = 0
         while True:
             options = {"limit": PAGE, "offset": start, "include": ["documents", "metadatas"]}
-            got = yield Ask("get", self.name, place.key, options)
-            found.update((yield Work(partial(self._read, got))))
+            got = yield ChromaRequest("get", self.name, place.key, options)
+            found.update((yield Compute(partial(self._read, got))))
             if len(got["ids"]) < PAGE:
-                index: LexicalIndex = yield Work(partial(_built, found))
+                index: LexicalIndex = yield Compute(partial(_built, found))
                 return index
             start += PAGE
 

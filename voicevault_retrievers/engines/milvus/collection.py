@@ -16,13 +16,13 @@ from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
 from voicevault_retrievers.engines.languages import said
 from voicevault_retrievers.engines.milvus import rows, schema
-from voicevault_retrievers.engines.milvus.connection import Connection, Place, ask
+from voicevault_retrievers.engines.milvus.connection import Connection, MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED, key_of
 from voicevault_retrievers.engines.milvus.language import Milvus
 from voicevault_retrievers.engines.milvus.rows import Row
 from voicevault_retrievers.engines.milvus.scoring import all_of
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import SearchError
 
 PAGE = 1000
@@ -38,7 +38,7 @@ VERSION = "version"
 class MilvusCollection(Engine):
     """What `MilvusEngine` is but for its searches."""
 
-    def __init__(self, name: str, *, place: Place, index: str | None = None, **options: Any) -> None:
+    def __init__(self, name: str, *, place: MilvusAddress, index: str | None = None, **options: Any) -> None:
         fixed = {} if index is None else {"index": index}
         super().__init__(name, options=fixed, **options)
         self.place = place
@@ -153,8 +153,8 @@ class MilvusCollection(Engine):
     # Writing.
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        above: list[dict[str, Any]] = yield Work(lambda: [rows.parent_row(parent) for parent in parents])
-        below: list[dict[str, Any]] = yield Work(lambda: [rows.row(record) for record in records])
+        above: list[dict[str, Any]] = yield Compute(lambda: [rows.parent_row(parent) for parent in parents])
+        below: list[dict[str, Any]] = yield Compute(lambda: [rows.row(record) for record in records])
         yield from self._as_known()
         held = yield from self._by_ids([record.chunk.id for record in records], ["parent"])
         for batch in _batches(above):
@@ -224,7 +224,7 @@ class MilvusCollection(Engine):
 
     def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
         held = yield from self._by_ids(ids, ["pieces"], self._side if parents else self._main)
-        chunks: Mapping[str, Chunk] = yield Work(
+        chunks: Mapping[str, Chunk] = yield Compute(
             lambda: {one: rows.chunk_of(found, self.name) for one, found in held.items()}
         )
         return chunks
@@ -247,7 +247,7 @@ class MilvusCollection(Engine):
         wanted = iter(keys)
         while batch := list(islice(wanted, PAGE)):
             found = yield ask("get", collection_name=name or self._main, ids=batch, output_fields=["pk", *fields])
-            held.update((yield Work(partial(_by_id, found, keys))))
+            held.update((yield Compute(partial(_by_id, found, keys))))
         return held
 
     def _after(self, key: str, clause: str, fields: Sequence[str], limit: int) -> Steps[list[Row]]:
@@ -261,7 +261,7 @@ class MilvusCollection(Engine):
             iterator="True",
             reduce_stop_for_best="True",
         )
-        held: list[Row] = yield Work(partial(list, found))  # pymilvus makes rows as they are read
+        held: list[Row] = yield Compute(partial(list, found))  # pymilvus makes rows as they are read
         return held
 
     def _counting(self, clause: str) -> Steps[int]:

@@ -31,20 +31,20 @@ _FORM = (
 
 
 @dataclass(frozen=True)
-class Ask:
+class MilvusCall:
     """What a client is asked: a method's name, and what it is called with."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def ask(method: str, **options: Any) -> Ask:
-    """An `Ask`, by the names of what it is called with."""
-    return Ask(method, options)
+def ask(method: str, **options: Any) -> MilvusCall:
+    """An `MilvusCall`, by the names of what it is called with."""
+    return MilvusCall(method, options)
 
 
 @dataclass(frozen=True)
-class Place:
+class MilvusAddress:
     """Where a Milvus is: the file of a Milvus Lite, or a server's address. `token` is `user:password`, or a key."""
 
     uri: str = ""
@@ -53,7 +53,7 @@ class Place:
     database: str = ""
 
     @classmethod
-    def of(cls, address: str) -> tuple[Place, str]:
+    def of(cls, address: str) -> tuple[MilvusAddress, str]:
         """The place and the name of the collection that an address says; ConfigError, which does not repeat it."""
         try:
             parts = urlsplit(address)
@@ -82,7 +82,7 @@ class Connection:
     `timeout` is in seconds, for connecting and for each request.
     """
 
-    def __init__(self, place: Place, timeout: float | None) -> None:
+    def __init__(self, place: MilvusAddress, timeout: float | None) -> None:
         self.place = place
         self.timeout = timeout
         self._lock = Lock()
@@ -90,7 +90,7 @@ class Connection:
         self._served: _Served | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
-    def now(self, asked: Ask) -> Any:
+    def now(self, asked: MilvusCall) -> Any:
         """What the server answers."""
         try:
             client = self._opened()
@@ -101,7 +101,7 @@ class Connection:
         except Exception as error:
             raise self._mapped(error) from error
 
-    async def later(self, asked: Ask) -> Any:
+    async def later(self, asked: MilvusCall) -> Any:
         """`now` on the running event loop."""
         if self.place.file is not None:
             return await in_thread(partial(self.now, asked))

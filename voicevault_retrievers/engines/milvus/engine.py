@@ -25,16 +25,16 @@ from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, best, weigh
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, weigh
 from voicevault_retrievers.engines.languages import nothing_passes, said
 from voicevault_retrievers.engines.milvus import rows
 from voicevault_retrievers.engines.milvus.collection import PAGE, VERSION, MilvusCollection
-from voicevault_retrievers.engines.milvus.connection import Place, ask
+from voicevault_retrievers.engines.milvus.connection import MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED, bit, tag, term_number
 from voicevault_retrievers.engines.milvus.fused import MilvusFused
 from voicevault_retrievers.engines.milvus.rows import Row
-from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, Scored, Sum, Totals, all_of, counting, having
-from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, RowBM25, Sum, Totals, all_of, counting, having
+from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.languages import TAGS
@@ -66,7 +66,7 @@ def at(
     `milvuss://` is by TLS, `milvus+file:///FOLDER/FILE.db/COLLECTION` a file of Milvus Lite. `options` are those of
     `MilvusEngine`. Raises ConfigError for any other address.
     """
-    place, name = Place.of(address)
+    place, name = MilvusAddress.of(address)
     return MilvusEngine(name, place=place, embedder=embedder, analyzer=analyzer, **options)
 
 
@@ -82,7 +82,7 @@ class MilvusEngine(MilvusCollection):
         exact_keywords=True, exact_vectors=False, atomic=False, native_async=True, server_fusion=True
     )
 
-    def __init__(self, name: str, *, place: Place, index: str | None = None, **options: Any) -> None:
+    def __init__(self, name: str, *, place: MilvusAddress, index: str | None = None, **options: Any) -> None:
         super().__init__(name, place=place, index=index, **options)
         self._counted = Counted("")
 
@@ -111,7 +111,7 @@ class MilvusEngine(MilvusCollection):
         measured = partial(self._measured, vector.astype(np.float64), passes)
         while True:
             near, last = yield from self._near("vector", vector.tolist(), depth, clause, _MEASURED)
-            kept: list[Found] = yield Work(partial(measured, near))
+            kept: list[Found] = yield Compute(partial(measured, near))
             settled = len(kept) >= k and kept[k - 1].score > last + _LOST
             if settled or len(near) < depth or (depth == DEEPEST and len(kept) >= k):
                 return kept[:k]
@@ -161,7 +161,7 @@ class MilvusEngine(MilvusCollection):
             output_fields=["pk", *fields],
             search_params={"metric_type": "COSINE" if anns == "vector" else "IP"},
         )
-        near: Near = yield Work(lambda: ([one["entity"] for one in found[0]], _last(found[0])))
+        near: Near = yield Compute(lambda: ([one["entity"] for one in found[0]], _last(found[0])))
         return near
 
     # Words.
@@ -178,14 +178,14 @@ class MilvusEngine(MilvusCollection):
         """The k best, by asking for those of the highest bounds until no other can be among them."""
         population, longest = yield from self._counted_there(asked)
         terms = weigh(asked, population)
-        query: dict[int, float] = yield Work(partial(rows.bounds, asked.formula, terms, population.mean, longest))
+        query: dict[int, float] = yield Compute(partial(rows.bounds, asked.formula, terms, population.mean, longest))
         if min(query.values(), default=0.0) <= 0:
             return (yield from self._best_of_pages(asked, k, population, terms))
-        scored = Scored(asked, population, terms, self.name)
+        scored = RowBM25(asked, population, terms, self.name)
         clause, depth = self._clause(asked.passing), min(max(4 * k, FIRST), DEEPEST)
         while True:
             near, last = yield from self._near("sparse", query, depth, clause, SCORED)
-            hits: list[KeywordHit] = yield Work(partial(scored.best, near, k))
+            hits: list[KeywordHit] = yield Compute(partial(scored.best, near, k))
             bound = scored.offset + _MARGIN * last if near else 0.0
             if len(near) < depth or (len(hits) == k and hits[-1].score > bound):
                 return hits
@@ -194,11 +194,11 @@ class MilvusEngine(MilvusCollection):
             depth = min(4 * depth, DEEPEST)
 
     def _best_of_pages(
-        self, asked: Keywords, k: int, population: Population, terms: Sequence[Weighted]
+        self, asked: Keywords, k: int, population: CollectionCounts, terms: Sequence[Weighted]
     ) -> Steps[Sequence[KeywordHit]]:
         """The k best of all that share a term, page by page."""
         clause = all_of(having(asked.forms), self._clause(asked.passing))
-        scored, hits = Scored(asked, population, terms, self.name), list[KeywordHit]()
+        scored, hits = RowBM25(asked, population, terms, self.name), list[KeywordHit]()
 
         def take(page: list[Row]) -> None:
             hits[:] = best([*hits, *scored.hits(page)], k, positive=asked.positive)
@@ -210,7 +210,7 @@ class MilvusEngine(MilvusCollection):
         """The k best of all that share a term, where these are counted here."""
         population, held = yield from self._sharing(asked)
         terms = weigh(asked, population)
-        hits: list[KeywordHit] = yield Work(partial(Scored(asked, population, terms, self.name).best, held, k))
+        hits: list[KeywordHit] = yield Compute(partial(RowBM25(asked, population, terms, self.name).best, held, k))
         return hits
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
@@ -218,14 +218,14 @@ class MilvusEngine(MilvusCollection):
         if nothing_passes(asked.passing):
             return {}
         population = yield from self._population(asked)
-        scored = Scored(asked, population, weigh(asked, population), self.name)
+        scored = RowBM25(asked, population, weigh(asked, population), self.name)
         held = yield from self._by_ids(ids, SCORED)
-        scores: dict[str, float] = yield Work(partial(scored.scores, held))
+        scores: dict[str, float] = yield Compute(partial(scored.scores, held))
         return scores
 
     # Statistics.
 
-    def _population(self, asked: Keywords) -> Steps[Population]:
+    def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         told = yield from self._counted_by_milvus(asked.counting)
         return (yield from (self._counted_there(asked) if told else self._sharing(asked)))[0]
 
@@ -250,7 +250,7 @@ class MilvusEngine(MilvusCollection):
             counted.tags[clause] = "".join(found)
         return counted.tags[clause]
 
-    def _counted_there(self, asked: Keywords) -> Steps[tuple[Population, int]]:
+    def _counted_there(self, asked: Keywords) -> Steps[tuple[CollectionCounts, int]]:
         """What counts, counted by Milvus, and a length that no chunk of it exceeds."""
         counted = yield from self._known()
         clause = said(asked.counting, self._language) or ""
@@ -267,7 +267,8 @@ class MilvusEngine(MilvusCollection):
             if form not in known:
                 known[form] = yield from self._counting(all_of(f"array_contains(terms, {term_number(form)})", clause))
         totals = counted.totals[clause]
-        return Population(totals.total, totals.length, {form: known[form] for form in asked.forms}), totals.longest
+        counts = CollectionCounts(totals.total, totals.length, {form: known[form] for form in asked.forms})
+        return counts, totals.longest
 
     def _counted_by_milvus(self, counting: Filter | None) -> Steps[bool]:
         """Whether Milvus can tell, exactly and soon, which chunks count."""
@@ -283,20 +284,20 @@ class MilvusEngine(MilvusCollection):
             counted.crowded = yield from self._counting(f"array_contains(facets, {CROWDED})")
         return not counted.crowded
 
-    def _sharing(self, asked: Keywords) -> Steps[tuple[Population, list[Row]]]:
+    def _sharing(self, asked: Keywords) -> Steps[tuple[CollectionCounts, list[Row]]]:
         """What counts, counted here, and the rows that have a term and count."""
         counted = yield from self._known()
         totals = yield from self._totals_here(counted, asked.counting)
         held: list[Row] = []
         if self._counts_here:
-            query = yield Work(partial(rows.matching, asked.forms, totals.longest))
+            query = yield Compute(partial(rows.matching, asked.forms, totals.longest))
             size = yield from self._count()
             held = (yield from self._near("sparse", query, size, "", SCORED))[0] if query and size else []
         elif asked.forms:
             clause = all_of(having(asked.forms), self._clause(asked.counting))
             yield from self._paged(clause, SCORED, held.extend)
-        held, frequencies = yield Work(partial(counting, held, asked, self.name))
-        return Population(totals.total, totals.length, frequencies), held
+        held, frequencies = yield Compute(partial(counting, held, asked, self.name))
+        return CollectionCounts(totals.total, totals.length, frequencies), held
 
     def _totals_here(self, counted: Counted, counting: Filter | None) -> Steps[Totals]:
         """What counts in all, of rows that are read.
@@ -322,7 +323,7 @@ class MilvusEngine(MilvusCollection):
         key, size = "", PAGE * 1000 if self._lite else PAGE
         while True:
             page = yield from self._after(key, clause, fields, size)
-            yield Work(partial(take, page))
+            yield Compute(partial(take, page))
             if len(page) < size:
                 return
             key = page[-1]["pk"]
@@ -365,7 +366,7 @@ class MilvusEngine(MilvusCollection):
             population, held = yield from self._sharing(words)
             longest = max((one["length"] for one in held), default=0)
         terms = weigh(words, population)
-        sparse = yield Work(partial(rows.estimates, words.formula, terms, population.mean, longest))
+        sparse = yield Compute(partial(rows.estimates, words.formula, terms, population.mean, longest))
         milvus = required("pymilvus", extra="milvus")
         request = partial(milvus.AnnSearchRequest, limit=depth, expr=clause or None)
         requests = [request([vector.tolist()], "vector", {"metric_type": "COSINE"})]
@@ -379,7 +380,7 @@ class MilvusEngine(MilvusCollection):
             limit=k,
             output_fields=["pieces"],
         )
-        hits: list[Found] = yield Work(partial(self._fused, found[0]))
+        hits: list[Found] = yield Compute(partial(self._fused, found[0]))
         return hits
 
     def _fused(self, found: Sequence[Any]) -> list[Found]:

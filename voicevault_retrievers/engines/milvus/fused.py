@@ -9,11 +9,18 @@ from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Query, Variant, Vector
-from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, EngineLeaf, Searched
+from voicevault_retrievers.engines.channels import (
+    Asked,
+    AskedWording,
+    EngineBM25,
+    EngineDense,
+    EngineLeaf,
+    SearchedEngine,
+)
 from voicevault_retrievers.engines.steps import Steps
 
 
-class Fusing(Searched, Protocol):
+class MilvusFusing(SearchedEngine, Protocol):
     """What the channel asks of an engine; see `MilvusEngine`."""
 
     def fusing(
@@ -21,7 +28,7 @@ class Fusing(Searched, Protocol):
     ) -> Steps[list[Found]]: ...
 
 
-class MilvusFused(EngineLeaf[Fusing]):
+class MilvusFused(EngineLeaf[MilvusFusing]):
     """Finds chunks by words and vectors in one search, which Milvus fuses by reciprocal ranks.
 
     Scores are sums of `1 / (k + rank)`, ranks from 1, over the first `depth` of each list, as float32. The list of
@@ -32,7 +39,7 @@ class MilvusFused(EngineLeaf[Fusing]):
 
     def __init__(
         self,
-        engine: Fusing,
+        engine: MilvusFusing,
         *,
         k: int = 60,
         depth: int = 100,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from voicevault_retrievers.core.filters import Predicate, compile_filter
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, best, score
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, score
 from voicevault_retrievers.engines.milvus import rows
 from voicevault_retrievers.engines.milvus.facets import tag, term_number
 from voicevault_retrievers.engines.milvus.rows import Row
@@ -38,10 +38,10 @@ class Counted:
     crowded: int | None = None
 
 
-class Scored:
+class RowBM25:
     """Rows scored exactly."""
 
-    def __init__(self, asked: Keywords, population: Population, terms: Sequence[Weighted], name: str) -> None:
+    def __init__(self, asked: Keywords, population: CollectionCounts, terms: Sequence[Weighted], name: str) -> None:
         self._asked = asked
         self._mean = population.mean
         self._terms = terms

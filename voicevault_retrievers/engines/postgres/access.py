@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.engines.postgres.connections import SETTING, Statement
+from voicevault_retrievers.engines.postgres.connections import SETTING, SqlStatement
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import escaped, is_plain
 from voicevault_retrievers.engines.steps import Steps
@@ -57,6 +57,6 @@ def enabling(tables: Tables, key: str, roles: Sequence[str], setting: str | None
     who = sql.SQL("current_user::text")
     if setting is not None:
         who = sql.SQL("current_setting({}, true)").format(sql.Literal(setting))
-    yield Statement(tables.sql(POLICIES, who=who, key=sql.Literal(escaped(key))))
+    yield SqlStatement(tables.sql(POLICIES, who=who, key=sql.Literal(escaped(key))))
     for role in roles:
-        yield Statement(tables.sql(GRANTS, role=sql.Identifier(role)))
+        yield SqlStatement(tables.sql(GRANTS, role=sql.Identifier(role)))

@@ -39,7 +39,7 @@ _AWAY = ("08", "28", "3D", "53300", "57P")
 
 
 @dataclass(frozen=True, eq=False)
-class Statement:
+class SqlStatement:
     """One statement; it gives its rows, or how many rows it changed."""
 
     text: Any
@@ -47,7 +47,7 @@ class Statement:
 
 
 @dataclass(frozen=True, eq=False)
-class Copied:
+class CopiedRows:
     """Rows, in the binary format of COPY, that go into a table."""
 
     text: Any
@@ -331,7 +331,7 @@ def _noticing(connection: Any, ask: Any) -> Iterator[None]:
         raise
 
 
-_UNHURRIED = Statement(
+_UNHURRIED = SqlStatement(
     "SELECT set_config('lock_timeout', current_setting('statement_timeout'), true), "
     "set_config('statement_timeout', '0', true)"
 )
@@ -358,7 +358,7 @@ async def _adone(connection: Any, ask: Any, *, again: bool) -> Any:
 
 
 def _executed(connection: Any, step: Any) -> Any:
-    if isinstance(step, Copied):
+    if isinstance(step, CopiedRows):
         with connection.cursor() as cursor, cursor.copy(step.text) as copy:
             copy.write(step.data)
         return None
@@ -367,7 +367,7 @@ def _executed(connection: Any, step: Any) -> Any:
 
 
 async def _aexecuted(connection: Any, step: Any) -> Any:
-    if isinstance(step, Copied):
+    if isinstance(step, CopiedRows):
         async with connection.cursor() as cursor, cursor.copy(step.text) as copy:
             await copy.write(step.data)
         return None

@@ -16,11 +16,11 @@ from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.channels import Asked
-from voicevault_retrievers.engines.engine import Capabilities, Engine, Progress, Record, Stored, Written
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population
+from voicevault_retrievers.engines.engine import Capabilities, Engine, Progress, Record, Stored
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords
 from voicevault_retrievers.engines.postgres import statements, transactions
 from voicevault_retrievers.engines.postgres.access import check_access, enabling
-from voicevault_retrievers.engines.postgres.connections import Pools, Statement, Transaction, misread, settings_of
+from voicevault_retrievers.engines.postgres.connections import Pools, SqlStatement, Transaction, misread, settings_of
 from voicevault_retrievers.engines.postgres.fused import FusedRow, ServerFused
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import (
@@ -31,7 +31,8 @@ from voicevault_retrievers.engines.postgres.texts import (
 )
 from voicevault_retrievers.engines.questions import QUESTIONS
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.steps import Steps, Work
+from voicevault_retrievers.engines.records import WriteCounts
+from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.text.analyzed import tags_of
@@ -130,9 +131,9 @@ class PostgresEngine(Engine):
                 self.forget()
             raise
 
-    def _rows(self, tables: Tables, statement: Callable[[], Statement], *filters: Filter | None) -> Steps[Any]:
+    def _rows(self, tables: Tables, statement: Callable[[], SqlStatement], *filters: Filter | None) -> Steps[Any]:
         """The rows of a search. Raises ReplacedError where the collection is another than the one of the tables."""
-        made = (yield Work(statement)) if any(filters) else statement()
+        made = (yield Compute(statement)) if any(filters) else statement()
         rows = yield made
         if not rows or not rows[0][-1]:
             yield from self._checking(tables)
@@ -157,7 +158,7 @@ class PostgresEngine(Engine):
 
     def _create(self, recipe: Recipe) -> Steps[None]:
         if recipe.embedder is not None and not self._extended:
-            yield Statement("CREATE EXTENSION IF NOT EXISTS vector")
+            yield SqlStatement("CREATE EXTENSION IF NOT EXISTS vector")
             yield from self._read_recipe()
         yield Transaction(lambda _: transactions.creating(self.tables, recipe), unhurried=True)
 
@@ -178,7 +179,7 @@ class PostgresEngine(Engine):
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
         tables = self.tables
-        rows: list[transactions.Row] = yield Work(partial(transactions.rows_of, records, half=tables.half))
+        rows: list[transactions.CopyRow] = yield Compute(partial(transactions.rows_of, records, half=tables.half))
         yield Transaction(partial(transactions.writing, tables, rows, parents))
 
     def _remove(self, ids: Sequence[str]) -> Steps[int]:
@@ -236,14 +237,16 @@ class PostgresEngine(Engine):
         rows = yield from self._rows(tables, made, asked.where, asked.require)
         return {unescaped(one): score for one, score, _ in rows}
 
-    def _population(self, asked: Keywords) -> Steps[Population]:
+    def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         forms, tables = asked.forms, self.tables
         rows = yield from self._rows(tables, partial(statements.statistics, tables, asked), asked.counting)
         floors = type(asked.formula).floor is not Formula.floor
         made = partial(statements.histogram, tables, asked)
         counts = (yield from self._rows(tables, made, asked.counting)) if floors and rows[0][0] else ()
         frequencies = {forms[number]: n for _, _, number, n, _ in rows if number is not None}
-        return Population(int(rows[0][0]), int(rows[0][1]), frequencies, lambda: [(n, terms) for n, terms, _ in counts])
+        return CollectionCounts(
+            int(rows[0][0]), int(rows[0][1]), frequencies, lambda: [(n, terms) for n, terms, _ in counts]
+        )
 
     def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> ServerFused:
         """Both channels and RRF in one statement: a channel that ranks and votes as `fuse` does over the two.
@@ -281,12 +284,12 @@ class PostgresEngine(Engine):
         if made.get("language", "auto") != "auto":
             return ""
         make = partial(statements.languages, self.tables, require)
-        rows = yield (yield Work(make)) if require else make()
+        rows = yield (yield Compute(make)) if require else make()
         return tags_of(reduce(or_, (bits for (bits,) in rows), 0))
 
     def _upserting(
         self, chunks: Iterable[Chunk], vectors: Any, parents: Iterable[Chunk], progress: Progress | None
-    ) -> Steps[Written]:
+    ) -> Steps[WriteCounts]:
         written = yield from super()._upserting(chunks, vectors, parents, progress)
         due = written.added and self.index_from is not None and not self._indexed and self._can_index
         if due and (yield from self._count()) >= (self.index_from or 0):

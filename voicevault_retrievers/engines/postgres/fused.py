@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant, Vector, Vote
-from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, Searched
+from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, SearchedEngine
 from voicevault_retrievers.engines.postgres.statements import Depth
 from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.fusion import RRF
@@ -26,7 +26,7 @@ class FusedRow(NamedTuple):
     ranks: tuple[tuple[int | None, float | None], ...]
 
 
-class Fusing(Searched, Protocol):
+class PostgresFusing(SearchedEngine, Protocol):
     """An engine that fuses; see `PostgresEngine`."""
 
     def fusing(
@@ -41,7 +41,7 @@ class ServerFused(Fused):
     the timeout of the keyword channel.
     """
 
-    def __init__(self, engine: Fusing, bm25: EngineBM25, dense: EngineDense, k: float, depth: int) -> None:
+    def __init__(self, engine: PostgresFusing, bm25: EngineBM25, dense: EngineDense, k: float, depth: int) -> None:
         channels = dict(zip(BOTH, (bm25, dense), strict=True))
         super().__init__(channels, method=RRF(k), weights={}, depth=depth, on_error="skip", name="hybrid")
         self.kind = "hybrid"

@@ -10,7 +10,7 @@ from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.keywords import Keywords
 from voicevault_retrievers.engines.postgres.conditions import Where
-from voicevault_retrievers.engines.postgres.connections import Statement
+from voicevault_retrievers.engines.postgres.connections import SqlStatement
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import escaped, term_key
 from voicevault_retrievers.errors import ConfigError
@@ -202,17 +202,17 @@ class Depth:
     weights: tuple[float, float]
 
 
-def languages(tables: Tables, counting: Filter | None) -> Statement:
+def languages(tables: Tables, counting: Filter | None) -> SqlStatement:
     """Bits for the tags that terms of what counts begin with, in one row or two."""
     if counting is not None:
         where = Where.of(counting, "w")
-        return Statement(tables.sql(_LANGUAGES, passing=_sql(where.text)), where.parameters)
+        return SqlStatement(tables.sql(_LANGUAGES, passing=_sql(where.text)), where.parameters)
     tags = [(ord(tag), escaped(tag), escaped(tag) + "\U0010ffff") for tag in TAGS.values()]
     columns = [list(column) for column in zip(*tags, strict=True)]
-    return Statement(tables.sql(_ALL_LANGUAGES), dict(zip(("numbers", "firsts", "lasts"), columns, strict=True)))
+    return SqlStatement(tables.sql(_ALL_LANGUAGES), dict(zip(("numbers", "firsts", "lasts"), columns, strict=True)))
 
 
-def nearest(tables: Tables, vector: Vector, k: int, passing: Filter | None, *, exact: bool) -> Statement:
+def nearest(tables: Tables, vector: Vector, k: int, passing: Filter | None, *, exact: bool) -> SqlStatement:
     """The nearest chunks: id, text, parent, metadata and score of each.
 
     What each of its rows, and of those of the other statements of a search, ends with says whether the collection is
@@ -221,47 +221,47 @@ def nearest(tables: Tables, vector: Vector, k: int, passing: Filter | None, *, e
     where = Where.of(passing, "w")
     near = tables.sql(_EXACT if exact else _NEAR, passing=_sql(where.text))
     text = tables.sql(_NEAREST, near=near, known=tables.sql(_KNOWN))
-    return Statement(text, {**tables.known, **where.parameters, "vector": literal(vector), "near": k})
+    return SqlStatement(text, {**tables.known, **where.parameters, "vector": literal(vector), "near": k})
 
 
-def vectors(tables: Tables, ids: list[str]) -> Statement:
+def vectors(tables: Tables, ids: list[str]) -> SqlStatement:
     """The ids and vectors, as vector_send gives them, of those of the given chunks that are here."""
     text = tables.sql(_VECTORS, known=tables.sql(_KNOWN))
-    return Statement(text, {**tables.known, "ids": [escaped(one) for one in ids]})
+    return SqlStatement(text, {**tables.known, "ids": [escaped(one) for one in ids]})
 
 
-def keywords(tables: Tables, asked: Keywords, k: int) -> Statement:
+def keywords(tables: Tables, asked: Keywords, k: int) -> SqlStatement:
     """The best chunks by their words: id, text, parent, metadata, score and the numbers of its forms of each."""
     scored, parameters = _scored(tables, asked)
     parts = {"scored": scored, "best": _best(tables, asked), "forms": tables.sql(_FORMS), "known": tables.sql(_KNOWN)}
-    return Statement(tables.sql(_FOUND, **parts), {**tables.known, **parameters, "k": k})
+    return SqlStatement(tables.sql(_FOUND, **parts), {**tables.known, **parameters, "k": k})
 
 
-def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> Statement:
+def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> SqlStatement:
     """The ids and scores of those of the given chunks that are here and pass."""
     only = _sql("m.chunk IN (SELECT ordinal FROM {chunks} WHERE id = ANY (%(ids)s::text[]))", tables)
     scored, parameters = _scored(tables, asked, only)
     passing = Where.of(asked.passing, "p")
     parts = {"scored": scored, "total": _sql(_TOTAL), "passing": _sql(passing.text), "known": tables.sql(_KNOWN)}
     given = {**tables.known, **parameters, **passing.parameters, "ids": [escaped(one) for one in ids]}
-    return Statement(tables.sql(_SCORES, **parts), given)
+    return SqlStatement(tables.sql(_SCORES, **parts), given)
 
 
-def statistics(tables: Tables, asked: Keywords) -> Statement:
+def statistics(tables: Tables, asked: Keywords) -> SqlStatement:
     """How many chunks count, the sum of their lengths, and the number of each form that some has, and how many do."""
     postings, population, parameters = _counting(tables, asked)
     text = tables.sql(_STATISTICS, population=population, counting_postings=postings, known=tables.sql(_KNOWN))
-    return Statement(text, {**tables.known, **parameters, **_terms(asked)})
+    return SqlStatement(text, {**tables.known, **parameters, **_terms(asked)})
 
 
-def histogram(tables: Tables, asked: Keywords) -> Statement:
+def histogram(tables: Tables, asked: Keywords) -> SqlStatement:
     """Of each number of chunks that count how many terms so many of them have."""
     postings, _, parameters = _counting(tables, asked)
     text = tables.sql(_HISTOGRAM, counting_postings=postings, known=tables.sql(_KNOWN))
-    return Statement(text, {**tables.known, **parameters})
+    return SqlStatement(text, {**tables.known, **parameters})
 
 
-def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exact: bool) -> Statement:
+def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exact: bool) -> SqlStatement:
     """The best of both by RRF: as `keywords`, the rank and score of each in both, and how many are near."""
     scored, parameters = _scored(tables, asked)
     where = Where.of(asked.passing, "v")
@@ -271,7 +271,7 @@ def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exac
     text = tables.sql(_FUSED, scored=scored, best=best, near=near, forms=forms, known=known)
     own = {"vector": literal(vector), "near": depth.near, "k": depth.words, "wanted": depth.wanted, "rrf": depth.k}
     weights = dict(zip(("word_weight", "near_weight"), depth.weights, strict=True))
-    return Statement(text, {**tables.known, **parameters, **where.parameters, **own, **weights})
+    return SqlStatement(text, {**tables.known, **parameters, **where.parameters, **own, **weights})
 
 
 def literal(vector: Vector) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.postgres import copies
-from voicevault_retrievers.engines.postgres.connections import Copied, Statement
+from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
 from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR, SLOTS, TABLES, VECTORS, Tables
 from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metadata_json, term_key, unescaped
 from voicevault_retrievers.engines.recipe import Recipe
@@ -64,7 +64,7 @@ class ReplacedError(SearchError):
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class CopyRow:
     """A chunk as it is copied: its fields behind the ordinal, and its terms (as of `copies.term`) and frequencies."""
 
     id: str
@@ -74,13 +74,13 @@ class Row:
     length: int
 
 
-def rows_of(records: Sequence[Record], *, half: bool) -> list[Row]:
+def rows_of(records: Sequence[Record], *, half: bool) -> list[CopyRow]:
     """The rows of chunks, by ascending id, so that writers lock them in one order."""
     known: dict[str, bytes] = {}
     return [_row(record, half, known) for record in sorted(records, key=lambda record: record.chunk.id)]
 
 
-def _row(record: Record, half: bool, known: dict[str, bytes]) -> Row:
+def _row(record: Record, half: bool, known: dict[str, bytes]) -> CopyRow:
     chunk = record.chunk
     key, parent = _id(chunk.id), None if chunk.parent_id is None else _id(chunk.parent_id)
     fields = [
@@ -96,7 +96,7 @@ def _row(record: Record, half: bool, known: dict[str, bytes]) -> Row:
         fields.append(copies.vector(record.vector, half=half))
     for term in record.terms.keys() - known.keys():
         known[term] = copies.term(term_key(term))
-    return Row(key, parent, fields, [(known[term], count) for term, count in record.terms.items()], record.length)
+    return CopyRow(key, parent, fields, [(known[term], count) for term, count in record.terms.items()], record.length)
 
 
 def _id(text: str) -> str:
@@ -112,13 +112,13 @@ def _id(text: str) -> str:
 
 def asked(tables: Tables, text: str, **parameters: Any) -> Steps[Any]:
     """One statement: its rows, or how many it changed."""
-    result: Any = yield Statement(tables.sql(text), parameters)
+    result: Any = yield SqlStatement(tables.sql(text), parameters)
     return result
 
 
 def creating(tables: Tables, recipe: Recipe) -> Steps[None]:
     """Make the tables, and the schema where there is none; nothing where somebody else has."""
-    yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('voicevault', 0))")
+    yield SqlStatement("SELECT pg_advisory_xact_lock(hashtextextended('voicevault', 0))")
     ((there, _, _),) = yield from asked(tables, THERE)
     if not there:
         ((schema,),) = yield from asked(tables, "SELECT to_regnamespace({schema_name}) IS NOT NULL")
@@ -129,11 +129,11 @@ def creating(tables: Tables, recipe: Recipe) -> Steps[None]:
     if (yield from asked(tables, "SELECT FROM {collections} WHERE name = %(name)s", name=name)):
         return
     sql: Any = require("psycopg.sql", extra="postgres")
-    yield Statement(tables.sql(TABLES, slots=sql.Literal(SLOTS)))
+    yield SqlStatement(tables.sql(TABLES, slots=sql.Literal(SLOTS)))
     if recipe.embedder is not None:
         dimension = recipe.embedder.dimension
         storage = sql.SQL("PLAIN" if dimension * (2 if tables.half else 4) <= _INLINE else "EXTERNAL")
-        yield Statement(tables.sql(VECTORS, dimension=sql.Literal(dimension), storage=storage))
+        yield SqlStatement(tables.sql(VECTORS, dimension=sql.Literal(dimension), storage=storage))
     insert = "INSERT INTO {collections} VALUES (%(name)s, %(prefix)s, %(recipe)s)"
     yield from asked(tables, insert, name=name, prefix=tables.prefix, recipe=escaped(recipe.text()))
 
@@ -159,7 +159,7 @@ def dropping(tables: Tables) -> Steps[None]:
     yield from asked(tables, "DELETE FROM {collections} WHERE name = %(name)s", name=escaped(tables.collection))
 
 
-def writing(tables: Tables, rows: Sequence[Row], parents: Sequence[Chunk], again: bool) -> Steps[None]:
+def writing(tables: Tables, rows: Sequence[CopyRow], parents: Sequence[Chunk], again: bool) -> Steps[None]:
     """Put rows in the place of those of their ids, and parents; `again`, alone, for others were in the way before.
 
     Parents that lose their last chunk by it go, but for those given. Raises ReplacedError as `checking` does.
@@ -180,9 +180,9 @@ def writing(tables: Tables, rows: Sequence[Row], parents: Sequence[Chunk], again
         sql: Any = require("psycopg.sql", extra="postgres")
         embedding = sql.SQL(", embedding" if len(rows[0].fields) == _FIELDS else "")
         chunks = copies.copied((copies.long(number), *row.fields) for number, row in numbered)
-        yield Copied(tables.sql(_CHUNKS, embedding=embedding), chunks)
+        yield CopiedRows(tables.sql(_CHUNKS, embedding=embedding), chunks)
         postings = copies.postings((number, row.length, row.terms) for number, row in numbered)
-        yield Copied(tables.sql(_POSTINGS), postings)
+        yield CopiedRows(tables.sql(_POSTINGS), postings)
     if parents:
         yield from asked(
             tables,
@@ -217,4 +217,4 @@ def indexing(tables: Tables, m: int, ef_construction: int) -> Steps[None]:
     ((_, there, _),) = yield from asked(tables, THERE)
     if not there:
         sql: Any = require("psycopg.sql", extra="postgres")
-        yield Statement(tables.sql(NEAR, m=sql.Literal(m), ef=sql.Literal(ef_construction)))
+        yield SqlStatement(tables.sql(NEAR, m=sql.Literal(m), ef=sql.Literal(ef_construction)))

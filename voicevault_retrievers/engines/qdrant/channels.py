@@ -11,7 +11,14 @@ from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Failure, Query, Variant, Vector
-from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, EngineLeaf, Searched
+from voicevault_retrievers.engines.channels import (
+    Asked,
+    AskedWording,
+    EngineBM25,
+    EngineDense,
+    EngineLeaf,
+    SearchedEngine,
+)
 from voicevault_retrievers.engines.keywords import KeywordHit
 from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -64,7 +71,7 @@ class Fusion:
     depth: int
 
 
-class Searching(Searched, Protocol):
+class QdrantSearch(SearchedEngine, Protocol):
     """What the channels ask of an engine; see `QdrantEngine`."""
 
     way: Way
@@ -90,7 +97,7 @@ class QdrantDense(EngineDense):
 
     def __init__(
         self,
-        engine: Searching,
+        engine: QdrantSearch,
         *,
         funnel: Mapping[str, Any] | None = None,
         exact: bool | None = None,
@@ -112,7 +119,7 @@ class QdrantDense(EngineDense):
         return f"QdrantDense({self.engine!r}, {self.way!r})"
 
 
-class Fused(EngineLeaf[Searching]):
+class QdrantFused(EngineLeaf[QdrantSearch]):
     """Words and vectors, searched and fused by Qdrant in one request; scores are RRF's, higher is better.
 
     `1 / (k + rank)` for each of the two lists of `depth`, ranks from 1. Qdrant ranks words by what it has stored for
@@ -122,7 +129,7 @@ class Fused(EngineLeaf[Searching]):
     """
 
     def __init__(
-        self, engine: Searching, k: int, depth: int, *, timeout: float | None = None, name: str = "fused"
+        self, engine: QdrantSearch, k: int, depth: int, *, timeout: float | None = None, name: str = "fused"
     ) -> None:
         super().__init__(engine, name, "hybrid", timeout=timeout)
         self.k = k
@@ -149,7 +156,7 @@ class Fused(EngineLeaf[Searching]):
 class _Searching:
     """An engine whose vectors are searched in a way."""
 
-    def __init__(self, engine: Searching, way: Way) -> None:
+    def __init__(self, engine: QdrantSearch, way: Way) -> None:
         self._engine = engine
         self._way = way
         self.name = engine.name

@@ -35,7 +35,7 @@ _NO_COLLECTION = re.compile(r"Collection .* not found$", re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False)
-class Ask:
+class QdrantCall:
     """A method of Qdrant's client and its arguments."""
 
     method: str
@@ -46,16 +46,16 @@ class NoCollectionError(SearchError):
     """There is no such collection."""
 
 
-class Client(Protocol):
+class QdrantCaller(Protocol):
     """What asks Qdrant: sync, and on an event loop."""
 
     local: bool
 
-    def ask(self, asked: Ask) -> Any: ...
+    def ask(self, asked: QdrantCall) -> Any: ...
 
-    def shared(self) -> Client: ...
+    def shared(self) -> QdrantCaller: ...
 
-    async def aask(self, asked: Ask) -> Any: ...
+    async def aask(self, asked: QdrantCall) -> Any: ...
 
     def close(self) -> None: ...
 
@@ -67,11 +67,11 @@ class InThreads:
 
     local: bool
 
-    def ask(self, asked: Ask) -> Any:
+    def ask(self, asked: QdrantCall) -> Any:
         """What the method returns."""
         raise NotImplementedError
 
-    async def aask(self, asked: Ask) -> Any:
+    async def aask(self, asked: QdrantCall) -> Any:
         """`ask` in a worker thread."""
         return await in_thread(partial(self.ask, asked))
 
@@ -99,7 +99,7 @@ class Lent(InThreads):
     def close(self) -> None:
         """Nothing: others use it, too."""
 
-    def ask(self, asked: Ask) -> Any:
+    def ask(self, asked: QdrantCall) -> Any:
         with _errors("Qdrant", None):
             if not self.local:
                 return getattr(self._client, asked.method)(**asked.arguments)
@@ -122,7 +122,7 @@ class Folder(InThreads):
         """In memory itself: nothing there is closed."""
         return self if self.path is None else Folder(self.path)
 
-    def ask(self, asked: Ask) -> Any:
+    def ask(self, asked: QdrantCall) -> Any:
         opened = self._open()
         with _errors(f"Qdrant in {self.path or 'memory'}", None), opened.mutex:
             return _call_local(opened.client, asked)
@@ -198,7 +198,7 @@ class _Opened:
         self.users = 0
 
 
-class Server:
+class HttpServer:
     """A Qdrant server over HTTP: one client for all threads, and one for each event loop."""
 
     local = False
@@ -216,11 +216,11 @@ class Server:
         self._client: Any = None
         self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
-    def shared(self) -> Server:
+    def shared(self) -> HttpServer:
         """With connections of its own."""
-        return Server(self.url, self._key, self._timeout)
+        return HttpServer(self.url, self._key, self._timeout)
 
-    def ask(self, asked: Ask) -> Any:
+    def ask(self, asked: QdrantCall) -> Any:
         with self._mutex:
             if self._client is None:
                 self._client = self._connected("QdrantClient", self._limit)
@@ -228,7 +228,7 @@ class Server:
         with _errors(f"Qdrant at {self.url}", self._timeout):
             return getattr(client, asked.method)(**asked.arguments)
 
-    async def aask(self, asked: Ask) -> Any:
+    async def aask(self, asked: QdrantCall) -> Any:
         loop = asyncio.get_running_loop()
         client = self._of_loop.get(loop)
         if client is None:  # made in a thread: importing the library and reading certificates take a while
@@ -253,7 +253,7 @@ class Server:
             await client.close()
 
     def __repr__(self) -> str:
-        return f"Server({self.url!r})"
+        return f"HttpServer({self.url!r})"
 
     def _connected(self, name: str, limit: Any) -> Any:
         make = getattr(require("qdrant_client", extra="qdrant"), name)
@@ -280,7 +280,7 @@ def _is_place(url: Any) -> bool:
         return False
 
 
-def _call_local(client: Any, asked: Ask) -> Any:
+def _call_local(client: Any, asked: QdrantCall) -> Any:
     if asked.method == "delete_collection":  # which forgets to close the collection's file
         held = client._client.collections.get(asked.arguments["collection_name"])
         if held is not None:

@@ -16,7 +16,14 @@ from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, S
 from voicevault_retrievers.engines.languages import Qdrant, said
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import Way
-from voicevault_retrievers.engines.qdrant.clients import Ask, Client, Folder, Lent, NoCollectionError, Server
+from voicevault_retrievers.engines.qdrant.clients import (
+    Folder,
+    HttpServer,
+    Lent,
+    NoCollectionError,
+    QdrantCall,
+    QdrantCaller,
+)
 from voicevault_retrievers.engines.qdrant.points import CHUNK, FULL, PARENT, STATE, TOLD, VERSION
 from voicevault_retrievers.engines.qdrant.statistics import Counts, State, Statistics
 from voicevault_retrievers.engines.recipe import Recipe
@@ -72,7 +79,7 @@ class Collection(Engine):
         if api_key is not None and url is None:
             raise ConfigError("an api_key is for a server: give its url=")
         self.way = Way(exact=exact)
-        self._client: Client = _client(url, path, api_key, client, self.timeout)
+        self._client: QdrantCaller = _client(url, path, api_key, client, self.timeout)
         self._statistics = Statistics()
         self._indexed: frozenset[str] | None = None
         self._settle(idf == "server")
@@ -87,7 +94,7 @@ class Collection(Engine):
 
     def _ask(self, method: str, **arguments: Any) -> Steps[Any]:
         try:
-            return (yield Ask(method, {"collection_name": self.name, **arguments}))
+            return (yield QdrantCall(method, {"collection_name": self.name, **arguments}))
         except NoCollectionError:
             self.forget()
             raise
@@ -339,10 +346,10 @@ class Collection(Engine):
 
 def _client(
     url: str | None, path: Path | str | None, api_key: str | None, client: Any, timeout: float | None
-) -> Client:
+) -> QdrantCaller:
     if client is not None:
         return Lent(client)
-    return Folder(None if path is None else str(path)) if url is None else Server(url, api_key, timeout)
+    return Folder(None if path is None else str(path)) if url is None else HttpServer(url, api_key, timeout)
 
 
 def _check_made(made: Mapping[str, Any]) -> None:

@@ -16,10 +16,10 @@ from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Query, Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.engines.channels import Asked
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, best
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best
 from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
-from voicevault_retrievers.engines.qdrant.channels import Fused, Fusion, QdrantDense, Way
+from voicevault_retrievers.engines.qdrant.channels import Fusion, QdrantDense, QdrantFused, Way
 from voicevault_retrievers.engines.qdrant.collection import PAGE, Collection
 from voicevault_retrievers.engines.qdrant.points import CHUNK, COUNTED, FULL
 from voicevault_retrievers.engines.qdrant.statistics import Counts, State
@@ -160,7 +160,7 @@ class QdrantEngine(Collection):
                 "statistics='filtered' need one made with idf='own'"
             )
 
-    def _population(self, asked: Keywords) -> Steps[Population]:
+    def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         if self._made("idf") == "server":
             raise ConfigError(
                 f"collection {self.name!r} was made with idf='server', whose scores Qdrant does not explain: make it "
@@ -196,7 +196,7 @@ class QdrantEngine(Collection):
         return scored
 
     def fusing(self, asked: Asked, vector: Vector, fusion: Fusion, k: int, query: Query) -> Steps[list[KeywordHit]]:
-        """The best by both words and vectors, fused in Qdrant; see `Fused`."""
+        """The best by both words and vectors, fused in Qdrant; see `QdrantFused`."""
         if not (yield from self._ready()) or self._analyzer is None or k == 0:
             return []
         if query.require is not None and not requests.told_exactly(query.require):
@@ -228,9 +228,9 @@ class QdrantEngine(Collection):
         """The vector channel; `options` are those of `QdrantDense`."""
         return QdrantDense(self, **options)
 
-    def fused(self, k: int = 60, depth: int = 100, **options: Any) -> Fused:
-        """A channel of words and vectors that Qdrant itself fuses by RRF; `options` are those of `Fused`."""
-        return Fused(self, whole("k", k), whole("depth", depth), **options)
+    def fused(self, k: int = 60, depth: int = 100, **options: Any) -> QdrantFused:
+        """A channel of words and vectors that Qdrant itself fuses by RRF; `options` are those of `QdrantFused`."""
+        return QdrantFused(self, whole("k", k), whole("depth", depth), **options)
 
     def save_vocabulary(self, path: Path | str) -> None:
         """Write terms, document frequencies, idf and mean length as JSON, so that they need not be read again.

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.filters import Filter, Predicate, canonical, compile_filter
-from voicevault_retrievers.engines.keywords import Population
+from voicevault_retrievers.engines.keywords import CollectionCounts
 from voicevault_retrievers.engines.qdrant.points import metadata_of
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import IncompatibleIndexError
@@ -119,11 +119,11 @@ class Counts:
         with self._mutex:
             return "".join(sorted(tag for tag, chunks in self.tags.items() if chunks))
 
-    def population(self, forms: Iterable[str]) -> Population:
+    def population(self, forms: Iterable[str]) -> CollectionCounts:
         """What weighs these forms."""
         with self._mutex:
             own = {form: self.frequencies[form] for form in forms if form in self.frequencies}
-            return Population(self.total, self.length, own, self._histogram)
+            return CollectionCounts(self.total, self.length, own, self._histogram)
 
     def _histogram(self) -> Iterable[tuple[int, int]]:
         with self._mutex:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voicevault_retrievers.core.filters import Predicate, compile_filter
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords, Population, Weighted, score, weigh
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, score, weigh
 from voicevault_retrievers.engines.qdrant import points
 from voicevault_retrievers.engines.qdrant.statistics import Counts
 from voicevault_retrievers.lexical.formulas import Formula
@@ -69,7 +69,7 @@ class Scoring:
         return score(self.formula, self.terms, self.mean, points.frequencies_of(payload), payload["length"])
 
 
-def bound(formula: Formula, counts: Counts, population: Population) -> float:
+def bound(formula: Formula, counts: Counts, population: CollectionCounts) -> float:
     """The most that a term can add now (above what it adds where it is absent), by the value stored for it.
 
     A formula's curve above its value at f = 0 is `a * f / (f + g * n1)`, with `n1 = 1 - b + b * L / m1` at the present

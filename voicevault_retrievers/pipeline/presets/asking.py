@@ -31,7 +31,7 @@ from voicevault_retrievers.query import (
 )
 
 
-class Asking(Rewriter):
+class PresetModelRewriter(Rewriter):
     """A rewriter that asks the language model that its preset is given."""
 
     def __init__(self, name: str, made: Callable[[TextModel], Rewriter]) -> None:
@@ -53,14 +53,14 @@ def asked(rewriter: Rewriter | None, llm: TextModel | None) -> Rewriter | None:
     """A rewriter of a preset with the language model that it asks; ConfigError where it needs one, and has none."""
     if isinstance(rewriter, Together):
         return Together([one for part in rewriter.rewriters if (one := asked(part, llm)) is not None])
-    return rewriter.made(given_model(rewriter.name, llm)) if isinstance(rewriter, Asking) else rewriter
+    return rewriter.made(given_model(rewriter.name, llm)) if isinstance(rewriter, PresetModelRewriter) else rewriter
 
 
 def asks(rewriter: Rewriter | None) -> bool:
     """Whether a rewriter of a preset asks the language model that it is given."""
     if isinstance(rewriter, Together):
         return any(map(asks, rewriter.rewriters))
-    return isinstance(rewriter, Asking)
+    return isinstance(rewriter, PresetModelRewriter)
 
 
 def router(data: Any) -> Rewriter | None:
@@ -92,7 +92,7 @@ def expansion(data: Any) -> Rewriter | None:
 
 def _asking(name: str, make: Callable[..., Rewriter], options: dict[str, Any]) -> Rewriter:
     served = text_model(options)
-    asking = Asking(name, lambda llm: made(make, {"model": llm, **options}))
+    asking = PresetModelRewriter(name, lambda llm: made(make, {"model": llm, **options}))
     return asking if served is None else asking.made(served)
 
 

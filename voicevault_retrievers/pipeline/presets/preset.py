@@ -23,7 +23,7 @@ from voicevault_retrievers.pipeline.presets.asking import asked, asks, expansion
 from voicevault_retrievers.pipeline.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.pipeline.presets.models import MODEL_OPTIONS, given_model, text_model
 from voicevault_retrievers.pipeline.presets.sections import choice, filled, known_backend, listed, made, section
-from voicevault_retrievers.pipeline.presets.stages import Around, Awaiting, confidence, stage, threshold
+from voicevault_retrievers.pipeline.presets.stages import Awaiting, PresetContext, confidence, stage, threshold
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
 from voicevault_retrievers.rerank.calibration import Confidence, Threshold, any_hit
 from voicevault_retrievers.structure.graph import GraphStore
@@ -158,7 +158,7 @@ class Preset:
             raise ConfigError(
                 f"preset {self.name!r} has the channels {sorted(self.channels)}, given {sorted(channels)}"
             )
-        around = Around(base, llm, parents, graph)
+        around = PresetContext(base, llm, parents, graph)
         channel: Channel = fuse(
             channels, method=self.method, weights=self.weights, depth=self.depths, on_error=self.on_error
         )
@@ -248,7 +248,7 @@ class Preset:
         return Flare(given_model("flare", writer), **options)
 
 
-def _given(stage: Stage, around: Around) -> Stage:
+def _given(stage: Stage, around: PresetContext) -> Stage:
     try:
         return stage.given(around) if isinstance(stage, Awaiting) else stage
     except NotIndexedError as error:

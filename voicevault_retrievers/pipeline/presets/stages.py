@@ -40,7 +40,7 @@ from voicevault_retrievers.structure.parents import Parents
 
 
 @dataclass(frozen=True)
-class Around:
+class PresetContext:
     """What a preset is over: its base, the language model that it asks, and stores that are not the base's."""
 
     base: Any = None
@@ -52,7 +52,7 @@ class Around:
 class Awaiting(Stage):
     """A stage that reads from what a preset is over, or asks the language model that it is given."""
 
-    def __init__(self, name: str, made: Callable[[Around], Stage]) -> None:
+    def __init__(self, name: str, made: Callable[[PresetContext], Stage]) -> None:
         super().__init__()
         self.name = name
         self.made = made
@@ -61,7 +61,7 @@ class Awaiting(Stage):
         """Never asked: raises ConfigError."""
         raise ConfigError(f"the stage {self.name} is made with what a preset is over: build the preset's pipeline")
 
-    def given(self, around: Around) -> Stage:
+    def given(self, around: PresetContext) -> Stage:
         """The stage itself; ConfigError where what it needs is missing."""
         return self.made(around)
 
@@ -92,7 +92,7 @@ def _llm_rerank(options: dict[str, Any]) -> Stage:
         return LLMRerank(served, **options)
     LLMRerank(CallableTextModel(str), **options)  # says now what is wrong with them
 
-    def over(around: Around) -> Stage:
+    def over(around: PresetContext) -> Stage:
         return LLMRerank(given_model("llm_rerank", around.llm), **options)
 
     return Awaiting("llm_rerank", over)
@@ -107,7 +107,7 @@ def _parents(options: dict[str, Any]) -> Stage:
         waits = {} if options.get("timeout") is None else {"timeout": options["timeout"]}
         return ParentExpansion(parent_store(store, **key, **waits) if isinstance(store, str) else store, **options)
 
-    def over(around: Around) -> Stage:
+    def over(around: PresetContext) -> Stage:
         if around.parents is None:
             return _BaseParents(_from_base("parents", around), **options)
         return ParentExpansion(around.parents, **options)
@@ -146,7 +146,7 @@ def _graph_expansion(options: dict[str, Any]) -> Stage:
     if store is not None:
         return GraphExpansion(opened_graph({**options, "store": store}), **options, **hops)
 
-    def over(around: Around) -> Stage:
+    def over(around: PresetContext) -> Stage:
         graph = around.graph
         if graph is None:
             graph = channel_of(_from_base("graph_expansion", around, "graph"), "references", {})
@@ -155,7 +155,7 @@ def _graph_expansion(options: dict[str, Any]) -> Stage:
     return Awaiting("graph_expansion", over)
 
 
-def _from_base(stage: str, around: Around, given: str = "") -> Any:
+def _from_base(stage: str, around: PresetContext, given: str = "") -> Any:
     """The base that a stage reads from; ConfigError where there is none."""
     if around.base is None:
         raise ConfigError(

@@ -51,7 +51,7 @@ LONGEST = 2000
 """The longest id, in bytes: indexes leave longer ones out without a word (FalkorDB's from 4,096 on)."""
 
 
-class Statement(NamedTuple):
+class CypherStatement(NamedTuple):
     """A text of Cypher, its parameters, and whether it writes. It is sent the rows that it gives."""
 
     text: str
@@ -60,7 +60,7 @@ class Statement(NamedTuple):
 
 
 Rows = list[Sequence[Any]]
-Statements = Generator[Statement, Rows, T]
+Statements = Generator[CypherStatement, Rows, T]
 
 
 class Cypher:
@@ -91,7 +91,7 @@ class Cypher:
 
     def find(self, names: Sequence[str]) -> Statements[dict[str, list[str]]]:
         """What has to be asked for the keys with some names."""
-        rows = (yield Statement(_FIND, {"ids": [self._id(name) for name in names]})) if names else []
+        rows = (yield CypherStatement(_FIND, {"ids": [self._id(name) for name in names]})) if names else []
         found: dict[str, list[str]] = {name: [] for name in names}
         for name, node in rows:
             found[self._bare(name)].append(self._bare(node))
@@ -101,21 +101,21 @@ class Cypher:
         """What has to be asked for the edges at some nodes."""
         chunks = [self._id(node) for node in nodes if is_chunk(node)]
         others = [self._id(node) for node in nodes if not is_chunk(node)]
-        rows = (yield Statement(_OUT, {"ids": chunks})) if chunks else []
-        rows = [*rows, *((yield Statement(_IN, {"ids": others})) if others else [])]
+        rows = (yield CypherStatement(_OUT, {"ids": chunks})) if chunks else []
+        rows = [*rows, *((yield CypherStatement(_IN, {"ids": others})) if others else [])]
         return list(dict.fromkeys(self._edge(*row) for row in rows))
 
     def chunks(self, ids: Sequence[str]) -> Statements[dict[str, Chunk]]:
         """What has to be asked for some chunks."""
         wanted = list(dict.fromkeys(ids))
-        rows = (yield Statement(_GET, {"ids": [self._id(chunk_node(one)) for one in wanted]})) if wanted else []
+        rows = (yield CypherStatement(_GET, {"ids": [self._id(chunk_node(one)) for one in wanted]})) if wanted else []
         held = {chunk.id: chunk for (text,) in rows for chunk in [unpacked(text)]}
         return {one: held[one] for one in wanted if one in held}
 
     def stats(self) -> Statements[GraphStats]:
         """What has to be asked to count everything."""
-        nodes = yield Statement(_COUNT[0], {"prefix": self.prefix})
-        edges = yield Statement(_COUNT[1], {"prefix": self.prefix})
+        nodes = yield CypherStatement(_COUNT[0], {"prefix": self.prefix})
+        edges = yield CypherStatement(_COUNT[1], {"prefix": self.prefix})
         counts = [*(nodes[0] if nodes else (0, 0)), *(edges[0] if edges else (0,))]  # a graph that is not there yet
         return GraphStats(*map(int, counts))
 
@@ -123,7 +123,7 @@ class Cypher:
         """Remove what chunks state; the references that they stated."""
         targets: set[str] = set()
         for part in _parts(ids):
-            rows = yield Statement(_FORGET, {"ids": part}, writes=True)
+            rows = yield CypherStatement(_FORGET, {"ids": part}, writes=True)
             targets.update(str(target) for (target,) in rows)
         return targets
 
@@ -151,7 +151,7 @@ def _check_lengths(ids: Sequence[str]) -> None:
 
 def _written(text: str, rows: Sequence[Any], name: str = "rows", size: int = BATCH) -> Statements[None]:
     for part in _parts(rows, size):
-        yield Statement(text, {name: part}, writes=True)
+        yield CypherStatement(text, {name: part}, writes=True)
 
 
 def _parts(rows: Sequence[T], size: int = BATCH) -> Generator[list[T], None, None]:

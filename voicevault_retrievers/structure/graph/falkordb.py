@@ -13,7 +13,7 @@ from voicevault_retrievers._support.checks import number, seconds_or_none
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.structure.graph.cypher import Cypher, Rows, Statement
+from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, Rows
 from voicevault_retrievers.structure.graph.server import CypherStore
 
 _INDEXES = ("CREATE INDEX FOR (n:VVNode) ON (n.id)", "CREATE INDEX FOR (n:VVNode) ON (n.name)")
@@ -50,7 +50,7 @@ class FalkorDBGraph(CypherStore):
         self._lock = Mutex()
         self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
-    def ask(self, statement: Statement) -> Rows:
+    def ask(self, statement: CypherStatement) -> Rows:
         """The rows that a statement gives."""
         graph = self._graph
         if statement.writes:
@@ -60,7 +60,7 @@ class FalkorDBGraph(CypherStore):
             rows.extend(ask(statement.text, dict(statement.parameters)).result_set)
         return rows
 
-    async def aask(self, statement: Statement) -> Rows:
+    async def aask(self, statement: CypherStatement) -> Rows:
         """`ask` on the running event loop, with a connection of that loop."""
         if statement.writes:
             raise ConfigError("FalkorDBGraph writes with put and delete, which are not async: call them in a thread")
@@ -125,7 +125,7 @@ class FalkorDBGraph(CypherStore):
             return
         exceptions = require("redis.exceptions", extra="graph")
         for text in _INDEXES:
-            with self._errors(Statement(text, {}, writes=True)):
+            with self._errors(CypherStatement(text, {}, writes=True)):
                 try:
                     self._graph.query(text)
                 except exceptions.ResponseError as error:
@@ -134,7 +134,7 @@ class FalkorDBGraph(CypherStore):
         self._indexed = True
 
     @contextmanager
-    def _errors(self, statement: Statement) -> Iterator[Rows]:
+    def _errors(self, statement: CypherStatement) -> Iterator[Rows]:
         exceptions = require("redis.exceptions", extra="graph")
         place = f"FalkorDB at {self.host}:{self.port}"
         try:

@@ -13,7 +13,7 @@ from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.structure.graph.cypher import Cypher, Rows, Statement
+from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, Rows
 from voicevault_retrievers.structure.graph.server import CypherStore
 
 T = TypeVar("T")
@@ -52,14 +52,14 @@ class Neo4jGraph(CypherStore):
         self._indexed = False
         self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
-    def ask(self, statement: Statement) -> Rows:
+    def ask(self, statement: CypherStatement) -> Rows:
         """The rows that a statement gives, in a transaction of its own."""
         with self._errors(), self._driver.session(**self._session()) as session:
             return [
                 tuple(record.values()) for record in session.run(self._query(statement), dict(statement.parameters))
             ]
 
-    async def aask(self, statement: Statement) -> Rows:
+    async def aask(self, statement: CypherStatement) -> Rows:
         """`ask` on the running event loop, with a connection of that loop."""
         with self._errors():
             async with self._async_driver().session(**self._session()) as session:
@@ -94,10 +94,10 @@ class Neo4jGraph(CypherStore):
     def _index(self) -> None:
         if not self._indexed:
             for text in _INDEXES:
-                self.ask(Statement(text, {}, writes=True))
+                self.ask(CypherStatement(text, {}, writes=True))
             self._indexed = True
 
-    def _query(self, statement: Statement) -> Any:
+    def _query(self, statement: CypherStatement) -> Any:
         return require("neo4j", extra="graph").Query(statement.text, timeout=self.timeout)
 
     def _session(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Neo4jGraph(CypherStore):
         return f"Neo4jGraph({self.name!r}, uri={uri!r}, database={self.database!r}, timeout={self.timeout})"
 
 
-def _all(transaction: Any, statements: Generator[Statement, Rows, T]) -> T:
+def _all(transaction: Any, statements: Generator[CypherStatement, Rows, T]) -> T:
     """What statements give in one transaction."""
     try:
         statement = next(statements)

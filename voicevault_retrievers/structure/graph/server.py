@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.structure.graph.cypher import Cypher, Rows, Statement
+from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, Rows
 from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats
 
 T = TypeVar("T")
@@ -20,11 +20,11 @@ class CypherStore(ABC):
         self._cypher = cypher
 
     @abstractmethod
-    def ask(self, statement: Statement) -> Rows:
+    def ask(self, statement: CypherStatement) -> Rows:
         """The rows that a statement gives."""
 
     @abstractmethod
-    async def aask(self, statement: Statement) -> Rows:
+    async def aask(self, statement: CypherStatement) -> Rows:
         """`ask` on the running event loop."""
 
     def put(self, entries: Sequence[Entry]) -> None:
@@ -63,7 +63,7 @@ class CypherStore(ABC):
         """How much there is."""
         return self._run(self._cypher.stats())
 
-    def _run(self, statements: Generator[Statement, Any, T]) -> T:
+    def _run(self, statements: Generator[CypherStatement, Any, T]) -> T:
         try:
             statement = next(statements)
             while True:
@@ -72,7 +72,7 @@ class CypherStore(ABC):
             value: T = end.value
             return value
 
-    async def _arun(self, statements: Generator[Statement, Any, T]) -> T:
+    async def _arun(self, statements: Generator[CypherStatement, Any, T]) -> T:
         try:
             statement = next(statements)
             while True:

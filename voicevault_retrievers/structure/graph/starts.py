@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from voicevault_retrievers.structure.graph.walk import Ask, Reached, Walk
+from voicevault_retrievers.structure.graph.walk import Reached, StoreCall, Walk
 from voicevault_retrievers.text.references.reference import Reference, label, work_of
 
 LIKELY = 0.5
 """What a node gets whose work is perhaps the one that was named: "companies act 2013" for "companies act"."""
 
 
-def starts(walk: Walk, references: Sequence[Reference]) -> Generator[Ask, Any, dict[str, Reached]]:
+def starts(walk: Walk, references: Sequence[Reference]) -> Generator[StoreCall, Any, dict[str, Reached]]:
     """The nodes of references, with what they start with.
 
     A reference has 1 to give: to what is called so in the work that it names, and in every work where it names none;
@@ -23,7 +23,7 @@ def starts(walk: Walk, references: Sequence[Reference]) -> Generator[Ask, Any, d
     names = {level.name for reference in references for level in reference.levels()}
     if not names:
         return {}
-    known: dict[str, Sequence[str]] = yield Ask("find", sorted(names))
+    known: dict[str, Sequence[str]] = yield StoreCall("find", sorted(names))
     if walk.permits is not None:
         edges = yield from walk.edges({key for keys in known.values() for key in keys})
         stated = {node for edge in edges for node in (edge.source, edge.target)}

@@ -29,7 +29,7 @@ BACKWARDS: Mapping[str, str] = MappingProxyType(
 """What relations are called when they are walked against their direction."""
 
 
-class Ask(NamedTuple):
+class StoreCall(NamedTuple):
     """What a walk asks of its store: the method, and its one argument. It is sent what that gives."""
 
     method: str
@@ -43,11 +43,11 @@ class Reached(NamedTuple):
     path: tuple[str, ...]
 
 
-Asking: TypeAlias = Generator[Ask, Any, dict[str, Reached]]
+Asking: TypeAlias = Generator[StoreCall, Any, dict[str, Reached]]
 _Step: TypeAlias = tuple[float, tuple[str, ...]]
 
 
-def run(store: GraphStore, walk: Generator[Ask, Any, Any]) -> Any:
+def run(store: GraphStore, walk: Generator[StoreCall, Any, Any]) -> Any:
     """What a walk over a store gives."""
     try:
         ask = next(walk)
@@ -57,7 +57,7 @@ def run(store: GraphStore, walk: Generator[Ask, Any, Any]) -> Any:
         return end.value
 
 
-async def arun(store: Any, walk: Generator[Ask, Any, Any]) -> Any:
+async def arun(store: Any, walk: Generator[StoreCall, Any, Any]) -> Any:
     """`run` over a store with async methods."""
     try:
         ask = next(walk)
@@ -102,22 +102,22 @@ class Walk:
                 break
         return found
 
-    def looked_up(self, ids: Iterable[str]) -> Generator[Ask, Any, dict[str, Chunk]]:
+    def looked_up(self, ids: Iterable[str]) -> Generator[StoreCall, Any, dict[str, Chunk]]:
         """Those of the given chunks that are in the store and permitted."""
         wanted = list(dict.fromkeys(ids))
         unknown = [one for one in wanted if one not in self.chunks]
         if unknown:
-            got: Mapping[str, Chunk] = yield Ask("chunks", unknown)
+            got: Mapping[str, Chunk] = yield StoreCall("chunks", unknown)
             self.chunks.update((one, got.get(one)) for one in unknown)
         held = {one: chunk for one in wanted if (chunk := self.chunks[one]) is not None}
         return {one: chunk for one, chunk in held.items() if self.permits is None or self.permits(chunk.metadata)}
 
-    def edges(self, nodes: Iterable[str]) -> Generator[Ask, Any, list[Edge]]:
+    def edges(self, nodes: Iterable[str]) -> Generator[StoreCall, Any, list[Edge]]:
         """The edges at nodes that may be walked."""
         wanted = sorted(nodes)
         if not wanted:
             return []
-        edges: list[Edge] = yield Ask("edges", wanted)
+        edges: list[Edge] = yield StoreCall("edges", wanted)
         if self.permits is None:
             return edges
         permitted = yield from self.looked_up(one for edge in edges for one in _chunks_of(edge))

@@ -14,7 +14,7 @@ from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, RetrievalError, is_setup_error
 from voicevault_retrievers.models.prompts import LONGEST_ANSWER, aloud, filled, lists_in
-from voicevault_retrievers.structure.questions.kept import View, questions_of
+from voicevault_retrievers.structure.questions.kept import QuestionsAtCommit, questions_of
 
 PROMPT = """\
 Write {count} questions that the passage below answers, as somebody would ask them who has not read it: in other words \
@@ -132,7 +132,7 @@ def _line(line: str) -> str:
     return _MARK.sub("", line.strip()).strip("*\"'“”` ")
 
 
-class Asking:
+class ChunkQuestioner:
     """A questioner as an update asks it: which chunks, and how."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Asking:
         self._own = own
 
     @classmethod
-    def of(cls, questioner: Questioner) -> Asking:
+    def of(cls, questioner: Questioner) -> ChunkQuestioner:
         """What somebody gave; ConfigError for what is no questioner."""
         if isinstance(questioner, TextModel):
             questioner = ModelQuestions(questioner)
@@ -171,7 +171,7 @@ class Asking:
         """The chunks whose questions are given."""
         return frozenset(self._own or ())
 
-    def wants(self, chunk: Chunk, view: View, *, again: bool, is_known: bool) -> bool:
+    def wants(self, chunk: Chunk, view: QuestionsAtCommit, *, again: bool, is_known: bool) -> bool:
         """Whether to ask for a chunk's questions: there are none of its text, or others are given."""
         if self._own is None:
             return again or not is_known

@@ -14,13 +14,13 @@ from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.structure.questions.asking import Asking, Questioner
+from voicevault_retrievers.structure.questions.asking import ChunkQuestioner, Questioner
 from voicevault_retrievers.structure.questions.channel import QUESTIONS, QuestionChannel
 from voicevault_retrievers.structure.questions.kept import (
     RESERVED,
     Chunks,
     KeepsQuestions,
-    View,
+    QuestionsAtCommit,
     blank_note,
     by_source,
     keeping,
@@ -147,7 +147,7 @@ class QuestionIndex:
     def _updating(
         self, questioner: Questioner, again: bool, at_once: int, progress: Progress | None
     ) -> Plan[QuestionUpdate]:
-        asking, before = Asking.of(questioner), self.commit and self.commit()
+        asking, before = ChunkQuestioner.of(questioner), self.commit and self.commit()
         try:
             yield from _doing(self.questions.hold)  # before anybody is asked, who may be slow or cost money
             due = yield from _doing(partial(self._due, asking, again))
@@ -163,7 +163,7 @@ class QuestionIndex:
         return done
 
     def _asked(
-        self, asking: Asking, ids: Sequence[str], at_once: int, progress: Progress | None, done: QuestionUpdate
+        self, asking: ChunkQuestioner, ids: Sequence[str], at_once: int, progress: Progress | None, done: QuestionUpdate
     ) -> Plan[QuestionUpdate]:
         """Ask for the questions of chunks, and keep them batch by batch."""
         for start in range(0, len(ids), BATCH):
@@ -177,7 +177,7 @@ class QuestionIndex:
                 progress(min(start + BATCH, len(ids)), len(ids))
         return done
 
-    def _due(self, asking: Asking, again: bool) -> _Due:
+    def _due(self, asking: ChunkQuestioner, again: bool) -> _Due:
         """Compare the chunks as they are with the questions that are kept."""
         view = self.questions.view()
         held = by_source(view.ids())
@@ -241,7 +241,7 @@ def _numbered(chunk: Chunk, texts: Sequence[str]) -> list[Chunk]:
     return [question_chunk(chunk, number, text) for number, text in enumerate(texts, 1)]
 
 
-def _same_metadata(view: View, chunk: Chunk) -> bool:
+def _same_metadata(view: QuestionsAtCommit, chunk: Chunk) -> bool:
     return all(same_metadata(one, chunk) for one in view.get([f"{chunk.id}?1"]).values())
 
 

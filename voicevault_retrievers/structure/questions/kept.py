@@ -31,7 +31,7 @@ class KeepsChunks(Protocol):
     def __iter__(self) -> Iterator[Chunk]: ...
 
 
-class View(Protocol):
+class QuestionsAtCommit(Protocol):
     """Questions at one commit, whatever is written meanwhile."""
 
     def bm25(self, **options: Any) -> Channel: ...
@@ -60,7 +60,7 @@ class KeepsQuestions(Protocol):
     @property
     def embedded(self) -> bool: ...
 
-    def view(self) -> View:
+    def view(self) -> QuestionsAtCommit:
         """The questions as they are now."""
         ...
 
@@ -123,7 +123,7 @@ def blank_note(source: Chunk) -> Chunk:
     return Chunk(f"{source.id}?0", metadata={DIGEST: digest(source.text)})
 
 
-def known(view: View, source: Chunk) -> bool:
+def known(view: QuestionsAtCommit, source: Chunk) -> bool:
     """Whether the questions of a chunk's text are kept, or that it has none."""
     first = view.get([f"{source.id}?1"]) or view.parents([f"{source.id}?0"])
     return any(asks_of(one, source) for one in first.values())
@@ -147,7 +147,7 @@ def asks_of(question: Chunk, source: Chunk) -> bool:
     return question.metadata.get(DIGEST) == digest(source.text)
 
 
-def questions_of(view: View, source: str) -> list[Chunk]:
+def questions_of(view: QuestionsAtCommit, source: str) -> list[Chunk]:
     """The questions of a chunk, in the order of their numbers, which begin with 1 and leave out none."""
     found: list[Chunk] = []
     while True:

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.structure.questions.kept import KeepsChunks, View, asks_of, same_metadata, source_of
+from voicevault_retrievers.structure.questions.kept import (
+    KeepsChunks,
+    QuestionsAtCommit,
+    asks_of,
+    same_metadata,
+    source_of,
+)
 
 MARK = "commit"
 """The id of the note that says of which commit of the chunks the questions are."""
@@ -19,7 +25,7 @@ class Stale:
     All are compared, unless the questions are marked as those of the present `commit`; what was found for one is kept.
     """
 
-    def __init__(self, view: View, chunks: KeepsChunks, commit: Callable[[], str] | None) -> None:
+    def __init__(self, view: QuestionsAtCommit, chunks: KeepsChunks, commit: Callable[[], str] | None) -> None:
         self._view = view
         self._chunks = chunks
         self._commit = commit
@@ -45,7 +51,7 @@ class Stale:
                     yield source_of(question.id)
 
 
-def marked(view: View) -> str | None:
+def marked(view: QuestionsAtCommit) -> str | None:
     """The commit of the chunks that the questions are of; None where that is not known."""
     note = view.parents([MARK]).get(MARK)
     return None if note is None else str(note.metadata["commit"])

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,15 @@ def test_the_wheel_has_every_preset_and_the_sample_documents() -> None:
     assert {packed[given] for given in presets} == {f"presets/{name}.yaml" for name in preset_names()}
     assert packed["notebooks/data/documents"] == "sample/documents"
     assert all((ROOT / given).exists() for given in packed)
+
+
+def test_a_class_name_stands_in_one_module() -> None:
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(path.relative_to(PACKAGE).parts[0])
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Which names stand twice?")[2]
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    table = {name: sorted(re.findall(r"\w+", where)) for names, where in rows for name in re.findall(r"\w+", names)}
+    assert {name: sorted(folders) for name, folders in homes.items() if len(folders) > 1} == table

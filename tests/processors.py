@@ -30,10 +30,10 @@ AVX2: Mapping[str, str] = {
     "OPENBLAS_CORETYPE": "Haswell",
 }
 EMULATED = (
-    "tests/unit/test_cross_encoder.py",
-    "tests/unit/test_embedders.py",
-    "tests/unit/test_int8.py",
-    "tests/unit/test_searches.py",
+    "tests/unit/rerank/test_cross_encoder.py",
+    "tests/unit/dense/test_embedders.py",
+    "tests/unit/dense/test_int8.py",
+    "tests/unit/lexical/test_searches.py",
 )
 """Files whose tests compute with weights through onnxruntime, or with kernels of this package, in one process."""
 

@@ -27,7 +27,7 @@ from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.codec import same
-from voicevault_retrievers.testing.clients import Collections, TestedCollection, ended
+from voicevault_retrievers.testing.clients import CollectionClient, Collections, ended
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, mixed, vectors_of
 from voicevault_retrievers.testing.expect import alike, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT
@@ -207,8 +207,8 @@ class Faulty:
         self.made = made
         self.sure = made(embedder=WordEmbedder(), analyzer=AUTO)
         address = server.address(proxy.port, self.sure.name)
-        self.client = TestedCollection(connect(address, embedder=WordEmbedder(), analyzer=AUTO, timeout=TIMEOUT), loop)
-        self.patient = TestedCollection(connect(address, embedder=WordEmbedder(), analyzer=AUTO), loop)
+        self.client = CollectionClient(connect(address, embedder=WordEmbedder(), analyzer=AUTO, timeout=TIMEOUT), loop)
+        self.patient = CollectionClient(connect(address, embedder=WordEmbedder(), analyzer=AUTO), loop)
 
     def place(self, places: tuple[float, float], sent: int) -> int:
         """Where to cut what is sent: the sync and the async client each at places of its own."""
@@ -241,7 +241,7 @@ ROWS = vectors_of(WordEmbedder(), CHUNKS)
 PARENTS = [Chunk(f"p{at}", f"parent {at}") for at in range(COUNT // 50)]
 
 
-def ingest(client: TestedCollection, chunks: Sequence[Chunk] = CHUNKS, **options: Any) -> Any:
+def ingest(client: CollectionClient, chunks: Sequence[Chunk] = CHUNKS, **options: Any) -> Any:
     return client.upsert(chunks, ROWS[: len(chunks)], parents=PARENTS, **options)
 
 
@@ -382,7 +382,7 @@ def test_a_search_degrades_with_a_named_error_and_recovers(
     equal(after.errors, (), "errors after it is healed")
 
 
-def raised_by(client: TestedCollection) -> dict[str, BaseException]:
+def raised_by(client: CollectionClient) -> dict[str, BaseException]:
     """What every operation raises; each is called beside the others, so that they wait for a server together."""
     engine = client.engine
     functions: dict[str, Callable[[], object]] = {
@@ -483,7 +483,7 @@ def test_a_server_killed_between_searches(faulty: Faulty) -> None:
 def test_a_server_that_is_not_there(server: Server, loop: asyncio.AbstractEventLoop | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
-    client = TestedCollection(
+    client = CollectionClient(
         connect(server.address(port, "none"), embedder=WordEmbedder(), analyzer=AUTO, timeout=5), loop
     )
     for operation in (client.count, lambda: client.bm25("pump", 3), lambda: client.upsert([Chunk("a", "b")])):

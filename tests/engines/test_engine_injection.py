@@ -12,7 +12,7 @@ from tests.engines.engines import SYSTEMS
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.store.limits import Limits
-from voicevault_retrievers.testing.clients import Collections, Connect, TestedCollection
+from voicevault_retrievers.testing.clients import CollectionClient, Collections, Connect
 from voicevault_retrievers.testing.corpora import WordEmbedder
 from voicevault_retrievers.testing.expect import equal, held, that
 from voicevault_retrievers.testing.suite import AUTO
@@ -78,7 +78,7 @@ TOGETHER = 25
 class Struck(NamedTuple):
     """A collection with hostile chunks beside ordinary ones."""
 
-    client: TestedCollection
+    client: CollectionClient
     chunks: list[Chunk]
 
 
@@ -122,14 +122,14 @@ def made(connect: Connect, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def canary(made: Collections) -> TestedCollection:
+def canary(made: Collections) -> CollectionClient:
     client = made("canary", analyzer=AUTO, embedder=WordEmbedder())
     client.upsert(CANARIES)
     return client
 
 
 @pytest.fixture(scope="module")
-def struck(made: Collections, canary: TestedCollection) -> Struck:
+def struck(made: Collections, canary: CollectionClient) -> Struck:
     client, chunks = made(analyzer=AUTO, embedder=WordEmbedder()), hostile_chunks()
     client.upsert(ORDINARY)
     parents = [Chunk(chunk.id, f"parent of {chunk.text}", None, chunk.metadata) for chunk in chunks]
@@ -252,16 +252,16 @@ def test_hostile_ids_delete_nothing_else(struck: Struck) -> None:
     held({chunk.id: chunk for chunk in client.engine}, [*ORDINARY, *struck.chunks], client.name)
 
 
-def test_another_collection_is_as_it_was(canary: TestedCollection) -> None:
+def test_another_collection_is_as_it_was(canary: CollectionClient) -> None:
     held({chunk.id: chunk for chunk in canary.engine}, CANARIES, "canary")
     equal(sorted(canary.bm25("canary", 9).ids), [chunk.id for chunk in CANARIES], "canaries found by a word")
     equal(len(canary.dense("canary bird", 9)), len(CANARIES), "canaries found by vectors")
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:40])
-def test_a_hostile_collection_name_is_a_name_or_refused(connect: Connect, canary: TestedCollection, name: str) -> None:
+def test_a_hostile_collection_name_is_a_name_or_refused(connect: Connect, canary: CollectionClient, name: str) -> None:
     try:
-        client = TestedCollection(connect(name, analyzer=AUTO, embedder=WordEmbedder()), None)
+        client = CollectionClient(connect(name, analyzer=AUTO, embedder=WordEmbedder()), None)
         client.upsert(ORDINARY[:3])
     except (ConfigError, RetrievalError) as error:
         that(isinstance(error, ConfigError), f"{name!r:.60} was refused by {error!r:.300}, expected a ConfigError")

@@ -29,7 +29,7 @@ def ended(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-class TestedCollection:
+class CollectionClient:
     """A collection, sync where `loop` is None, else async."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -102,22 +102,22 @@ class Collections:
         self._alone = alone
         self._loop = loop
         self._folder = folder
-        self._clients: list[TestedCollection] = []
+        self._clients: list[CollectionClient] = []
         self._bases: list[KnowledgeBase] = []
 
-    def __call__(self, name: str | None = None, **options: Any) -> TestedCollection:
+    def __call__(self, name: str | None = None, **options: Any) -> CollectionClient:
         """A client of a new collection, or of the one of this name. `options` are those of the engine."""
-        client = TestedCollection(self._connect(name or f"conformance_{uuid4().hex[:16]}", **options), self._loop)
+        client = CollectionClient(self._connect(name or f"conformance_{uuid4().hex[:16]}", **options), self._loop)
         self._clients.append(client)
         return client
 
-    def again(self, client: TestedCollection, **options: Any) -> TestedCollection:
+    def again(self, client: CollectionClient, **options: Any) -> CollectionClient:
         """Another client of the same collection; the first is closed, for some engines have one at a time."""
         client.close()
         return self(client.name, **options)
 
     @contextmanager
-    def meanwhile(self, client: TestedCollection, **options: Any) -> Iterator[TestedCollection]:
+    def meanwhile(self, client: CollectionClient, **options: Any) -> Iterator[CollectionClient]:
         """Another client of the same collection, beside the first, which is closed only where one at a time can be."""
         if self._alone:
             client.close()

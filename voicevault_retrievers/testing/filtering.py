@@ -11,7 +11,7 @@ import pytest
 from voicevault_retrievers.core.filters import compile_filter, says_nothing, scope
 from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.testing.clients import Collections, TestedCollection
+from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, described, mixed
 from voicevault_retrievers.testing.expect import differences, equal, that
 from voicevault_retrievers.testing.suite import AUTO, COSINE, EXACT, Filled, Suite, fill, turned
@@ -82,7 +82,7 @@ class Filters(Suite):
                 both = Query(text, where=where, require=rights)
                 self.as_if_alone(client, both, permitted.bm25().search(Query(text, where=where), 1000), "bm25")
 
-    def as_if_alone(self, client: TestedCollection, query: Query, expected: Ranking, channel: str) -> None:
+    def as_if_alone(self, client: CollectionClient, query: Query, expected: Ranking, channel: str) -> None:
         try:
             found: Ranking = getattr(client, channel)(query, 1000)
         except FilterNotSupportedError as error:

@@ -14,7 +14,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, Okapi, Robertson
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.testing.clients import Collections, TestedCollection
+from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import MIXED, QUERIES, WORDS, WordEmbedder, chunks_of, mixed
 from voicevault_retrievers.testing.expect import alike, equal, falling, held, kendall, near, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT, Filled, Suite, fill, turned
@@ -44,7 +44,7 @@ class KeywordSuite(Suite):
 
     def same_scores(
         self,
-        client: TestedCollection,
+        client: CollectionClient,
         base: KnowledgeBase,
         query: str | Query,
         record: Callable[[str, object], None],
@@ -132,7 +132,7 @@ class KeywordSuite(Suite):
         self, collections: Collections, record_property: Callable[[str, object], None]
     ) -> None:
         client, base, chunks = fill(collections, mixed(30))
-        steps: list[Callable[[TestedCollection | KnowledgeBase], object]] = [
+        steps: list[Callable[[CollectionClient | KnowledgeBase], object]] = [
             lambda held: held.delete([chunk.id for chunk in chunks[::4]]),
             lambda held: put(held, [replace(c, text=f"{c.text} pump 水泵 Pumpe") for c in chunks[1::4]]),
             lambda held: put(held, mixed(20, seed=7)),
@@ -317,9 +317,9 @@ class KeywordSuite(Suite):
             self.same_scores(client, base, text, record_property)
 
 
-def put(held: TestedCollection | KnowledgeBase, chunks: Sequence[Chunk]) -> object:
+def put(held: CollectionClient | KnowledgeBase, chunks: Sequence[Chunk]) -> object:
     """Put chunks into either."""
-    return held.upsert(chunks) if isinstance(held, TestedCollection) else held.add(chunks)
+    return held.upsert(chunks) if isinstance(held, CollectionClient) else held.add(chunks)
 
 
 def ties(found: tuple[str, ...], names: list[str], lowest: bool, what: str) -> None:

@@ -15,7 +15,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.records import WriteCounts
 from voicevault_retrievers.errors import IncompatibleIndexError, RetrievalError
-from voicevault_retrievers.testing.clients import Collections, TestedCollection
+from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of
 from voicevault_retrievers.testing.expect import alike, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT, Suite, applies_where
@@ -38,7 +38,7 @@ def whole(found: Ranking) -> Ranking:
     return found
 
 
-EMPTY: dict[str, tuple[Callable[[TestedCollection], object], object]] = {
+EMPTY: dict[str, tuple[Callable[[CollectionClient], object], object]] = {
     "bm25": (lambda client: client.bm25("leaking valves", 5).ids, ()),
     "dense": (lambda client: client.dense("leaking valves", 5).ids, ()),
     "hybrid": (lambda client: whole(client.hybrid("leaking valves", 5)).ids, ()),
@@ -66,7 +66,7 @@ def settled(call: Callable[[], T]) -> T:
 
 
 def made_anew(
-    collections: Collections, client: TestedCollection, before: dict[str, Any], after: dict[str, Any]
+    collections: Collections, client: CollectionClient, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     """Have other clients clear a collection, and make it of `OTHERS`."""
     with collections.meanwhile(client, **before) as other:
@@ -160,7 +160,7 @@ class Others(Suite):
         with collections.meanwhile(client, **german) as other:
             equal(other.upsert(every), WriteCounts(unchanged=len(every)), "written again by the other client")
 
-    def used(self, collections: Collections, **options: Any) -> TestedCollection:
+    def used(self, collections: Collections, **options: Any) -> CollectionClient:
         """A client that has written and searched."""
         client = collections(**options)
         client.upsert(CHUNKS)
@@ -170,7 +170,7 @@ class Others(Suite):
         return client
 
     def finds(
-        self, client: TestedCollection, collections: Collections, chunks: Sequence[Chunk], options: dict[str, Any]
+        self, client: CollectionClient, collections: Collections, chunks: Sequence[Chunk], options: dict[str, Any]
     ) -> None:
         """Fail unless a client finds what a base of these chunks finds."""
         base = collections.base(chunks, **options)

@@ -9,14 +9,14 @@ import pytest
 
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
-from voicevault_retrievers.testing.clients import Collections, TestedCollection
+from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of
 from voicevault_retrievers.testing.expect import equal, held, refused, that
 from voicevault_retrievers.testing.suite import AUTO, Suite, applies_where
 from voicevault_retrievers.text import Analyzer
 
 
-def is_empty(client: TestedCollection, what: str) -> None:
+def is_empty(client: CollectionClient, what: str) -> None:
     """Fail unless every question to a collection has an empty answer."""
     equal(client.count(), 0, f"{what}: count")
     equal(client.get(["a"]), {}, f"{what}: get")

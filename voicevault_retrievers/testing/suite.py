@@ -10,7 +10,7 @@ import pytest
 
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.testing.clients import Collections, Connect, TestedCollection, ended
+from voicevault_retrievers.testing.clients import CollectionClient, Collections, Connect, ended
 from voicevault_retrievers.testing.corpora import FILTERS, VALUES, WordEmbedder
 from voicevault_retrievers.text import Analyzer
 
@@ -39,7 +39,7 @@ def applies_where(applies: Callable[[type[Any]], object]) -> Callable[[Test], Te
 class Filled(NamedTuple):
     """A collection, and a knowledge base of the same chunks."""
 
-    client: TestedCollection
+    client: CollectionClient
     base: KnowledgeBase
     chunks: Sequence[Chunk]
 
@@ -142,4 +142,4 @@ def fill(collections: Collections, chunks: Sequence[Chunk], **options: Any) -> F
 
 def turned(filled: Filled, way: asyncio.AbstractEventLoop | None) -> Filled:
     """A filled collection, used the given way."""
-    return filled._replace(client=TestedCollection(filled.client.engine, way))
+    return filled._replace(client=CollectionClient(filled.client.engine, way))

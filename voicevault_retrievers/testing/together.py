@@ -19,7 +19,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Ranking, Variant
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.pipeline.presets import load_preset
-from voicevault_retrievers.testing.clients import Collections, TestedCollection
+from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import MIXED, WordEmbedder, chunks_of, mixed
 from voicevault_retrievers.testing.expect import alike, differences, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, COSINE, EXACT, FLOAT, Suite, fill
@@ -83,7 +83,7 @@ class TogetherSuite(Suite):
         base.add(left)
         self.agrees(client, base.bm25().search("leaking valves", 1000), "bm25 after all have deleted")
 
-    def agrees(self, client: TestedCollection, expected: Ranking, what: str) -> None:
+    def agrees(self, client: CollectionClient, expected: Ranking, what: str) -> None:
         found = client.bm25("leaking valves", 1000)
         if client.engine.capabilities.exact_keywords:
             that(not (said := differences(found, expected, EXACT)), f"{what}: {said}")
@@ -91,7 +91,7 @@ class TogetherSuite(Suite):
 
     def test_sync_equals_async(self, collections: Collections, loop: asyncio.AbstractEventLoop) -> None:
         client, _, chunks = fill(collections, mixed(60))
-        sync, later = TestedCollection(client.engine, None), TestedCollection(client.engine, loop)
+        sync, later = CollectionClient(client.engine, None), CollectionClient(client.engine, loop)
         for query in (
             *MIXED,
             Query("pump", where={"page": 1}),
@@ -184,7 +184,7 @@ def open_sockets() -> int:
 
 
 def at_once(
-    client: TestedCollection, functions: Sequence[Callable[[Engine], None]], tasks: Sequence[Callable[[Engine], Any]]
+    client: CollectionClient, functions: Sequence[Callable[[Engine], None]], tasks: Sequence[Callable[[Engine], Any]]
 ) -> None:
     """Run functions in threads of their own, or as many tasks; raises the first error."""
     engine = client.engine

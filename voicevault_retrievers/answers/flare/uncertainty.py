@@ -122,11 +122,6 @@ def masked(text: str, spans: Sequence[TextSpan], threshold: float) -> str:
     return _SPACES.sub(" ", "".join(kept)).strip()
 
 
-def unmarked(text: str) -> str:
-    """A text without its source markers."""
-    return masked(text, (), 0.0)
-
-
 def _counted(text: str, spans: Sequence[TextSpan]) -> Iterator[TextSpan]:
     markers = [(found.start(), found.end()) for found in _MARKER.finditer(text)]
     for span in spans:

@@ -48,6 +48,13 @@ def test_the_floors_are_those_that_are_checked() -> None:
     assert [sorted(re.findall(r"[a-z_]+", floor)) for floor in drawn] == checked
 
 
+def test_the_architecture_names_files_that_are_there() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    files = {path.relative_to(ROOT).as_posix() for root in (ROOT / PACKAGE, ROOT / "tests") for path in root.rglob("*")}
+    for name in re.findall(r"`([\w/]+(?:\.py|/))`", page):
+        assert any(f"/{path}/".endswith(f"/{name.rstrip('/')}/") for path in files), name
+
+
 def test_every_extra_is_told() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (table,) = re.findall(r"\[project\.optional-dependencies\]\n(.*?)\n\n", project, re.DOTALL)

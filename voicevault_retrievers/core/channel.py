@@ -87,15 +87,22 @@ class Channel(ABC):
         scan = self.scan(query)
         return None if scan is None else scan.coverage
 
+    def children(self) -> Mapping[str, Channel]:
+        """The channels that it is made of, by name; none where it searches something itself."""
+        return {}
+
     def leaves(self) -> Iterator[Channel]:
         """The channels at the bottom of this one."""
-        yield self
+        children = self.children()
+        if not children:
+            yield self
+        for child in children.values():
+            yield from child.leaves()
 
     def warm_up(self) -> None:
         """Load the models that the first search would wait for. Raises what loading them raises."""
-        for leaf in self.leaves():
-            if leaf is not self:
-                leaf.warm_up()
+        for child in self.children().values():
+            child.warm_up()
 
     def named(self: C, name: str) -> C:
         """This channel under another name; what it searches is shared."""
@@ -121,11 +128,8 @@ class Over(Channel):
         self.name = below.name
         self.kind = below.kind
 
-    def leaves(self) -> Iterator[Channel]:
-        return self.below.leaves()
-
-    def warm_up(self) -> None:
-        self.below.warm_up()
+    def children(self) -> Mapping[str, Channel]:
+        return {self.below.name: self.below}
 
     def named(self: W, name: str) -> W:
         twin = super().named(name)
@@ -248,7 +252,7 @@ class Then(Over):
         return replace(refined.top(k) if self.stage.bounded else refined, scan=None)
 
     def warm_up(self) -> None:
-        self.below.warm_up()
+        super().warm_up()
         self.stage.warm_up()
 
     def describe(self, indent: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -189,13 +189,8 @@ class Fused(Channel):
                 )
         return parts
 
-    def leaves(self) -> Iterator[Channel]:
-        for channel in self.channels.values():
-            yield from channel.leaves()
-
-    def warm_up(self) -> None:
-        for channel in self.channels.values():
-            channel.warm_up()
+    def children(self) -> Mapping[str, Channel]:
+        return self.channels
 
     def describe(self, indent: str = "") -> str:
         head = f"{indent}{self.name}: {self.method!r}, depth {self.depths}, weights {self.weights}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -162,8 +162,8 @@ class _Live(Channel):
         below = self.below = yield from in_thread("open", self._now)
         return (yield from below.plan(query, k))
 
-    def leaves(self) -> Iterator[Channel]:
-        return self.below.leaves()
+    def children(self) -> Mapping[str, Channel]:
+        return {self.below.name: self.below}
 
     def _now(self) -> Channel:
         return self.index.pipeline.narrowed(self.index.where, self.index.require)

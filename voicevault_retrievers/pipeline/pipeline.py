@@ -31,7 +31,7 @@ from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Hit, Query, 
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.fusion.fuse import OnError
+from voicevault_retrievers.fusion.fuse import Fused, OnError
 from voicevault_retrievers.fusion.hybrid import ahybrid_search, hybrid_search
 from voicevault_retrievers.pipeline.batch import Batched
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
@@ -338,7 +338,7 @@ class Narrowed(Through, Over):
         return f"{self.below!r} where {narrowed}" if narrowed else repr(self.below)
 
 
-def _graph(channel: Any, query: Query) -> tuple[GraphChannel, Query] | None:
+def _graph(channel: Channel, query: Query) -> tuple[GraphChannel, Query] | None:
     """The first graph below a channel, and the query as it comes to it: what narrows on the way narrows its answer."""
     if isinstance(channel, GraphChannel):
         return channel, query
@@ -346,8 +346,7 @@ def _graph(channel: Any, query: Query) -> tuple[GraphChannel, Query] | None:
         return None  # it would have the graph's hits first, and may mask them
     if isinstance(channel, Through):
         query = channel.asked(query)
-    below = getattr(channel, "below", None)
-    parts = [below] if below is not None else getattr(channel, "channels", {}).values()
+    parts = channel.children().values()
     return next((found for one in parts if (found := _graph(one, query)) is not None), None)
 
 
@@ -356,12 +355,10 @@ def _answering(channel: Channel, result: Result) -> tuple[GraphChannel, Query] |
     return _graph(channel, result.query) if result.route is Route.SIMPLE and result.hits else None
 
 
-def _fused_names(channel: Any) -> set[str]:
-    below = getattr(channel, "below", None)
-    names: set[str] = set() if below is None else _fused_names(below)
-    for name, part in getattr(channel, "channels", {}).items():
-        names |= {name} | _fused_names(part)
-    return names
+def _fused_names(channel: Channel) -> set[str]:
+    children = channel.children()
+    own = children if isinstance(channel, Fused) else ()
+    return {*own, *(name for child in children.values() for name in _fused_names(child))}
 
 
 def _check_vector(query: Query, leaves: Sequence[Channel]) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.core.channel import Channel, Rewriter, Rewritten, Then
+from voicevault_retrievers.core.channel import Channel, Rewriter, Through
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.types import Chunk, Failure, Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.fusion.fuse import Fused
 from voicevault_retrievers.lexical.bm25 import BM25
 
 T = TypeVar("T")
@@ -91,9 +90,7 @@ def keyword_channel(channel: Channel) -> Channel | None:
     """The first keyword channel of a composition; it is looked for where no filters of their own are in between."""
     if channel.kind == "keyword":
         return channel
-    if isinstance(channel, Then | Rewritten):
-        return keyword_channel(channel.below)
-    parts = channel.channels.values() if isinstance(channel, Fused) else ()
+    parts = () if isinstance(channel, Through) else channel.children().values()
     return next((found for part in parts if (found := keyword_channel(part)) is not None), None)
 
 
@@ -108,10 +105,8 @@ def _read_by(channel: Channel) -> list[BM25]:
     """The BM25 channels of a composition; none of those below filters, which what is read would not pass through."""
     if isinstance(channel, BM25):
         return [channel]
-    if isinstance(channel, Then | Rewritten):
-        return _read_by(channel.below)
-    parts: Mapping[str, Channel] = channel.channels if isinstance(channel, Fused) else getattr(channel, "groups", {})
-    return [found for part in parts.values() for found in _read_by(part)]
+    parts = () if isinstance(channel, Through) else channel.children().values()
+    return [found for part in parts for found in _read_by(part)]
 
 
 def _texts(corpus: Corpus | None, parts: tuple[Any, ...]) -> Iterator[str]:

@@ -235,10 +235,11 @@ def _over(router: R, channel: Channel) -> R:
 
 def _fused(channel: Channel) -> Fused | None:
     """The first fusion below a channel, or itself."""
-    below: Any = channel
-    while below is not None and not isinstance(below, Fused):
-        below = getattr(below, "below", None)
-    return below
+    while not isinstance(channel, Fused):
+        if len(channel.children()) != 1:
+            return None
+        (channel,) = channel.children().values()
+    return channel
 
 
 def _routed(router: RuleRouter | ModelRouter, channel: Channel) -> RoutedChannel:

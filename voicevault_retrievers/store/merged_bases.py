@@ -59,10 +59,10 @@ class MergedBases(Channel):
         twin.groups = {label: channel.named(name) for label, channel in self.groups.items()}
         return twin
 
-    def leaves(self) -> Iterator[Channel]:
+    def children(self) -> Mapping[str, Channel]:
         """Each under its label: all have this channel's name, by which a query's variants choose."""
-        for label, channel in self.groups.items():
-            yield from (leaf.named(f"{self.name}/{label}") for leaf in channel.leaves())
+        names = {label: f"{self.name}/{label}" for label in self.groups}
+        return {names[label]: channel.named(names[label]) for label, channel in self.groups.items()}
 
     def describe(self, indent: str = "") -> str:
         parts = (f"{indent}  {label}: {channel!r}" for label, channel in self.groups.items())

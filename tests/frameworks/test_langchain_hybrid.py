@@ -392,6 +392,7 @@ def test_what_is_made_of_plain_options_can_be_dumped_and_loaded(manual: Path) ->
     assert again == retriever
     assert dumpd(retriever)["kwargs"]["rerank"] == "ms-marco-MiniLM-L-12-v2"
     assert "made" not in dumpd(retriever)["kwargs"]
+    assert dumpd(retriever)["id"] == ["voicevault_retrievers", "langchain", "HybridRetriever"]
 
 
 def test_what_is_made_of_live_objects_says_so_in_a_dump() -> None:

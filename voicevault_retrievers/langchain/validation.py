@@ -76,6 +76,11 @@ class Checked(BaseModel, Generic[T]):
         """True: what is made of plain options can be dumped and loaded; see LangChain's `dumpd` and `load`."""
         return True
 
+    @classmethod
+    def get_lc_namespace(cls) -> list[str]:
+        """Where users import the class from, which dumps carry: the module that it stands in may change."""
+        return ["voicevault_retrievers", "langchain"]
+
     def __repr_str__(self, join_str: str) -> str:
         text: str = super().__repr_str__(join_str)  # type: ignore[misc]  # pydantic has it of another class
         return mask_credentials(text)

@@ -23,7 +23,7 @@ from typing import Any
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import Channel, Chunk, Query
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.documents import Document, DocumentPart, split
+from voicevault_retrievers.documents import Document, Part, split
 from voicevault_retrievers.engines.chroma.engine import ChromaEngine
 from voicevault_retrievers.evaluation import Judged, load_judged, ndcg, place_of
 from voicevault_retrievers.evaluation.metrics import recall
@@ -61,11 +61,11 @@ def load(folder: Path) -> tuple[list[Chunk], list[Judged]]:
     for file in sorted(asked):
         if sum(asked[one] for one in files) < QUESTIONS:
             files.append(file)
-    pages: defaultdict[str, list[DocumentPart]] = defaultdict(list)
+    pages: defaultdict[str, list[Part]] = defaultdict(list)
     for line in (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines():
         page = json.loads(line)
         file, number = page["_id"].rsplit("#p", 1)
-        pages[file].append(DocumentPart(page["text"], page_number=int(number)))
+        pages[file].append(Part(page["text"], page_number=int(number)))
     chunks = [chunk for file in files for chunk in split(Document(file, tuple(pages[file])), max_chars=MAX_CHARS)]
     return chunks, [one for one in judged if file_of(one) in files][:QUESTIONS]
 

@@ -20,7 +20,7 @@ from tests.benchmarks.quality import vectors
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import BM25, Channel, Chunk, PageCap, Query, VectorChannel, fuse
 from voicevault_retrievers.dense import SentenceTransformerEmbedder
-from voicevault_retrievers.documents import Document, DocumentPart, split
+from voicevault_retrievers.documents import Document, Part, split
 from voicevault_retrievers.evaluation import Judged, load_judged, ndcg, place_of
 from voicevault_retrievers.evaluation.significance import paired
 
@@ -33,11 +33,11 @@ CAPS = (1, 2, 3)
 
 def load(folder: Path) -> tuple[list[Chunk], list[Judged]]:
     """The chunks of the first PDFs, and the queries about them alone."""
-    pages: defaultdict[str, list[DocumentPart]] = defaultdict(list)
+    pages: defaultdict[str, list[Part]] = defaultdict(list)
     for line in (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines():
         page = json.loads(line)
         file, number = page["_id"].rsplit("#p", 1)
-        pages[file].append(DocumentPart(page["text"], page_number=int(number)))
+        pages[file].append(Part(page["text"], page_number=int(number)))
     files = sorted(pages)[:DOCUMENTS]
     chunks = [chunk for file in files for chunk in split(Document(file, tuple(pages[file])), max_chars=MAX_CHARS)]
     judged = load_judged(folder / "queries.jsonl", folder / "qrels" / "test.tsv")

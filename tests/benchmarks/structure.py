@@ -35,7 +35,7 @@ from voicevault_retrievers import (
     question_index,
 )
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.documents import Document, DocumentPart, split_families
+from voicevault_retrievers.documents import Document, Part, split_families
 from voicevault_retrievers.evaluation import Judged, ndcg, rule_questions
 from voicevault_retrievers.evaluation.metrics import recall
 from voicevault_retrievers.evaluation.run_cache import remembered
@@ -106,11 +106,11 @@ def measure(case: str, every: Mapping[str, Channel], questions: Sequence[Judged]
 def pages(folder: Path) -> Iterator[Row]:
     """Recall of the answer's pages in the context, and how much of their text is in it."""
     texts = {chunk.id: chunk.text for chunk in load(folder)[0]}
-    parts: defaultdict[str, list[DocumentPart]] = defaultdict(list)
+    parts: defaultdict[str, list[Part]] = defaultdict(list)
     for name, text in texts.items():
         file, page = name.rsplit("#p", 1)
         if text.strip():
-            parts[file].append(DocumentPart(text, int(page)))
+            parts[file].append(Part(text, int(page)))
     split = [
         split_families(Document(file, tuple(sorted(own, key=lambda part: part.page_number or 0))))
         for file, own in parts.items()

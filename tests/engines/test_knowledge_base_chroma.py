@@ -179,7 +179,7 @@ def test_a_crash_between_anything_leaves_right_answers(
     changed = [Chunk(f"{i:05}", f"wind cloud number{i}", metadata={"page": 0}) for i in range(700)]
     exact.add(changed)
     with monkeypatch.context() as patch:
-        patch.setattr("voicevault_retrievers.store.writer.Writer._tend_soon", lambda *_: None)
+        patch.setattr("voicevault_retrievers.store.writer.CommitWriter._tend_soon", lambda *_: None)
         kb.add(changed)
     for step in range(20):
         with monkeypatch.context():

@@ -197,8 +197,8 @@ def test_a_prefix_is_shorter_than_the_vectors(memory: QdrantEngine) -> None:
 def test_addresses() -> None:
     engine = connect("qdrant://k%2Fey@db.example/prefix/my%20docs")
     assert engine.name == "my docs"
-    assert repr(engine) == "QdrantEngine('my docs', Server('http://db.example:6333/prefix'))"
-    assert repr(connect("qdrants://[::1]:7/docs")) == "QdrantEngine('docs', Server('https://[::1]:7'))"
+    assert repr(engine) == "QdrantEngine('my docs', HttpServer('http://db.example:6333/prefix'))"
+    assert repr(connect("qdrants://[::1]:7/docs")) == "QdrantEngine('docs', HttpServer('https://[::1]:7'))"
     assert "Folder('/data/q')" in repr(connect("qdrant+file:///data/q/docs"))
 
 

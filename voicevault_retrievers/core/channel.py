@@ -18,7 +18,7 @@ from voicevault_retrievers.core.access_control import permitted
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Observer, Plan, Span, in_thread
 from voicevault_retrievers.core.listing import Listing
-from voicevault_retrievers.core.part import Part
+from voicevault_retrievers.core.part import Component
 from voicevault_retrievers.core.types import (
     ChannelKind,
     Failure,
@@ -150,7 +150,7 @@ class Through(Channel):
         return self.below.scan(self.asked(query))
 
 
-class Stage(Part):
+class Stage(Component):
     """Refines a ranking: reranks, drops, expands. Pure: it never calls the channel below.
 
     One that never `refills` is asked once, however many hits it leaves. Of one that is `bounded` a search keeps the
@@ -262,7 +262,7 @@ class Then(Over):
         return f"{self.below!r} >> {self.stage!r}"
 
 
-class Rewriter(Part):
+class Rewriter(Component):
     """Rewrites a query before it is searched: expansion, hypothetical answers, follow-up questions."""
 
     instead = "the query is searched as it was"

@@ -11,7 +11,7 @@ from voicevault_retrievers.core.types import Failure
 from voicevault_retrievers.errors import StageError, is_own, pauses
 
 
-class Part(ABC):
+class Component(ABC):
     """What a composition is made of beside channels: stages and rewriters.
 
     `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are. One

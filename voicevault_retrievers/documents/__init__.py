@@ -7,16 +7,16 @@
 from voicevault_retrievers.documents._families import CHILD_CHARS, PARENT_CHARS, Split, split_families
 from voicevault_retrievers.documents._ingest import File, Ingest, Skipped, discover, files, read, recipe
 from voicevault_retrievers.documents._load import load
-from voicevault_retrievers.documents._model import Document, DocumentPart
+from voicevault_retrievers.documents._model import Document, Part
 from voicevault_retrievers.documents._split import split
 
 __all__ = [
     "CHILD_CHARS",
     "PARENT_CHARS",
     "Document",
-    "DocumentPart",
     "File",
     "Ingest",
+    "Part",
     "Skipped",
     "Split",
     "discover",

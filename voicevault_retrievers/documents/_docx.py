@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zipfile import BadZipFile, ZipFile
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.documents._model import EXTRA, DocumentPart
+from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.errors import DocumentError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _RUNS = f"(.//w:r/w:t | .//w:r/w:tab | .//w:r/w:br | .//w:r/w:cr | .//w:r/w:noBr
 _SPACES = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
 
-def load_docx(path: Path) -> list[DocumentPart]:
+def load_docx(path: Path) -> list[Part]:
     """A part per heading or title, tables in place as a row per line; a blank line between blocks.
 
     Headers, footers, notes and comments are not read. Raises DocumentError for what is no DOCX, a zip bomb, declares
@@ -46,7 +46,7 @@ def load_docx(path: Path) -> list[DocumentPart]:
             sections.append((" ".join(text.split()), []))
         if text:
             sections[-1][1].append(text)
-    return [DocumentPart("\n\n".join(blocks), section=section) for section, blocks in sections]
+    return [Part("\n\n".join(blocks), section=section) for section, blocks in sections]
 
 
 def _check_size(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.documents._model import EXTRA, DocumentPart
+from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.documents._text import decode
 from voicevault_retrievers.errors import DocumentError
 
@@ -37,7 +37,7 @@ _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()
 _MEANT = {"iso-8859-1": "cp1252", "utf-16": "utf-8"}
 
 
-def load_html(path: Path) -> list[DocumentPart]:
+def load_html(path: Path) -> list[Part]:
     """A part per heading: a line per block, a line per table row with ` | ` between its cells.
 
     A mark at the start decides on the encoding, else what the page declares, else UTF-8. Raises DocumentError for a
@@ -53,7 +53,7 @@ def load_html(path: Path) -> list[DocumentPart]:
     page = _Page()
     for event, value in _events(soup):
         getattr(page, event)(value)
-    return [DocumentPart("\n".join(lines), section=title) for title, lines in page.sections]
+    return [Part("\n".join(lines), section=title) for title, lines in page.sections]
 
 
 def _check(markup: str, name: str) -> None:

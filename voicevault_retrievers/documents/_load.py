@@ -9,7 +9,7 @@ from pathlib import Path
 from voicevault_retrievers.documents._docx import load_docx
 from voicevault_retrievers.documents._html import load_html
 from voicevault_retrievers.documents._markdown import load_markdown
-from voicevault_retrievers.documents._model import Document, DocumentPart
+from voicevault_retrievers.documents._model import Document, Part
 from voicevault_retrievers.documents._pdf import load_pdf
 from voicevault_retrievers.documents._text import load_text
 from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalError
@@ -18,7 +18,7 @@ MAX_FILE_BYTES = 512 << 20
 MAX_LINE = 16 << 20
 """Characters of a line: what has more is data that only looks like text."""
 
-LOADERS: dict[str, Callable[[Path], list[DocumentPart]]] = {
+LOADERS: dict[str, Callable[[Path], list[Part]]] = {
     ".pdf": load_pdf,
     ".docx": load_docx,
     **dict.fromkeys((".md", ".markdown"), load_markdown),
@@ -59,7 +59,7 @@ def name_below(path: Path, root: Path) -> str:
     return relative.as_posix().encode("utf-8", "replace").decode()
 
 
-def _check(path: Path) -> Callable[[Path], list[DocumentPart]]:
+def _check(path: Path) -> Callable[[Path], list[Part]]:
     size = path.stat().st_size
     if not path.is_file():
         raise DocumentError(f"{path.name} is not a file: give a file, or read the folder")
@@ -73,7 +73,7 @@ def _check(path: Path) -> Callable[[Path], list[DocumentPart]]:
     return LOADERS[path.suffix.lower()]
 
 
-def _check_lines(parts: Iterable[DocumentPart], name: str) -> None:
+def _check_lines(parts: Iterable[Part], name: str) -> None:
     longest = max(len(line) for part in parts for line in part.text.split("\n"))
     if longest > MAX_LINE:
         raise DocumentError(f"{name} has a line of {longest} characters, more than {MAX_LINE}: it is data, or cut it")

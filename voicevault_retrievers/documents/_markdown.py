@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.documents._model import EXTRA, DocumentPart
+from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.documents._text import decode
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ _LONGEST_TITLE = 1000
 _SHOWN = {"text", "code_inline", "image"}
 
 
-def load_markdown(path: Path) -> list[DocumentPart]:
+def load_markdown(path: Path) -> list[Part]:
     """A part per heading that is not inside a list or quote; front matter is dropped."""
     text = _FRONT_MATTER.sub("", decode(path.read_bytes(), path.name))
     lines = text.split("\n")
     starts = [(0, None), *_headings(text), (len(lines), None)]
     return [
-        DocumentPart("\n".join(lines[start:end]).strip("\n"), section=section)
+        Part("\n".join(lines[start:end]).strip("\n"), section=section)
         for (start, section), (end, _) in pairwise(starts)
     ]
 

@@ -9,7 +9,7 @@ EXTRA = "documents"
 
 
 @dataclass(frozen=True)
-class DocumentPart:
+class Part:
     """A page or section. `page_number` counts from 1, `section` is its heading; None where there is none."""
 
     text: str
@@ -22,4 +22,4 @@ class Document:
     """A file's text in reading order. `source_file` is its posix path below the folder it was read from."""
 
     source_file: str
-    parts: tuple[DocumentPart, ...]
+    parts: tuple[Part, ...]

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 from voicevault_retrievers._support.extras import DISTRIBUTION, require
-from voicevault_retrievers.documents._model import EXTRA, DocumentPart
+from voicevault_retrievers.documents._model import EXTRA, Part
 from voicevault_retrievers.errors import DocumentError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MAX_RATIO, RATIO_FROM = 200, 64 << 20
 _LOCK = Lock()
 
 
-def load_pdf(path: Path) -> list[DocumentPart]:
+def load_pdf(path: Path) -> list[Part]:
     """A part per page. Its section is the last title of the outline that begins on the page or before it.
 
     An outline that cannot be read counts as none. Raises DocumentError for a file that is no PDF, needs a password,
@@ -47,7 +47,7 @@ def load_pdf(path: Path) -> list[DocumentPart]:
         raise DocumentError(f"{path.name} has {pages} and no text: it seems to be scanned; run OCR on it first")
     starts = [page for page, _ in titles]
     return [
-        DocumentPart(text, number, titles[at - 1][1] if (at := bisect_right(starts, number)) else None)
+        Part(text, number, titles[at - 1][1] if (at := bisect_right(starts, number)) else None)
         for number, text in enumerate(texts, 1)
     ]
 

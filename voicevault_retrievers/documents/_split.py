@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.documents._model import EXTRA, Document, DocumentPart
+from voicevault_retrievers.documents._model import EXTRA, Document, Part
 from voicevault_retrievers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _windows(text: str) -> Iterator[tuple[int, str]]:
         start = end
 
 
-def place(document: Document, part: DocumentPart, start: int, text: str) -> dict[str, Any]:
+def place(document: Document, part: Part, start: int, text: str) -> dict[str, Any]:
     """The metadata that say where a text stands that begins at this character of a part."""
     return {**named(document, part.page_number, part.section), "start": start, "end": start + len(text)}
 

@@ -6,14 +6,14 @@ import codecs
 import re
 from pathlib import Path
 
-from voicevault_retrievers.documents._model import DocumentPart
+from voicevault_retrievers.documents._model import Part
 from voicevault_retrievers.errors import DocumentError
 
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
-def load_text(path: Path) -> list[DocumentPart]:
-    return [DocumentPart(decode(path.read_bytes(), path.name))]
+def load_text(path: Path) -> list[Part]:
+    return [Part(decode(path.read_bytes(), path.name))]
 
 
 def decode(data: bytes, name: str, encoding: str | None = None) -> str:

@@ -18,7 +18,7 @@ from tests.helpers import Counting, HashEmbedder
 from tests.unit.cli.parts import Run, ran
 from voicevault_retrievers.cli import index
 from voicevault_retrievers.core import prometheus
-from voicevault_retrievers.documents import DocumentPart, _load
+from voicevault_retrievers.documents import Part, _load
 from voicevault_retrievers.store import KnowledgeBase, indexing
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.text import Analyzer
@@ -48,7 +48,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real = _load.LOADERS[".txt"]
 
-    def counted(path: Path) -> list[DocumentPart]:
+    def counted(path: Path) -> list[Part]:
         names.append(path.name)
         return real(path)
 

@@ -19,7 +19,7 @@ from docx.oxml.ns import nsdecls
 from fpdf import FPDF
 from pypdf.generic import DictionaryObject, NameObject, NumberObject, TextStringObject
 
-from voicevault_retrievers.documents import Document, DocumentPart, discover, load, read, split
+from voicevault_retrievers.documents import Document, Part, discover, load, read, split
 from voicevault_retrievers.documents._load import LOADERS, MAX_FILE_BYTES
 from voicevault_retrievers.documents._pdf import MAX_PAGES
 from voicevault_retrievers.errors import ConfigError, DocumentError, MissingExtraError
@@ -80,15 +80,15 @@ def zip_of(path: Path, size: int, declared: int | None = None) -> Path:
 def test_a_pdf_gives_a_part_per_page_with_text_and_the_outline_as_section(tmp_path: Path) -> None:
     path = pdf(tmp_path / "a.pdf", "before", "one", "", "more", "two", outline={2: "First", 5: "Second"})
     assert load(path).parts == (
-        DocumentPart("before", 1, None),
-        DocumentPart("one", 2, "First"),
-        DocumentPart("more", 4, "First"),
-        DocumentPart("two", 5, "Second"),
+        Part("before", 1, None),
+        Part("one", 2, "First"),
+        Part("more", 4, "First"),
+        Part("two", 5, "Second"),
     )
 
 
 def test_a_pdf_with_an_empty_user_password_is_read(tmp_path: Path) -> None:
-    assert load(encrypted(tmp_path / "open.pdf", "")).parts == (DocumentPart("secret text", 1),)
+    assert load(encrypted(tmp_path / "open.pdf", "")).parts == (Part("secret text", 1),)
 
 
 def test_a_broken_outline_counts_as_none(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_broken_outline_counts_as_none(tmp_path: Path) -> None:
     first = cast("DictionaryObject", cast("DictionaryObject", writer.root_object["/Outlines"])["/First"])
     first[NameObject("/Count")] = TextStringObject("x")
     writer.write(str(path))
-    assert load(path).parts == (DocumentPart("one", 1, None),)
+    assert load(path).parts == (Part("one", 1, None),)
 
 
 def test_pypdf_logs_nothing_while_loading_and_is_as_before_afterwards(
@@ -221,7 +221,7 @@ def test_docx_text_in_insertions_controls_and_boxes_is_read_once_and_deleted_tex
 def test_text_is_utf8_or_has_a_mark(tmp_path: Path, suffix: str, bom_and_codec: tuple[bytes, str]) -> None:
     bom, codec = bom_and_codec
     path = written(tmp_path / f"a{suffix.upper()}", bom + "Grüße\r\n向你问好".encode(codec))
-    assert load(path).parts == (DocumentPart("Grüße\n向你问好"),)
+    assert load(path).parts == (Part("Grüße\n向你问好"),)
 
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -297,7 +297,7 @@ GERMAN = "Die Größe zählt nicht. Über Käse lässt sich streiten!\n\n  Äpfe
 CHINESE = "第一句话讲茶。第二句话讲水。\n\n第三段讲山,也讲海。\n"
 PARTS = Document(
     "a.txt",
-    (DocumentPart(GERMAN, 1), DocumentPart(" \n\n", 2), DocumentPart(CHINESE, 3, "茶"), DocumentPart("x" * 50, 4)),
+    (Part(GERMAN, 1), Part(" \n\n", 2), Part(CHINESE, 3, "茶"), Part("x" * 50, 4)),
 )
 
 
@@ -317,7 +317,7 @@ def test_offsets_point_at_the_text_and_nothing_but_whitespace_is_lost(name: str,
 
 
 def test_metadata_holds_only_what_is_known() -> None:
-    (chunk,) = split(Document("a.txt", (DocumentPart("  text\nmore  "),)))
+    (chunk,) = split(Document("a.txt", (Part("  text\nmore  "),)))
     assert (chunk.text, dict(chunk.metadata)) == (
         "text\nmore",
         {
@@ -341,7 +341,7 @@ def test_a_files_chunks_have_its_id_and_how_many_there_are() -> None:
 
 
 def test_overlap_repeats_the_end_of_the_chunk_before() -> None:
-    words = Document("a.txt", (DocumentPart("one two three four five six"),))
+    words = Document("a.txt", (Part("one two three four five six"),))
     first, second, *_ = split(words, max_chars=14, overlap=6)
     assert first.metadata["start"] < second.metadata["start"] < first.metadata["end"]
 
@@ -366,16 +366,16 @@ def test_ids_stay_when_a_paragraph_is_inserted_in_another_section(tmp_path: Path
 
 @pytest.mark.parametrize(
     "other",
-    [DocumentPart("x", 2, "s"), DocumentPart("x", 1, "t"), DocumentPart("y", 1, "s"), DocumentPart("x", None, "s")],
+    [Part("x", 2, "s"), Part("x", 1, "t"), Part("y", 1, "s"), Part("x", None, "s")],
 )
-def test_ids_differ_by_page_section_and_text(other: DocumentPart) -> None:
-    first, second = split(Document("a.txt", (DocumentPart("x", 1, "s"), other)))
+def test_ids_differ_by_page_section_and_text(other: Part) -> None:
+    first, second = split(Document("a.txt", (Part("x", 1, "s"), other)))
     assert first.id != second.id == split(Document("a.txt", (other,)))[0].id
 
 
 def test_a_very_long_line_is_split_in_pieces() -> None:
     text = "".join(f"w{number} " for number in range(20_000))
-    chunks = split(Document("a.txt", (DocumentPart(text),)), max_chars=100)
+    chunks = split(Document("a.txt", (Part(text),)), max_chars=100)
     assert [word for chunk in chunks for word in chunk.text.split()] == text.split()
     assert all(text[chunk.metadata["start"] : chunk.metadata["end"]] == chunk.text for chunk in chunks)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.documents import Document, DocumentPart, files, load, read, recipe, split, split_families
+from voicevault_retrievers.documents import Document, Part, files, load, read, recipe, split, split_families
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store import Changes, KnowledgeBase
 from voicevault_retrievers.structure import ParentExpansion
@@ -27,8 +27,7 @@ def pages(*counts: int, section: str | None = None) -> Document:
     """A document of pages with so many sentences, none of which comes twice."""
     starts = [sum(counts[:at]) for at in range(len(counts))]
     parts = (
-        DocumentPart(text(first, count), at, section)
-        for at, (first, count) in enumerate(zip(starts, counts, strict=True), 1)
+        Part(text(first, count), at, section) for at, (first, count) in enumerate(zip(starts, counts, strict=True), 1)
     )
     return Document("pump.pdf", tuple(parts))
 
@@ -40,9 +39,7 @@ WORDS = st.lists(
     st.sampled_from(["pump", "Seal.", "a", "No. 5", "\n", "\n\n", "zu", "x" * 70, "。", "  "]), max_size=60
 )
 DOCUMENTS = st.lists(st.tuples(WORDS, st.integers(1, 3)), min_size=1, max_size=6).map(
-    lambda parts: Document(
-        "a.pdf", tuple(DocumentPart(" ".join(words), page, "s" * (page % 2)) for words, page in parts)
-    )
+    lambda parts: Document("a.pdf", tuple(Part(" ".join(words), page, "s" * (page % 2)) for words, page in parts))
 )
 
 
@@ -109,21 +106,21 @@ def test_a_chunk_that_stands_alone_is_searched(tmp_path: Path) -> None:
 
 
 def test_equal_pages_have_their_own_ids() -> None:
-    twice = Document("a.txt", (DocumentPart(text(0, 80)), DocumentPart(text(0, 80))))
+    twice = Document("a.txt", (Part(text(0, 80)), Part(text(0, 80))))
     made = split_families(twice, parents=3000, children=1000)
     assert len({chunk.id for chunk in (*made.chunks, *made.parents)}) == len(made.chunks) + len(made.parents)
 
 
 def test_ids_stay_where_the_text_does() -> None:
     before = split_families(BOOK, parents=3500, children=1000)
-    edited = Document("pump.pdf", (DocumentPart("New. " + BOOK.parts[0].text, 1), *BOOK.parts[1:]))
+    edited = Document("pump.pdf", (Part("New. " + BOOK.parts[0].text, 1), *BOOK.parts[1:]))
     after = split_families(edited, parents=3500, children=1000)
     later = {child.id for child in before.chunks if child.metadata["page_number"] > 1}
     assert later <= {child.id for child in after.chunks}
     assert {parent.id for parent in before.parents if min(parent.metadata["pages"]) > 2} <= {
         parent.id for parent in after.parents
     }
-    appended = Document("pump.pdf", (*BOOK.parts, DocumentPart(text(900, 300), 7)))
+    appended = Document("pump.pdf", (*BOOK.parts, Part(text(900, 300), 7)))
     assert {child.id for child in split_families(BOOK).chunks} <= {
         child.id for child in split_families(appended).chunks
     }

@@ -124,7 +124,9 @@ def test_threads_add_and_delete_at_once_and_all_is_told_right(
 
 def test_what_one_edit_raises_the_others_do_not_feel(kb: KnowledgeBase) -> None:
     kb.add(chunks(0, 1))
-    tickets = [writer._Ticket(edit) for edit in (lambda s: 1 / 0, lambda s: (writer.Record(deleted=("00000",)), 7))]
+    tickets = [
+        writer._Ticket(edit) for edit in (lambda s: 1 / 0, lambda s: (writer.CommitRecord(deleted=("00000",)), 7))
+    ]
     kb._writer._commit(tickets)
     assert isinstance(tickets[0].error, ZeroDivisionError)
     assert (tickets[1].error, tickets[1].value, kb.ids()) == (None, 7, [])

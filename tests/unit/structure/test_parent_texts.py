@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
-from voicevault_retrievers.documents import Document, DocumentPart, split_families
+from voicevault_retrievers.documents import Document, Part, split_families
 from voicevault_retrievers.structure import OverBudget, ParentExpansion
 from voicevault_retrievers.structure.packing import CharacterSpan, Text, together
 
@@ -297,7 +297,7 @@ def test_what_is_read_stays_within_the_budget(drawn: list[tuple[int, int, bool]]
 
 
 def test_a_document_as_it_is_split_and_a_context_of_it() -> None:
-    pages = tuple(DocumentPart(" ".join(f"Page {at} tells of pump {n}." for n in range(200)), at) for at in range(1, 6))
+    pages = tuple(Part(" ".join(f"Page {at} tells of pump {n}." for n in range(200)), at) for at in range(1, 6))
     made = split_families(Document("pump.pdf", pages))
     hits = [Hit(child) for child in made.chunks[::3]]
     found = expanded(hits, {parent.id: parent for parent in made.parents}, max_chars=12_000)

@@ -80,7 +80,7 @@ ACROSS = (
     "store", "quality", "quality_inside", "quality_strangers", "quality_multilingual", "quality_expansion",
     "quality_tuning", "rerank_quality",
     "rerank_abstention", "abstention_languages", "embedding", "pdf_chat_costs", "legal", "legal_routes",
-    "frame_clients",
+    "frame_clients", "frame_batches",
 )  # fmt: skip
 """Tables that have the systems across, for they show more of each than there are systems."""
 

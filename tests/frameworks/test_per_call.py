@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import BM25, Query, VectorChannel, compose
+from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk
 from voicevault_retrievers.errors import ConfigError
 
@@ -54,6 +55,12 @@ async def test_k_where_and_weights_of_a_call_are_the_same_in_every_way_to_ask(sa
 
 
 TEXTS = ["pump", "mill", "of the", "", "no such word"]
+
+
+@pytest.fixture(autouse=True)
+def _unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no application records searches: an earlier test of this process may have set up what does."""
+    monkeypatch.setattr(telemetry, "records", lambda: False)
 
 
 def _langchain(**options: Any) -> langchain.HybridRetriever:

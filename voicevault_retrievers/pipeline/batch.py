@@ -55,7 +55,8 @@ class Batched(ABC):
         """The result of each query, in their order, as `search` gives it.
 
         They are searched together: their texts are embedded in one batch, and each pass over the vectors serves many.
-        Those that wait for something, a server or a reranker, do so four at a time.
+        Those that wait for something, a server or a reranker, do so four at a time. Where the application records
+        spans or metrics, they are searched one after the other, each with its own.
         Raises the first error that a `search` would raise.
         """
         return [value_of(found) for found in self.search_each([(query, k) for query in _as_queries(queries)])]

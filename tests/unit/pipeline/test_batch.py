@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tests.helpers import Counting, FailingChannel, ListChannel
 from voicevault_retrievers import BM25, Pipeline, VectorChannel, fuse
+from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.execution.run import ABREAST
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.rows import Rows
@@ -28,6 +29,12 @@ from voicevault_retrievers.pipeline.batch import TOGETHER
 from voicevault_retrievers.pipeline.query_file import read_queries
 
 CHUNKS = [Chunk(f"c{at}", text) for at, text in enumerate(("the pump hums", "the valve is shut", "the pump is red"))]
+
+
+@pytest.fixture
+def _unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no application records searches: an earlier test of this process may have set up what does."""
+    monkeypatch.setattr(telemetry, "records", lambda: False)
 
 
 @pytest.fixture
@@ -129,6 +136,7 @@ async def test_queries_that_are_searched_together_find_what_each_finds_alone() -
     assert pipeline.search_many([]) == []
 
 
+@pytest.mark.usefixtures("_unrecorded")
 async def test_their_texts_are_embedded_in_one_batch_and_the_vectors_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     each = Passes.products_each
@@ -146,6 +154,16 @@ async def test_their_texts_are_embedded_in_one_batch_and_the_vectors_read_once(m
         assert embedder.batches == [TOGETHER]
         assert read == [TOGETHER, TOGETHER]  # of each half
         read.clear()
+
+
+async def test_where_searches_are_recorded_each_is_made_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [_told(result) for result in _hybrid(Counting(16)).search_many(QUERIES)]
+    monkeypatch.setattr(telemetry, "records", lambda: True)
+    for search in ("search_many", "asearch_many"):
+        embedder = Counted(16)
+        found: Any = getattr(_hybrid(embedder), search)(QUERIES)
+        assert list(map(_told, found if search == "search_many" else await found)) == expected
+        assert max(embedder.batches) < len(embedder.batches)
 
 
 class Counted(Counting):
@@ -172,6 +190,7 @@ async def test_the_error_of_one_is_its_own() -> None:
         assert [bool(result.hits) for result in results] == [True, False, True]
 
 
+@pytest.mark.usefixtures("_unrecorded")
 def test_where_calls_fail_together_each_is_made_alone() -> None:
     class Fragile(ListChannel):
         def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -206,6 +225,7 @@ class Remote(ListChannel):
         return super().find(query, wordings, k)
 
 
+@pytest.mark.usefixtures("_unrecorded")
 @pytest.mark.parametrize("timeout", [None, 60.0])
 async def test_what_waits_does_so_a_few_at_a_time(timeout: float | None) -> None:
     queries = [f"pump {at}" for at in range(3 * ABREAST)]

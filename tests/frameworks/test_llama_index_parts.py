@@ -105,7 +105,7 @@ def test_a_bundles_embedding_may_be_an_array() -> None:
     bundle = QueryBundle("zzz", embedding=np.array([3.0, 4.0]), custom_embedding_strs=["one"])  # type: ignore[arg-type]
     query = query_of(bundle)
     assert query.vectors[ANY_EMBEDDER].tolist() == [3.0, 4.0]
-    assert [each.text for each in query.wordings("dense", "semantic")] == ["zzz", "one"]
+    assert [each.text for each in query.texts_for("dense", "semantic")] == ["zzz", "one"]
 
 
 def test_a_chunk_does_not_share_nested_metadata_with_its_node() -> None:

@@ -125,7 +125,7 @@ class LeafChannel(Channel):
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
         """Those that say something; the query's own text may be blank where the query brings a vector."""
-        wordings = query.wordings(self.name, self.kind)
+        wordings = query.texts_for(self.name, self.kind)
         return tuple(w for w in wordings if w.text.strip() or (query.vectors and w.text == query.text))
 
     def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:

@@ -110,7 +110,7 @@ class Query:
         """The query's own text, which its sparse vector stands for where BM25 searches."""
         return Variant(self.text, terms=self.sparse)
 
-    def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
+    def texts_for(self, name: str, kind: str) -> tuple[Variant, ...]:
         """The query's text and those of its variants that are for this channel, each text once."""
         if not self.variants:
             return (self.original,)

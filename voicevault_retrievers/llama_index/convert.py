@@ -128,8 +128,8 @@ def node_from(data: Mapping[str, Any]) -> BaseNode:
 class _Embedded(Query):
     """A query of whose wordings semantic channels get those of its variants alone."""
 
-    def wordings(self, name: str, kind: str) -> tuple[Variant, ...]:
-        wordings = super().wordings(name, kind)
+    def texts_for(self, name: str, kind: str) -> tuple[Variant, ...]:
+        wordings = super().texts_for(name, kind)
         return wordings if kind != "semantic" else tuple(each for each in wordings if each.text != self.text)
 
 

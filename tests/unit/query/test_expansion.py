@@ -47,7 +47,7 @@ def test_wordings(question: str, wordings: list[str]) -> None:
     query = RuleExpansion().rewrite(Query(question))
     assert [query.text, *(variant.text for variant in query.variants)] == wordings
     for kind, bare in (("keyword", False), ("semantic", True)):
-        asked = query.wordings("x", kind)[1:]
+        asked = query.texts_for("x", kind)[1:]
         assert {variant.terms is None for variant in asked} <= {bare}
 
 

@@ -21,7 +21,7 @@ GERMAN = [("Wie lange gilt die Garantie für Pumpen?", "Zwei Jahre.")]
 
 def wordings(question: str, history: list[tuple[str, str]]) -> list[str]:
     rewritten = FollowUp().rewrite(Query(question, history=history))  # type: ignore[arg-type]
-    return [variant.text for variant in rewritten.wordings("bm25", "keyword")]
+    return [variant.text for variant in rewritten.texts_for("bm25", "keyword")]
 
 
 LEANING = {
@@ -70,7 +70,7 @@ def test_without_history_and_without_a_topic_nothing_is_added() -> None:
 def test_the_original_and_then_the_rewritten_come_first() -> None:
     query = Query("and in Germany?", variants=(Variant("Germany"),), history=ENGLISH)  # type: ignore[arg-type]
     rewritten = FollowUp().rewrite(query)
-    assert [v.text for v in rewritten.wordings("a", "b")] == [
+    assert [v.text for v in rewritten.texts_for("a", "b")] == [
         "and in Germany?",
         "and in Germany? VAT rate France",
         "Germany",

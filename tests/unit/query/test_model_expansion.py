@@ -191,8 +191,8 @@ async def test_a_hypothetical_answer_is_for_semantic_channels_alone() -> None:
     asked = rewriter.rewrite(query)
     assert asked.variants == (Variant("own"), expected)
     assert (asked.where, asked.require, asked.text) == (query.where, query.require, query.text)
-    assert expected not in asked.wordings("bm25", "keyword")
-    assert expected in asked.wordings("dense", "semantic")
+    assert expected not in asked.texts_for("bm25", "keyword")
+    assert expected in asked.texts_for("dense", "semantic")
     assert await HyDE(AsyncModel("<think>hm</think> Press\nthe {red} button."), weight=0.5).arewrite(query) == asked
     with pytest.raises(RetrievalError, match="blank"):
         HyDE(Model("<think>hm</think>\n")).rewrite(query)

@@ -50,7 +50,7 @@ class ServerFused(Fused):
         self._timeout = bm25.timeout
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        wordings = [query.wordings(name, channel.kind) for name, channel in self.channels.items()]
+        wordings = [query.texts_for(name, channel.kind) for name, channel in self.channels.items()]
         alone = wordings[0] == wordings[1] and len(wordings[0]) == 1 and wordings[0][0].weight == 1
         if k == 0 or not alone or not wordings[0][0].text.strip() or not all(self._weights(query).values()):
             return (yield from super().plan(query, k))

@@ -93,7 +93,7 @@ class QuestionChannel(Channel):
         """Without others' variants and weights, and without the questions of stale chunks."""
         if speaks_of_questions(query.where) or speaks_of_questions(query.require):
             raise FilterNotSupportedError(f"a filter on {SOURCE} or {DIGEST} means questions, not chunks")
-        own = tuple(replace(one, channels=None) for one in query.wordings(self.name, self.kind)[1:])
+        own = tuple(replace(one, channels=None) for one in query.texts_for(self.name, self.kind)[1:])
         require = scope(query.require, {SOURCE: {"$nin": sorted(stale)}}) if stale else query.require
         return replace(query, variants=own, weights=None, require=require)
 

@@ -78,3 +78,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     )
     said = "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
     terminalreporter.write_line(f"Skipped: {said or 'nothing'}")
+
+
+@pytest.fixture
+def unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no application records searches: an earlier test of this process may have set up what does."""
+    monkeypatch.setattr("voicevault_retrievers.core.telemetry.records", lambda: False)

@@ -76,12 +76,13 @@ class HashEmbedder:
 
 
 class Counting(HashEmbedder):
-    """Keeps the texts of documents, and of queries, that it embeds."""
+    """Keeps the texts of documents, and of queries, that it embeds, and how many queries at a time."""
 
     def __init__(self, dimension: int = 16) -> None:
         super().__init__(dimension)
         self.texts: list[str] = []
         self.asked: list[str] = []
+        self.batches: list[int] = []
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.texts.extend(texts)
@@ -89,6 +90,7 @@ class Counting(HashEmbedder):
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.asked.extend(texts)
+        self.batches.append(len(texts))
         return super().embed_documents(texts)
 
 

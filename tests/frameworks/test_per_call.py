@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from tests.helpers import HashEmbedder
+from tests.helpers import Counting, HashEmbedder
 from voicevault_retrievers import BM25, Query, VectorChannel, compose
-from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk
 from voicevault_retrievers.errors import ConfigError
 
@@ -26,6 +23,8 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from tests.frameworks.llama_index_parts import Lengths, recorded
 from voicevault_retrievers import langchain, llama_index
+
+pytestmark = pytest.mark.usefixtures("unrecorded")
 
 CHUNKS = [Chunk(f"c{at}", f"the pump {'of the mill ' * at}", metadata={"page": at}) for at in range(8)]
 CALLS: dict[str, dict[str, Any]] = {
@@ -57,31 +56,13 @@ async def test_k_where_and_weights_of_a_call_are_the_same_in_every_way_to_ask(sa
 TEXTS = ["pump", "mill", "of the", "", "no such word"]
 
 
-@pytest.fixture(autouse=True)
-def _unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where no application records searches: an earlier test of this process may have set up what does."""
-    monkeypatch.setattr(telemetry, "records", lambda: False)
-
-
 def _langchain(**options: Any) -> langchain.HybridRetriever:
-    channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": VectorChannel.from_chunks(CHUNKS, Batches())}
+    channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": VectorChannel.from_chunks(CHUNKS, Counting())}
     return langchain.HybridRetriever(channels=channels, **options)
 
 
-class Batches(HashEmbedder):
-    """Keeps how many queries it embeds at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.sizes.append(len(texts))
-        return super().embed_queries(texts)
-
-
 def _sizes(retriever: Any) -> list[int]:
-    sizes: list[int] = retriever.channels["dense"].embedder.sizes
+    sizes: list[int] = retriever.channels["dense"].embedder.batches
     return sizes
 
 
@@ -143,7 +124,7 @@ def test_a_subclass_that_finds_in_its_own_way_does_so_in_a_batch() -> None:
 
 async def test_many_queries_of_llama_index_are_searched_together_where_nobody_listens() -> None:
     def made() -> llama_index.HybridRetriever:
-        channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": VectorChannel.from_chunks(CHUNKS, Batches())}
+        channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": VectorChannel.from_chunks(CHUNKS, Counting())}
         return llama_index.HybridRetriever(
             channels=channels, node_postprocessors=[llama_index.PageDiversityPostprocessor()]
         )

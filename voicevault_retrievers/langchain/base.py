@@ -173,11 +173,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         with below(ensure_config(config)) as given:
             called = self._for_call(kwargs)
             asked = called._asked_each(inputs, **kwargs)
-            found = iter(called.pipeline.search_each([one for one in asked if not isinstance(one, Exception)]))
-            documents: list[Any] = [
-                one if isinstance(one, Exception) else outcome_of(partial(called._documents, next(found), text, given))
-                for one, text in zip(asked, inputs, strict=True)
-            ]
+            found = zip(called.pipeline.search_each(asked), inputs, strict=True)
+            documents: list[Any] = [outcome_of(partial(called._documents, *one, given)) for one in found]
         return documents if return_exceptions else list(map(value_of, documents))
 
     async def abatch(
@@ -195,11 +192,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             called = self._for_call(kwargs)
             pipeline = await aexecute(called._opened(), timeout=self.timeout)
             asked = called._asked_each(inputs, **kwargs)
-            found = iter(await pipeline.asearch_each([one for one in asked if not isinstance(one, Exception)]))
-            documents: list[Any] = [
-                one if isinstance(one, Exception) else await aoutcome_of(called._adocuments(next(found), text, given))
-                for one, text in zip(asked, inputs, strict=True)
-            ]
+            found = zip(await pipeline.asearch_each(asked), inputs, strict=True)
+            documents: list[Any] = [await aoutcome_of(called._adocuments(*one, given)) for one in found]
         return documents if return_exceptions else list(map(value_of, documents))
 
     def _get_relevant_documents(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import starmap
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.access_control import permitted
@@ -22,6 +21,10 @@ TOGETHER = 32
 """Queries that are searched at a time, of many."""
 STAGE = "query"
 """What failed, in the failures of a query that could not be asked at all."""
+
+
+Asked: TypeAlias = tuple[Query, int | None] | Exception
+"""A query and how many hits it asks for, or what is wrong with it."""
 
 
 class Batched(ABC):
@@ -40,8 +43,8 @@ class Batched(ABC):
         """`search` on the running event loop."""
 
     @abstractmethod
-    def _plan(self, query: Query, k: int | None) -> Plan[tuple[Query, Ranking]]:
-        """How to find hits: the query as it was searched, and its ranking."""
+    def _plan(self, asked: Asked) -> Plan[tuple[Query, Ranking]]:
+        """How to find hits: the query as it was searched, and its ranking. Raises what is wrong with the query."""
 
     @abstractmethod
     def _ended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
@@ -79,7 +82,7 @@ class Batched(ABC):
         where there is neither, and where the file holds no queries.
         """
         gathered = _gathered(queries, queries_file)
-        return self._settled(gathered, self.search_each(_sound(gathered, k)))
+        return self._settled(gathered, self.search_each([_asked(one, k) for one in gathered]))
 
     async def arun(
         self,
@@ -90,41 +93,38 @@ class Batched(ABC):
     ) -> list[Result]:
         """`run` on the running event loop; the same results."""
         gathered = _gathered(queries, queries_file)
-        return self._settled(gathered, await self.asearch_each(_sound(gathered, k)))
+        return self._settled(gathered, await self.asearch_each([_asked(one, k) for one in gathered]))
 
-    def search_each(self, asked: Sequence[tuple[Query, int | None]]) -> list[Result | Exception]:
-        """The result of each query with its own k, or the error that `search` would raise."""
+    def search_each(self, asked: Sequence[Asked]) -> list[Result | Exception]:
+        """The result of each query with its own k, or the error that `search` would raise; an error is given back."""
         if telemetry.records():  # their spans are those of single searches
-            return [outcome_of(partial(self.search, query, k)) for query, k in asked]
+            return [one if isinstance(one, Exception) else outcome_of(partial(self.search, *one)) for one in asked]
         results: list[Result | Exception] = []
         for group in self._groups(asked):
             spans = [list[Span]() for _ in group]
-            found = execute_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
+            found = execute_all(zip(map(self._plan, group), spans, strict=True), timeout=self.timeout)
             results += [outcome_of(partial(self._ended, *one)) for one in zip(_read(found), spans, strict=True)]
         return results
 
-    async def asearch_each(self, asked: Sequence[tuple[Query, int | None]]) -> list[Result | Exception]:
+    async def asearch_each(self, asked: Sequence[Asked]) -> list[Result | Exception]:
         """`search_each` on the running event loop."""
+        if telemetry.records():
+            return [one if isinstance(one, Exception) else await aoutcome_of(self.asearch(*one)) for one in asked]
         results: list[Result | Exception] = []
         for group in self._groups(asked):
-            if telemetry.records():
-                results += [await aoutcome_of(self.asearch(query, k)) for query, k in group]
-                continue
             spans = [list[Span]() for _ in group]
-            found = await aexecute_all(zip(starmap(self._plan, group), spans, strict=True), timeout=self.timeout)
+            found = await aexecute_all(zip(map(self._plan, group), spans, strict=True), timeout=self.timeout)
             read = await aexecute(in_thread("read", partial(_read, found)))
             results += [await aoutcome_of(self._aended(*one)) for one in zip(read, spans, strict=True)]
         return results
 
-    def _groups(self, asked: Sequence[tuple[Query, int | None]]) -> Iterator[Sequence[tuple[Query, int | None]]]:
+    def _groups(self, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
         size = TOGETHER if self.timeout is None else ABREAST
         return (asked[at : at + size] for at in range(0, len(asked), size))
 
     def _settled(self, gathered: Sequence[FileQuery], searched: Iterable[Result | Exception]) -> list[Result]:
-        found = iter(searched)
         results = []
-        for asked in gathered:
-            result = next(found) if asked.error is None else asked.error
+        for asked, result in zip(gathered, searched, strict=True):
             if isinstance(result, Exception) and self.on_error == "raise":
                 raise result
             results.append(_failing(asked, result) if isinstance(result, Exception) else result)
@@ -166,8 +166,8 @@ def _as_queries(queries: Iterable[str | Query]) -> list[Query]:
     return [as_query(query) for query in queries]
 
 
-def _sound(gathered: Iterable[FileQuery], k: int | None) -> list[tuple[Query, int | None]]:
-    return [(asked.query, k if asked.k is None else asked.k) for asked in gathered if asked.error is None]
+def _asked(asked: FileQuery, k: int | None) -> Asked:
+    return asked.error or (asked.query, k if asked.k is None else asked.k)
 
 
 def _failing(asked: FileQuery, error: Exception) -> Result:

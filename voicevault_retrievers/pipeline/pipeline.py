@@ -33,7 +33,7 @@ from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import Fused, OnError
 from voicevault_retrievers.fusion.hybrid import ahybrid_search, hybrid_search
-from voicevault_retrievers.pipeline.batch import Batched
+from voicevault_retrievers.pipeline.batch import Asked, Batched
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.structure.graph import GraphChannel
 
@@ -218,10 +218,11 @@ class Pipeline(Batched):
         flare = self._flare(result)
         return self._told(result if flare is None else await flare.aextended(result))
 
-    def _plan(self, query: Query, k: int | None) -> Plan[tuple[Query, Ranking]]:
-        asked = self._asked(query, ())
-        ranking = yield from self.channel.plan(asked, self._k(k))
-        return asked, ranking
+    def _plan(self, asked: Asked) -> Plan[tuple[Query, Ranking]]:
+        given, k = value_of(asked)
+        query = self._asked(given, ())
+        ranking = yield from self.channel.plan(query, self._k(k))
+        return query, ranking
 
     def _ended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
         return self._answered(self._result(*value_of(found), spans))

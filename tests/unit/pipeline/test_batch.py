@@ -32,12 +32,6 @@ CHUNKS = [Chunk(f"c{at}", text) for at, text in enumerate(("the pump hums", "the
 
 
 @pytest.fixture
-def _unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where no application records searches: an earlier test of this process may have set up what does."""
-    monkeypatch.setattr(telemetry, "records", lambda: False)
-
-
-@pytest.fixture
 def pipeline() -> Pipeline:
     return Pipeline(BM25.from_chunks(CHUNKS))
 
@@ -136,7 +130,7 @@ async def test_queries_that_are_searched_together_find_what_each_finds_alone() -
     assert pipeline.search_many([]) == []
 
 
-@pytest.mark.usefixtures("_unrecorded")
+@pytest.mark.usefixtures("unrecorded")
 async def test_their_texts_are_embedded_in_one_batch_and_the_vectors_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     each = Passes.products_each
@@ -148,7 +142,7 @@ async def test_their_texts_are_embedded_in_one_batch_and_the_vectors_read_once(m
     monkeypatch.setattr(Passes, "products_each", counted)
     queries = [f"pump {at}" for at in range(TOGETHER)]
     for search in ("search_many", "asearch_many"):
-        embedder = Counted(16)
+        embedder = Counting(16)
         found = getattr(_hybrid(embedder), search)(queries)
         assert len(found if search == "search_many" else await found) == TOGETHER
         assert embedder.batches == [TOGETHER]
@@ -160,22 +154,10 @@ async def test_where_searches_are_recorded_each_is_made_by_itself(monkeypatch: p
     expected = [_told(result) for result in _hybrid(Counting(16)).search_many(QUERIES)]
     monkeypatch.setattr(telemetry, "records", lambda: True)
     for search in ("search_many", "asearch_many"):
-        embedder = Counted(16)
+        embedder = Counting(16)
         found: Any = getattr(_hybrid(embedder), search)(QUERIES)
         assert list(map(_told, found if search == "search_many" else await found)) == expected
         assert max(embedder.batches) < len(embedder.batches)
-
-
-class Counted(Counting):
-    """Keeps how many queries it is given at a time."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__(dimension)
-        self.batches: list[int] = []
-
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.batches.append(len(texts))
-        return super().embed_queries(texts)
 
 
 async def test_the_error_of_one_is_its_own() -> None:
@@ -190,7 +172,7 @@ async def test_the_error_of_one_is_its_own() -> None:
         assert [bool(result.hits) for result in results] == [True, False, True]
 
 
-@pytest.mark.usefixtures("_unrecorded")
+@pytest.mark.usefixtures("unrecorded")
 def test_where_calls_fail_together_each_is_made_alone() -> None:
     class Fragile(ListChannel):
         def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -225,7 +207,7 @@ class Remote(ListChannel):
         return super().find(query, wordings, k)
 
 
-@pytest.mark.usefixtures("_unrecorded")
+@pytest.mark.usefixtures("unrecorded")
 @pytest.mark.parametrize("timeout", [None, 60.0])
 async def test_what_waits_does_so_a_few_at_a_time(timeout: float | None) -> None:
     queries = [f"pump {at}" for at in range(3 * ABREAST)]

@@ -30,8 +30,6 @@ _group: ContextVar[Hashable] = ContextVar("voicevault_group", default=None)
 
 LONGEST_WAIT = 3600.0
 """Seconds after which a driver looks again; a lock cannot wait for any length."""
-
-
 ABREAST = 4
 """Of many runs so many may wait for something at a time: a deadline is not to pass because of the others."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -130,6 +130,17 @@ class Rows:
         """Which live chunks pass a filter; None when every row does."""
         passing = self.selection(where)
         return None if passing is None else passing.mask
+
+
+def located(tables: Sequence[Rows], ids: Iterable[str], where: Filter | None = None) -> Iterator[dict[str, int]]:
+    """As `Rows.places`, for each of some tables. A chunk is in one of them at most: no other is then asked for it."""
+    wanted, others = list(ids), len(tables)
+    for rows in tables:
+        places = rows.places(wanted, where) if wanted else {}
+        yield places
+        others -= 1
+        if places and others:
+            wanted = [chunk_id for chunk_id in wanted if chunk_id not in places]
 
 
 def spaced(tables: Sequence[Rows], size: int) -> list[list[int]]:

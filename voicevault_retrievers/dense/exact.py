@@ -15,7 +15,7 @@ from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.listing import Listing, merged
 from voicevault_retrievers.core.protocols import Embedder, Found
-from voicevault_retrievers.core.rows import Rows, best, spaced
+from voicevault_retrievers.core.rows import Rows, best, located, spaced
 from voicevault_retrievers.core.selection import Ordinals, Selection
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.core.vectors import embedded, unit_rows
@@ -132,25 +132,23 @@ class ExactVectors:
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> dict[str, float]:
         """The cosines of those of the given chunks that are here and pass."""
-        wanted, found = ids, dict[str, float]()
-        for part in self.parts:
-            places = part.rows.places(wanted, both(require, where))
-            wanted = [chunk_id for chunk_id in wanted if chunk_id not in places] if len(self.parts) > 1 else ()
+        parts, found = self.parts, dict[str, float]()
+        for part, places in zip(parts, located([one.rows for one in parts], ids, both(require, where)), strict=True):
             cosines = rescoring.cosines(part.matrix, np.array(list(places.values()), dtype=np.intp), vector)
             found |= dict(zip(places, cosines.tolist(), strict=True))
         return found
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
         """The vectors of those of the given chunks that are here."""
-        wanted, found = list(ids), dict[str, Vector]()
-        for part in self.parts:
-            places = part.rows.places(wanted)
+        parts, found = self.parts, dict[str, Vector]()
+        for part, places in zip(parts, located([one.rows for one in parts], ids), strict=True):
             found |= dict(zip(places, part.matrix[list(places.values())], strict=True))
         return found
 
     def sample(self, size: int) -> NDArray[np.float32]:
         """The vectors (at most `size`, dimension) of chunks that are evenly spaced by id."""
-        drawn = zip(self.parts, spaced([part.rows for part in self.parts], size), strict=True)
+        parts = self.parts
+        drawn = zip(parts, spaced([part.rows for part in parts], size), strict=True)
         none = np.empty((0, self.dimension), np.float32)
         return np.concatenate([none, *(part.matrix[ordinals] for part, ordinals in drawn)])
 

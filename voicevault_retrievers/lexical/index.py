@@ -19,7 +19,7 @@ from voicevault_retrievers._support.compiled import FEW, MANY, installed
 from voicevault_retrievers._support.extras import require as require_extra
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.listing import Listing, merged
-from voicevault_retrievers.core.rows import Rows, spaced
+from voicevault_retrievers.core.rows import Rows, located, spaced
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -241,11 +241,10 @@ class LexicalIndex:
 
     def scored(self, asked: WeightedQuery, ids: Iterable[str], passing: Filter | None) -> dict[str, float]:
         """`scores`, once the terms are looked up and weighed."""
-        wanted, found = list(ids), dict[str, float]()
-        for segment, weighed in zip(self.segments, asked.segments, strict=True):
-            places = segment.rows.places(wanted, passing) if wanted else {}
+        found: dict[str, float] = {}
+        placed = located([segment.rows for segment in self.segments], ids, passing)
+        for segment, weighed, places in zip(self.segments, asked.segments, placed, strict=True):
             if places:
-                wanted = [chunk_id for chunk_id in wanted if chunk_id not in places]
                 ordinals = np.fromiter(places.values(), np.int64, len(places))
                 scores = self._searcher.scores(segment, asked, weighed, ordinals)
                 found |= zip(places, scores.tolist(), strict=True)

@@ -145,12 +145,9 @@ def answer(
     search: Callable[[Query, int | None], Result], asked: FileQuery, k: int | None
 ) -> tuple[Result, Exception | None]:
     """The result of a query; where it fails one without hits, and the error, which it holds too."""
-    if asked.error is not None:
-        return _failing(asked, asked.error), asked.error
-    try:
-        return search(asked.query, k if asked.k is None else asked.k), None
-    except Exception as error:  # noqa: BLE001 - whatever a channel raised: the other queries are to be asked
-        return _failing(asked, error), error
+    given = _asked(asked, k)
+    result = given if isinstance(given, Exception) else outcome_of(partial(search, *given))
+    return (_failing(asked, result), result) if isinstance(result, Exception) else (result, None)
 
 
 def _gathered(queries: Iterable[str | Query] | None, file: File | None) -> list[FileQuery]:

@@ -17,7 +17,7 @@ pytest.importorskip("llama_index.core")
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from llama_index.core.instrumentation.events.retrieval import RetrievalStartEvent
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
@@ -78,6 +78,25 @@ async def test_a_batch_of_langchain_is_searched_together_and_gives_what_invoke_d
     one: Any = RunnableLambda(_langchain().invoke)
     staged = one >> langchain.PageDiversityFilter()
     assert staged.batch(TEXTS, k=2) == [staged.invoke(text, k=2) for text in TEXTS]
+
+
+@pytest.mark.parametrize("method", ["batch", "abatch"])
+async def test_a_chain_hands_its_batch_to_the_retriever(method: str) -> None:
+    async def together(searched: Any, config: Any = None) -> Any:
+        found = getattr(searched, method)(TEXTS, config)
+        return await found if method == "abatch" else found
+
+    retriever = _langchain()
+    chain = retriever | RunnableLambda(len)
+    assert await together(chain) == [len(_langchain().invoke(text)) for text in TEXTS]
+    assert _sizes(retriever) == [len(TEXTS) - 1]
+    apart: list[RunnableConfig] = [{"tags": [text]} for text in TEXTS]
+    for configs in (apart, [*apart[:-1], {"callbacks": [Watch()]}]):
+        retriever = _langchain()
+        assert await together(retriever, configs) == [_langchain().invoke(text) for text in TEXTS]
+        assert _sizes(retriever) == [1] * (len(TEXTS) - 1)
+    with pytest.raises(ValueError, match="length"):
+        await together(_langchain(), apart[:2])
 
 
 class Watch(BaseCallbackHandler):

@@ -168,9 +168,10 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         **kwargs: Any,
     ) -> list[list[Document]]:
         """`invoke` of each input, searched together (see `Pipeline.search_many`) where no callbacks listen."""
-        if isinstance(config, list) or self._invokes_each(config):
+        shared = self._shared(config, len(inputs))
+        if shared is None:
             return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        with below(ensure_config(config)) as given:
+        with below(shared) as given:
             called = self._for_call(kwargs)
             asked = called._asked_each(inputs, **kwargs)
             found = zip(called.pipeline.search_each(asked), inputs, strict=True)
@@ -186,9 +187,10 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         **kwargs: Any,
     ) -> list[list[Document]]:
         """`batch` on the running event loop."""
-        if isinstance(config, list) or self._invokes_each(config):
+        shared = self._shared(config, len(inputs))
+        if shared is None:
             return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        with below(ensure_config(config)) as given:
+        with below(shared) as given:
             called = self._for_call(kwargs)
             pipeline = await aexecute(called._opened(), timeout=self.timeout)
             asked = called._asked_each(inputs, **kwargs)
@@ -241,10 +243,18 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         degraded, asked_for = list(result.skipped), reworded(result)
         return [document_of(hit, degraded, asked_for) for hit in self.pipeline.read(result)]
 
-    def _invokes_each(self, config: RunnableConfig | None) -> bool:
-        """Whether each of a batch is invoked by itself: callbacks listen, or a subclass invokes in its own way."""
-        own = (getattr(type(self), name) is not getattr(PipelineRetriever, name) for name in _INVOKING)
-        return is_heard(config) or any(own)
+    def _shared(self, config: RunnableConfig | list[RunnableConfig] | None, inputs: int) -> RunnableConfig | None:
+        """The config that a batch is searched under; a chain gives one for each input, which differ in callbacks alone.
+
+        None where each input is to be invoked by itself: configs differ otherwise, callbacks listen, or a subclass
+        invokes in its own way.
+        """
+        configs = list(map(ensure_config, config if isinstance(config, list) else [config]))
+        own = any(getattr(type(self), name) is not getattr(PipelineRetriever, name) for name in _INVOKING)
+        if own or len(configs) != (inputs if isinstance(config, list) else 1) or any(map(is_heard, configs)):
+            return None
+        said = [{name: value for name, value in one.items() if name not in ("callbacks", "run_id")} for one in configs]
+        return configs[0] if inputs and all(one == said[0] for one in said) else None
 
     def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
         """This retriever with those options of a call that are not the query's, which are taken out."""

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from voicevault_retrievers._support.checks import flag
+from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import LeafChannel, Match, best_of_wordings
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
-from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
 from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms
 from voicevault_retrievers.lexical.bm25 import formula_of

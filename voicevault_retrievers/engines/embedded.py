@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.steps import Steps, asking
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.steps import Steps, asking
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.store import KnowledgeBase, remove

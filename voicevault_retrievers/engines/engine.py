@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Chunk, Vector
@@ -21,7 +22,6 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Capabilities as Capabilities
 from voicevault_retrievers.engines.records import Record as Record
 from voicevault_retrievers.engines.records import Stored as Stored
-from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.engines.writing import BATCH as BATCH
 from voicevault_retrievers.engines.writing import Progress as Progress
 from voicevault_retrievers.engines.writing import WritableEngine

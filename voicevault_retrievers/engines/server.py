@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.steps import Compute, Steps, arun, in_thread, run
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Capabilities, Record, Stored
-from voicevault_retrievers.engines.steps import Compute, Steps, arun, in_thread, run
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer

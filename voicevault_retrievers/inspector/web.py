@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from voicevault_retrievers._support.hosts import LOOPBACK
-from voicevault_retrievers.engines.steps import in_thread
+from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.errors import (
     ConfigError,
     DocumentError,

@@ -15,6 +15,7 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.steps import Compute, Steps, arun, asking, in_thread, run
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Query, Vector
@@ -22,7 +23,6 @@ from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, S
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, score, weigh
 from voicevault_retrievers.engines.opening import SCHEMES, connect, is_address
 from voicevault_retrievers.engines.recipe import VERSION, Recipe
-from voicevault_retrievers.engines.steps import Compute, Steps, arun, asking, in_thread, run
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, SearchError
 from voicevault_retrievers.lexical.formulas import BM25Plus, Lucene, Okapi, Robertson
 from voicevault_retrievers.testing import EngineConformance

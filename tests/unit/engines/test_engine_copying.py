@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
@@ -18,7 +19,6 @@ from voicevault_retrievers.engines.copying import copy
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.engines.parity import parity
 from voicevault_retrievers.engines.questions import engine_questions
-from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.questions import question_index

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.engines.steps import in_thread
+from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.errors import SearchError, SearchNotAvailableError, SearchTimeoutError
 
 SPACE: Mapping[str, Any] = {"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 400, "max_neighbors": 32}}

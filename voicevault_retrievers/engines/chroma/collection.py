@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.chroma.clients import (
     ChromaRequest,
@@ -33,7 +34,6 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.languages import MAX_CONDITIONS
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Record, Stored, WriteCounts
-from voicevault_retrievers.engines.steps import Steps
 
 RECIPE, STATE, OPEN = "voicevault_recipe", "voicevault_state", "voicevault_open"
 CHUNKS, LENGTH = "voicevault_chunks", "voicevault_length"

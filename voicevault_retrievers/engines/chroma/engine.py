@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import numpy as np
 
 from voicevault_retrievers._support.checks import header
+from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.rows import Rows
@@ -23,7 +24,6 @@ from voicevault_retrievers.engines.chroma.records import id_of, native, terms_of
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.records import Capabilities
-from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.lexical.weighted_query import WeightedQuery

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from voicevault_retrievers._support.extras import require as required
+from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
@@ -22,7 +23,6 @@ from voicevault_retrievers.engines.milvus.language import Milvus
 from voicevault_retrievers.engines.milvus.rows import Row
 from voicevault_retrievers.engines.milvus.scoring import all_of
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import SearchError
 
 PAGE = 1000

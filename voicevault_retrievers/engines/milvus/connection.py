@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.engines.steps import in_thread
+from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.errors import (
     ConfigError,
     RetrievalError,

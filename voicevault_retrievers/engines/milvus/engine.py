@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers._support.extras import require as required
+from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, Predicate, both, canonical, compile_filter, parse
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Vector
@@ -34,7 +35,6 @@ from voicevault_retrievers.engines.milvus.facets import CROWDED, bit, tag, term_
 from voicevault_retrievers.engines.milvus.fused import MilvusFused
 from voicevault_retrievers.engines.milvus.rows import Row
 from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, RowBM25, Sum, Totals, all_of, counting, having
-from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.languages import TAGS

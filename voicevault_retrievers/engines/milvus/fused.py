@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.protocols import Found
@@ -17,7 +18,6 @@ from voicevault_retrievers.engines.channels import (
     EngineLeaf,
     SearchedEngine,
 )
-from voicevault_retrievers.engines.steps import Steps
 
 
 class MilvusFusing(SearchedEngine, Protocol):

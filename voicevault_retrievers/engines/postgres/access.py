@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.engines.postgres.connections import SETTING, SqlStatement
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import escaped, is_plain
-from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError
 
 POLICIES = """

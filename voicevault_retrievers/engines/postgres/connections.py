@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.execution.steps import Steps, arun, run
 from voicevault_retrievers.engines.postgres.texts import is_plain
-from voicevault_retrievers.engines.steps import Steps, arun, run
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 
 TRIES = 6

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from voicevault_retrievers._support.checks import flag, number, whole, whole_or_none
+from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
@@ -32,7 +33,6 @@ from voicevault_retrievers.engines.postgres.texts import (
 from voicevault_retrievers.engines.questions import QUESTIONS
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import WriteCounts
-from voicevault_retrievers.engines.steps import Compute, Steps
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.text.analyzed import tags_of

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant, Vector, Vote
 from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, SearchedEngine
 from voicevault_retrievers.engines.postgres.statements import Depth
-from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.fusion.fuse import Fused
 

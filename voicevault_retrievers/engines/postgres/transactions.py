@@ -9,6 +9,7 @@ from operator import or_
 from typing import Any
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.postgres import copies
 from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
@@ -16,7 +17,6 @@ from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR
 from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metadata_json, term_key, unescaped
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.records import Record
-from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.text.analyzed import language
 

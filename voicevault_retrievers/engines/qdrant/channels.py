@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from voicevault_retrievers._support.checks import flag, whole
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.protocols import Embedder, Found
@@ -20,7 +21,6 @@ from voicevault_retrievers.engines.channels import (
     SearchedEngine,
 )
 from voicevault_retrievers.engines.keywords import KeywordHit
-from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import ConfigError, unknown
 
 FUNNEL = ("prefix", "candidates", "on_loss")

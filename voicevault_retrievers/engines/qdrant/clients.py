@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from voicevault_retrievers._support.checks import header
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.engines.steps import in_thread
+from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.errors import (
     ConfigError,
     LockedError,

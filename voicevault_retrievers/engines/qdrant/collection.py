@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
@@ -27,7 +28,6 @@ from voicevault_retrievers.engines.qdrant.clients import (
 from voicevault_retrievers.engines.qdrant.points import CHUNK, FULL, PARENT, STATE, TOLD, VERSION
 from voicevault_retrievers.engines.qdrant.statistics import Counts, State, Statistics
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Query, Vector
@@ -24,7 +25,6 @@ from voicevault_retrievers.engines.qdrant.collection import PAGE, Collection
 from voicevault_retrievers.engines.qdrant.points import CHUNK, COUNTED, FULL
 from voicevault_retrievers.engines.qdrant.statistics import Counts, State
 from voicevault_retrievers.engines.qdrant.words import Scoring, fused_hit, server_hit, server_query
-from voicevault_retrievers.engines.steps import Steps
 from voicevault_retrievers.errors import (
     ConfigError,
     FilterNotSupportedError,

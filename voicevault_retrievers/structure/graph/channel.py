@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from voicevault_retrievers._support.checks import number, whole
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Failure, Query, Variant, as_query
@@ -19,7 +20,7 @@ from voicevault_retrievers.structure.graph.direct import direct
 from voicevault_retrievers.structure.graph.embedded import EmbeddedGraph
 from voicevault_retrievers.structure.graph.starts import starts
 from voicevault_retrievers.structure.graph.store import GraphStore
-from voicevault_retrievers.structure.graph.walk import Reached, StoreCall, Walk, arun, run
+from voicevault_retrievers.structure.graph.walk import Reached, Walk, arun, run
 from voicevault_retrievers.text.references.reference import Reference, ReferenceReader
 from voicevault_retrievers.text.references.rules import RuleReferences
 
@@ -132,7 +133,7 @@ class GraphChannel(LeafChannel):
         permits = None if query.require is None else compile_filter(query.require)
         return Walk(self.depth, self.decay, self.fan_out, permits)
 
-    def _matches(self, query: Query, references: Sequence[Reference], k: int) -> Generator[StoreCall, Any, list[Match]]:
+    def _matches(self, query: Query, references: Sequence[Reference], k: int) -> Steps[list[Match]]:
         walk = self._walk(query)
         begun = yield from starts(walk, references)
         reached = (yield from walk.from_(begun)) if begun else {}
@@ -146,7 +147,7 @@ class GraphChannel(LeafChannel):
         aread: Callable[[str], Awaitable[Sequence[Reference]]] | None = getattr(reader, "aread", None)
         return reader.read(text) if aread is None else await aread(text)
 
-    async def _run(self, query: Query, walk: Generator[StoreCall, Any, T]) -> T:
+    async def _run(self, query: Query, walk: Steps[T]) -> T:
         store = seen(self.store, query)
         found: T = await arun(store, walk) if hasattr(store, "aedges") else run(store, walk)
         return found
@@ -164,7 +165,7 @@ class _Unreferred(list[Match]):
 
 def matches(
     walk: Walk, query: Query, reached: dict[str, Reached], k: int, terms: tuple[str, ...] = ()
-) -> Generator[StoreCall, Any, list[Match]]:
+) -> Steps[list[Match]]:
     """The k best of the chunks reached that pass the query's filter, by falling score, ties by ascending id."""
     passes, kept = compile_filter(query.where), list[Match]()
     order = iter(sorted(reached, key=lambda one: (-reached[one].score, one)))

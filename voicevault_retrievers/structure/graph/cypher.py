@@ -8,10 +8,11 @@ relations are escaped as in JSON. With a `prefix`, ids and names begin with it, 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats, as_json, latest, packed, unpacked
@@ -60,7 +61,6 @@ class CypherStatement(NamedTuple):
 
 
 Rows = list[Sequence[Any]]
-Statements = Generator[CypherStatement, Rows, T]
 
 
 class Cypher:
@@ -69,7 +69,7 @@ class Cypher:
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
 
-    def put(self, entries: Sequence[Entry]) -> Statements[None]:
+    def put(self, entries: Sequence[Entry]) -> Steps[None]:
         """What has to be asked to put entries in; repeated after a failure it does no harm."""
         given = latest(entries)
         chunks = [{"id": self._id(chunk_node(e.chunk.id)), "chunk": packed(e.chunk)} for e in given]
@@ -82,14 +82,14 @@ class Cypher:
         yield from _written(_EDGES, [self._row(edge) for edge in edges])
         yield from _written(_ORPHANS, sorted(before), "ids")
 
-    def delete(self, chunk_ids: Sequence[str]) -> Statements[None]:
+    def delete(self, chunk_ids: Sequence[str]) -> Steps[None]:
         """What has to be asked to remove chunks."""
         ids = list(dict.fromkeys(self._id(chunk_node(one)) for one in chunk_ids))
         before = yield from self._forget(ids)
         yield from _written(_REMOVE, ids, "ids")
         yield from _written(_ORPHANS, sorted(before), "ids")
 
-    def find(self, names: Sequence[str]) -> Statements[dict[str, list[str]]]:
+    def find(self, names: Sequence[str]) -> Steps[dict[str, list[str]]]:
         """What has to be asked for the keys with some names."""
         rows = (yield CypherStatement(_FIND, {"ids": [self._id(name) for name in names]})) if names else []
         found: dict[str, list[str]] = {name: [] for name in names}
@@ -97,7 +97,7 @@ class Cypher:
             found[self._bare(name)].append(self._bare(node))
         return {name: sorted(set(keys)) for name, keys in found.items()}
 
-    def edges(self, nodes: Sequence[str]) -> Statements[list[Edge]]:
+    def edges(self, nodes: Sequence[str]) -> Steps[list[Edge]]:
         """What has to be asked for the edges at some nodes."""
         chunks = [self._id(node) for node in nodes if is_chunk(node)]
         others = [self._id(node) for node in nodes if not is_chunk(node)]
@@ -105,21 +105,21 @@ class Cypher:
         rows = [*rows, *((yield CypherStatement(_IN, {"ids": others})) if others else [])]
         return list(dict.fromkeys(self._edge(*row) for row in rows))
 
-    def chunks(self, ids: Sequence[str]) -> Statements[dict[str, Chunk]]:
+    def chunks(self, ids: Sequence[str]) -> Steps[dict[str, Chunk]]:
         """What has to be asked for some chunks."""
         wanted = list(dict.fromkeys(ids))
         rows = (yield CypherStatement(_GET, {"ids": [self._id(chunk_node(one)) for one in wanted]})) if wanted else []
         held = {chunk.id: chunk for (text,) in rows for chunk in [unpacked(text)]}
         return {one: held[one] for one in wanted if one in held}
 
-    def stats(self) -> Statements[GraphStats]:
+    def stats(self) -> Steps[GraphStats]:
         """What has to be asked to count everything."""
         nodes = yield CypherStatement(_COUNT[0], {"prefix": self.prefix})
         edges = yield CypherStatement(_COUNT[1], {"prefix": self.prefix})
         counts = [*(nodes[0] if nodes else (0, 0)), *(edges[0] if edges else (0,))]  # a graph that is not there yet
         return GraphStats(*map(int, counts))
 
-    def _forget(self, ids: Sequence[str]) -> Statements[set[str]]:
+    def _forget(self, ids: Sequence[str]) -> Steps[set[str]]:
         """Remove what chunks state; the references that they stated."""
         targets: set[str] = set()
         for part in _parts(ids):
@@ -149,12 +149,12 @@ def _check_lengths(ids: Sequence[str]) -> None:
         raise ConfigError(f"a graph on a server takes ids and keys of up to {LONGEST} bytes, not {long[:80]!r}...")
 
 
-def _written(text: str, rows: Sequence[Any], name: str = "rows", size: int = BATCH) -> Statements[None]:
+def _written(text: str, rows: Sequence[Any], name: str = "rows", size: int = BATCH) -> Steps[None]:
     for part in _parts(rows, size):
         yield CypherStatement(text, {name: part}, writes=True)
 
 
-def _parts(rows: Sequence[T], size: int = BATCH) -> Generator[list[T], None, None]:
+def _parts(rows: Sequence[T], size: int = BATCH) -> Iterator[list[T]]:
     remaining = iter(rows)
     while part := list(islice(remaining, size)):
         yield part

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query, is_named
 from voicevault_retrievers.structure.graph.starts import starts
-from voicevault_retrievers.structure.graph.walk import Reached, StoreCall, Walk
+from voicevault_retrievers.structure.graph.walk import Reached, Walk
 from voicevault_retrievers.text.references.reference import Reference
 
 NEIGHBOURS = 10
 
 
-def direct(
-    walk: Walk, query: Query, references: Sequence[Reference]
-) -> Generator[StoreCall, Any, dict[str, Any] | None]:
+def direct(walk: Walk, query: Query, references: Sequence[Reference]) -> Steps[dict[str, Any] | None]:
     """The answer for the first of the references that some chunk is, or defines; None where none does."""
     passes = compile_filter(query.where)
     for reference in references:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from voicevault_retrievers._support.checks import number, seconds_or_none, whole
 from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Ranking, Vote, ranked
 from voicevault_retrievers.structure.graph.channel import checked_decay, checked_store, matches, seen
 from voicevault_retrievers.structure.graph.store import GraphStore
-from voicevault_retrievers.structure.graph.walk import Reached, StoreCall, Walk, arun, run
+from voicevault_retrievers.structure.graph.walk import Reached, Walk, arun, run
 from voicevault_retrievers.text.references.reference import chunk_node
 
 
@@ -68,9 +68,7 @@ class GraphExpansion(Stage):
         received, added = await arun(seen(self.store, query), self._spread(query, ranking))
         return self._joined(ranking, received, added)
 
-    def _spread(
-        self, query: Query, ranking: Ranking
-    ) -> Generator[StoreCall, Any, tuple[Mapping[str, Reached], list[Match]]]:
+    def _spread(self, query: Query, ranking: Ranking) -> Steps[tuple[Mapping[str, Reached], list[Match]]]:
         permits = None if query.require is None else compile_filter(query.require)
         walk = Walk(self.depth, self.decay, self.fan_out, permits)
         first = enumerate(ranking.hits[: self.seeds], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.hosts import mask_credentials
+from voicevault_retrievers.core.execution.steps import Steps, run
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, Rows
 from voicevault_retrievers.structure.graph.server import CypherStore
@@ -147,13 +148,10 @@ class Neo4jGraph(CypherStore):
         return f"Neo4jGraph({self.name!r}, uri={uri!r}, database={self.database!r}, timeout={self.timeout})"
 
 
-def _all(transaction: Any, statements: Generator[CypherStatement, Rows, T]) -> T:
+def _all(transaction: Any, statements: Steps[T]) -> T:
     """What statements give in one transaction."""
-    try:
-        statement = next(statements)
-        while True:
-            given = transaction.run(statement.text, dict(statement.parameters))
-            statement = statements.send([tuple(record.values()) for record in given])
-    except StopIteration as end:
-        value: T = end.value
-        return value
+
+    def ask(statement: CypherStatement) -> Rows:
+        return [tuple(record.values()) for record in transaction.run(statement.text, dict(statement.parameters))]
+
+    return run(statements, ask)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
+from voicevault_retrievers.core.execution.steps import Steps, arun, run
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, Rows
 from voicevault_retrievers.structure.graph.store import Edge, Entry, GraphStats
@@ -63,20 +64,8 @@ class CypherStore(ABC):
         """How much there is."""
         return self._run(self._cypher.stats())
 
-    def _run(self, statements: Generator[CypherStatement, Any, T]) -> T:
-        try:
-            statement = next(statements)
-            while True:
-                statement = statements.send(self.ask(statement))
-        except StopIteration as end:
-            value: T = end.value
-            return value
+    def _run(self, statements: Steps[T]) -> T:
+        return run(statements, self.ask)
 
-    async def _arun(self, statements: Generator[CypherStatement, Any, T]) -> T:
-        try:
-            statement = next(statements)
-            while True:
-                statement = statements.send(await self.aask(statement))
-        except StopIteration as end:
-            value: T = end.value
-            return value
+    async def _arun(self, statements: Steps[T]) -> T:
+        return await arun(statements, self.aask)

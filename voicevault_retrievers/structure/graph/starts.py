@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.structure.graph.walk import Reached, StoreCall, Walk
 from voicevault_retrievers.text.references.reference import Reference, label, work_of
 
@@ -13,7 +13,7 @@ LIKELY = 0.5
 """What a node gets whose work is perhaps the one that was named: "companies act 2013" for "companies act"."""
 
 
-def starts(walk: Walk, references: Sequence[Reference]) -> Generator[StoreCall, Any, dict[str, Reached]]:
+def starts(walk: Walk, references: Sequence[Reference]) -> Steps[dict[str, Reached]]:
     """The nodes of references, with what they start with.
 
     A reference has 1 to give: to what is called so in the work that it names, and in every work where it names none;

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from voicevault_retrievers.core.execution import steps
+from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Predicate
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.structure.graph.store import Edge, GraphStore
@@ -43,28 +45,18 @@ class Reached(NamedTuple):
     path: tuple[str, ...]
 
 
-Asking: TypeAlias = Generator[StoreCall, Any, dict[str, Reached]]
+T = TypeVar("T")
 _Step: TypeAlias = tuple[float, tuple[str, ...]]
 
 
-def run(store: GraphStore, walk: Generator[StoreCall, Any, Any]) -> Any:
+def run(store: GraphStore, walk: Steps[T]) -> T:
     """What a walk over a store gives."""
-    try:
-        ask = next(walk)
-        while True:
-            ask = walk.send(getattr(store, ask.method)(ask.argument))
-    except StopIteration as end:
-        return end.value
+    return steps.run(walk, lambda call: getattr(store, call.method)(call.argument))
 
 
-async def arun(store: Any, walk: Generator[StoreCall, Any, Any]) -> Any:
+async def arun(store: Any, walk: Steps[T]) -> T:
     """`run` over a store with async methods."""
-    try:
-        ask = next(walk)
-        while True:
-            ask = walk.send(await getattr(store, f"a{ask.method}")(ask.argument))
-    except StopIteration as end:
-        return end.value
+    return await steps.arun(walk, lambda call: getattr(store, f"a{call.method}")(call.argument))
 
 
 @dataclass
@@ -82,7 +74,7 @@ class Walk:
     chunks: dict[str, Chunk | None] = field(default_factory=dict)
     """The chunks that were looked up on the way."""
 
-    def from_(self, starts: Mapping[str, Reached]) -> Asking:
+    def from_(self, starts: Mapping[str, Reached]) -> Steps[dict[str, Reached]]:
         """The chunks that are reached from some nodes, by id, without those that it started from."""
         seen, found = set(starts), dict[str, Reached]()
         frontier = dict(starts)
@@ -93,8 +85,8 @@ class Walk:
             fired = {node: reached for node, reached in frontier.items() if not is_chunk(node)} | _joined(free)
             seen.update(fired)
             edges = yield from self.edges(fired)
-            for node, steps in _passed(edges, fired, seen, self.fan_out, self.decay).items():
-                onward[node].extend(steps)
+            for node, path in _passed(edges, fired, seen, self.fan_out, self.decay).items():
+                onward[node].extend(path)
             frontier = _joined(onward)
             seen.update(frontier)
             found.update((chunk_id(node), reached) for node, reached in frontier.items() if is_chunk(node))
@@ -102,7 +94,7 @@ class Walk:
                 break
         return found
 
-    def looked_up(self, ids: Iterable[str]) -> Generator[StoreCall, Any, dict[str, Chunk]]:
+    def looked_up(self, ids: Iterable[str]) -> Steps[dict[str, Chunk]]:
         """Those of the given chunks that are in the store and permitted."""
         wanted = list(dict.fromkeys(ids))
         unknown = [one for one in wanted if one not in self.chunks]
@@ -112,7 +104,7 @@ class Walk:
         held = {one: chunk for one in wanted if (chunk := self.chunks[one]) is not None}
         return {one: chunk for one, chunk in held.items() if self.permits is None or self.permits(chunk.metadata)}
 
-    def edges(self, nodes: Iterable[str]) -> Generator[StoreCall, Any, list[Edge]]:
+    def edges(self, nodes: Iterable[str]) -> Steps[list[Edge]]:
         """The edges at nodes that may be walked."""
         wanted = sorted(nodes)
         if not wanted:

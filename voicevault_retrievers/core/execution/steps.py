@@ -1,7 +1,7 @@
-"""What an engine does, as steps that a synchronous and an asynchronous client take alike.
+"""What is asked of a server or a store, as steps that a synchronous and an asynchronous client take alike.
 
-A generator yields what its engine is to be asked, or a `Compute`, and is sent the answer, or thrown the error; what
-it returns is the result. So each operation is written once.
+A generator yields what is to be asked, or a `Compute`, and is sent the answer, or thrown the error; what it returns is
+the result. So each operation is written once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Compute:
 
 
 def asking(function: Callable[[], T]) -> Steps[T]:
-    """One step: a function that the engine calls."""
+    """One step: a function that the client calls."""
     result: T = yield function
     return result
 

@@ -11,9 +11,10 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ FEW, MANY = 3, 32
 """Searches that numpy answers before code is made for a large index, and for a small one."""
 
 _LOG = logging.getLogger(__name__)
+_HERE = threading.local()
+"""Whether this thread is one that makes code beside the program: `beside`."""
 
 
 @cache
@@ -37,12 +40,31 @@ def installed() -> bool:
 
 def compiled(function: F) -> F:
     """The function as machine code: made at its first call, kept on disk where there is a place to keep it."""
-    numba = require("numba", extra="fast")
+    numba = _numba()
     try:
         made: F = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # numba's word for "no folder that can be written"
         made = numba.njit(nogil=True)(function)
     return made
+
+
+@cache
+def _numba() -> Any:
+    """numba, kept from changing what is one for all threads of the process while they go on.
+
+    It marks up the text of errors, also of those that nobody sees, while colorama has exchanged `sys.stdout` and
+    `sys.stderr`: the text is the same without. It exchanges the filters of warnings to find doubles among its own.
+    """
+    numba = require("numba", extra="fast")
+    errors = numba.core.errors
+    collect = errors.WarningsFixer.catch_warnings
+
+    def catch_warnings(fixer: Any, *where: Any, **named: Any) -> AbstractContextManager[None]:
+        return nullcontext() if getattr(_HERE, "beside", False) else collect(fixer, *where, **named)
+
+    errors.ColorShell = nullcontext
+    errors.WarningsFixer.catch_warnings = catch_warnings
+    return numba
 
 
 def kind(arrays: Sequence[NDArray[np.generic]]) -> Hashable:
@@ -88,6 +110,7 @@ class Beside:
             thread.join(timeout)
 
     def _work(self) -> None:
+        _HERE.beside = True
         while True:
             with self._lock:
                 if not self._queue:

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +32,44 @@ assert words.search("w1 w2 w3") == found
 print("done", "numba" in sys.modules)
 """
 
+QUIET = """
+import sys, types, warnings
+import colorama, scipy.special  # which numba uses; scipy changes filters once, when it is imported
+touched = []
+class Watched(types.ModuleType):
+    def __setattr__(self, name, value):
+        if name in ("stdout", "stderr", "filters", "showwarning", "_showwarnmsg_impl"):
+            touched.append((self.__name__, name))
+        super().__setattr__(name, value)
+sys.__class__ = warnings.__class__ = Watched
+from voicevault_retrievers._support.compiled import Beside, compiled
+def total(numbers):
+    kept = [0]
+    for number in numbers:
+        kept.append(number)
+    return sum(kept)
+def make():
+    assert compiled(total)(np.arange(4)) == 6
+import numpy as np
+beside = Beside()
+beside.ready("total", [make], 0)
+beside.wait(120)
+assert beside.ready("total", [make], 0)
+print(touched)
+"""
 
+
+@pytest.mark.program
+@pytest.mark.skipif(not installed(), reason="numba is not installed")
+def test_code_is_made_without_touching_the_streams_and_the_warning_filters_of_the_process(tmp_path: Path) -> None:
+    """Both are one for all threads: an application's `redirect_stdout` and `catch_warnings` hold meanwhile."""
+    tmp_path.joinpath("quiet.py").write_text(QUIET)
+    command = [sys.executable, str(tmp_path / "quiet.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (ran.returncode, ran.stdout.split()) == (0, ["[]"]), ran.stdout + ran.stderr
+
+
+@pytest.mark.program
 @pytest.mark.skipif(not installed(), reason="numba is not installed")
 def test_the_first_search_of_a_process_compiles_nothing() -> None:
     ran = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=False, timeout=300)

@@ -34,7 +34,8 @@ print("done", "numba" in sys.modules)
 
 QUIET = """
 import sys, types, warnings
-import colorama, scipy.special  # which numba uses; scipy changes filters once, when it is imported
+import colorama, numba  # which marks its messages up by colorama, where it is installed
+numba.njit(lambda number: number + 1)(1)  # imports what it needs: modules may change filters while they are imported
 touched = []
 class Watched(types.ModuleType):
     def __setattr__(self, name, value):

@@ -10,6 +10,8 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -28,6 +30,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 # A thread that has never run an event loop gets one from `asyncio.get_event_loop`, which LlamaIndex calls and nobody
 # closes: the first such test of a process would leave it to be found when another one runs.
 asyncio.run(asyncio.sleep(0))
+
+# A thread makes machine code beside the tests: numba's loggers would appear while pytest looks through all there are.
+if find_spec("numba"):
+    import_module("numba")
 
 # Tests of Ctrl-C start programs, which would ignore it as well where this process was started in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():

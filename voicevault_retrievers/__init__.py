@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     )
     from voicevault_retrievers.fusion.hybrid import hybrid_search
     from voicevault_retrievers.lexical import BM25, BM25F
+    from voicevault_retrievers.models.generation import CallableTextModel
     from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
-    from voicevault_retrievers.models.prompts import CallableTextModel
     from voicevault_retrievers.pipeline.composing import compose
     from voicevault_retrievers.pipeline.pipeline import Pipeline
     from voicevault_retrievers.pipeline.presets import load_preset
@@ -171,7 +171,7 @@ _HOMES = {
     "BM25F": "lexical",
     "Bases": "store",
     "Borda": "fusion",
-    "CallableTextModel": "models.prompts",
+    "CallableTextModel": "models.generation",
     "Channel": "core.channel",
     "Chunk": "core.types",
     "Citation": "core.types",

@@ -6,7 +6,7 @@ Each question that has a relevant chunk among the first 20 is asked as it is, an
 many of the second are told to have no answer, where 5 % and 10 % of the first are told so falsely: by the share of the
 question that the best hit matches (`MatchedShare`), and by the highest cosine of either embedder. A calibration and a
 threshold are fitted on half of the questions, all collections together, and measured on the other half. Writes
-results/abstention_languages.json; the constants that it prints are those of `rerank.matched`.
+results/abstention_languages.json; the constants that it prints are those of `rerank.calibration`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from voicevault_retrievers.engines.chroma.clients import ChromaRequest
 from voicevault_retrievers.engines.chroma.collection import OPEN, PARENTS
 from voicevault_retrievers.engines.chroma.engine import ChromaEngine, at
 from voicevault_retrievers.engines.opening import connect
-from voicevault_retrievers.engines.records import Record, WriteCounts
+from voicevault_retrievers.engines.server import Record, WriteCounts
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,

@@ -11,7 +11,7 @@ import pytest
 from tests.engines.engines import SYSTEMS
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.store.limits import Limits
+from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.testing.clients import CollectionClient, Collections, Connect
 from voicevault_retrievers.testing.corpora import WordEmbedder
 from voicevault_retrievers.testing.expect import equal, held, that

@@ -24,14 +24,14 @@ from voicevault_retrievers.core.filters import compile_filter, parse
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.engines.keywords import CollectionCounts, Keywords, score, weigh
 from voicevault_retrievers.engines.languages import said
-from voicevault_retrievers.engines.milvus import MilvusEngine, collection, rows
+from voicevault_retrievers.engines.milvus import MilvusEngine, collection, schema
 from voicevault_retrievers.engines.milvus import engine as engines
 from voicevault_retrievers.engines.milvus.connection import MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED
 from voicevault_retrievers.engines.milvus.language import Milvus
 from voicevault_retrievers.engines.milvus.schema import checked_name
 from voicevault_retrievers.engines.opening import connect
-from voicevault_retrievers.engines.records import Record
+from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, SearchError, SearchNotAvailableError
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, RankBM25L, Robertson
 from voicevault_retrievers.store import KnowledgeBase
@@ -198,14 +198,14 @@ def test_no_score_exceeds_its_bound_and_estimates_are_near(formula: Formula) -> 
     known = {word: sum(each[word] > 0 for each in documents) for word in WORDS[:4]}
     population = CollectionCounts(400, sum(lengths), known)
     terms = weigh(Keywords({(word,): 1.0 for word in WORDS[:4]}, formula), population)
-    upper = rows.bounds(formula, terms, population.mean, max(lengths))
-    about = rows.estimates(formula, terms, population.mean, max(lengths))
+    upper = schema.bounds(formula, terms, population.mean, max(lengths))
+    about = schema.estimates(formula, terms, population.mean, max(lengths))
     offset = sum(term.weight * formula.absent() for term in terms)
     far = []
     for at, (document, length) in enumerate(zip(documents, lengths, strict=True)):
         held = {word: count for word, count in document.items() if count}
         rest = {f"other{number}": 1 for number in range(length - sum(held.values()))}
-        own = rows.row(Record(Chunk(f"c{at}", ""), None, held | rest, ""))["sparse"]
+        own = schema.row(Record(Chunk(f"c{at}", ""), None, held | rest, ""))["sparse"]
         exact = score(formula, terms, population.mean, held, length)
         if exact is not None:
             assert sum(own[one] * upper.get(one, 0.0) for one in own) + offset >= exact[0] - 1e-12
@@ -525,7 +525,7 @@ def test_rows_are_made_read_and_scored_outside_the_event_loop(opened: Opened, mo
     called: dict[str, set[int]] = {}
 
     def watched(name: str) -> Callable[..., Any]:
-        function = getattr(rows, name)
+        function = getattr(schema, name)
 
         def noted(*given: Any, **options: Any) -> Any:
             called.setdefault(name, set()).add(threading.get_ident())
@@ -536,7 +536,7 @@ def test_rows_are_made_read_and_scored_outside_the_event_loop(opened: Opened, mo
     scored = "bounds" if isinstance(held, AsServer) else "matching"
     names = ("row", "pieces", "chunk_of", "counts_of", scored, "estimates")
     for name in names:
-        monkeypatch.setattr(rows, name, watched(name))
+        monkeypatch.setattr(schema, name, watched(name))
 
     async def asked() -> None:
         try:

@@ -20,7 +20,7 @@ from voicevault_retrievers.errors import (
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Lucene, Okapi, RankBM25L, Robertson
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.store.limits import Limits
+from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.text import Analyzer
 
 psycopg = pytest.importorskip("psycopg")

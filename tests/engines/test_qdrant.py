@@ -26,7 +26,7 @@ from voicevault_retrievers import RRF, PageCap, fuse
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.opening import connect
-from voicevault_retrievers.engines.qdrant import QdrantEngine, points, requests, statistics, words
+from voicevault_retrievers.engines.qdrant import QdrantEngine, channels, points, requests, statistics
 from voicevault_retrievers.errors import (
     ConfigError,
     FilterNotSupportedError,
@@ -386,13 +386,13 @@ def test_the_bound_holds(
     population = type(counts.population([]))(1000, int(now * 1000), {})
     value = points.stored_tf(frequency, length, then)
     gained = float(formula.tf(frequency, float(formula.norm(length, population.mean)))) - formula.absent()
-    assert gained <= words.bound(formula, counts, population) * value * (1 + 1e-9) + 1e-9
+    assert gained <= channels.bound(formula, counts, population) * value * (1 + 1e-9) + 1e-9
 
 
 def test_lucenes_bound_is_the_ratio_of_the_means() -> None:
     counts = statistics.Counts(total=1, length=10, least=20.0, longest=10**9)
     population = type(counts.population([]))(10, 500, {})
-    assert words.bound(FORMULAS["lucene"](), counts, population) == pytest.approx(50 / 20, rel=1e-6)
+    assert channels.bound(FORMULAS["lucene"](), counts, population) == pytest.approx(50 / 20, rel=1e-6)
 
 
 def test_a_vocabulary_is_kept(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from voicevault_retrievers.errors import (
 )
 from voicevault_retrievers.store import Bases, KnowledgeBase, Source, commit, disk, files, table, wal
 from voicevault_retrievers.store.manifest import VectorSearch
-from voicevault_retrievers.store.verify import problems
+from voicevault_retrievers.store.repair import problems
 
 ROOT = Path(__file__).parents[2]
 QUERIES = ("dog", "quick fox", "cat")

@@ -22,9 +22,8 @@ from voicevault_retrievers.answers import ContextBuilder as Builder
 from voicevault_retrievers.answers import Turn
 from voicevault_retrievers.core.types import Citation, Context
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.context import ContextBuilder, content_blocks, resolve_citations
+from voicevault_retrievers.langchain.context import ContextBuilder, ContextReorder, content_blocks, resolve_citations
 from voicevault_retrievers.langchain.convert import hit_of
-from voicevault_retrievers.langchain.reorder import ContextReorder
 
 
 def numbers(found: list[Document]) -> list[tuple[str | None, int]]:

@@ -29,9 +29,15 @@ from voicevault_retrievers.core.explanation import provenance
 from voicevault_retrievers.core.types import ChannelKind, Chunk, Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.fusion import fuse
-from voicevault_retrievers.langchain.compressors import CrossEncoderReranker, StageCompressor, ranking_of
+from voicevault_retrievers.langchain.compressors import (
+    CrossEncoderReranker,
+    LLMReranker,
+    RecencyReranker,
+    StageCompressor,
+    WeightedReranker,
+    ranking_of,
+)
 from voicevault_retrievers.langchain.convert import document_of, hit_of
-from voicevault_retrievers.langchain.rerankers import LLMReranker, RecencyReranker, WeightedReranker
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, LLMRerank, WeightedRerank
 
 QUESTION = "pump seal"

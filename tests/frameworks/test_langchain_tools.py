@@ -20,7 +20,7 @@ from tests.helpers import FailingChannel, ListChannel
 from voicevault_retrievers.answers import resolve_citations
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, SearchError
 from voicevault_retrievers.langchain import HybridRetriever
-from voicevault_retrievers.langchain.reorder import ContextReorder
+from voicevault_retrievers.langchain.context import ContextReorder
 from voicevault_retrievers.langchain.tools import given_citations, retrieval_tool
 
 

@@ -32,7 +32,6 @@ from tests.frameworks.llama_index_parts import Broken, Lengths, ListRetriever, n
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.llama_index import HybridRetriever, NodeWithProvenance, provenance
-from voicevault_retrievers.llama_index.diversity import MMRPostprocessor, NearDuplicatePostprocessor
 from voicevault_retrievers.llama_index.parents import ParentExpansionPostprocessor, SentenceWindowPostprocessor
 from voicevault_retrievers.llama_index.postprocessors import (
     CrossEncoderRerank,
@@ -40,7 +39,13 @@ from voicevault_retrievers.llama_index.postprocessors import (
     Reranker,
     StagePostprocessor,
 )
-from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
+from voicevault_retrievers.llama_index.rerankers import (
+    LLMRerank,
+    MMRPostprocessor,
+    NearDuplicatePostprocessor,
+    RecencyPostprocessor,
+    WeightedRerank,
+)
 
 QUESTION = "pump"
 

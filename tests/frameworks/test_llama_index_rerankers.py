@@ -23,9 +23,9 @@ from voicevault_retrievers.core.explanation import provenance as provenance_of
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError, RerankerError
 from voicevault_retrievers.llama_index import BM25Retriever, provenance
+from voicevault_retrievers.llama_index.events import announced
 from voicevault_retrievers.llama_index.foreign_stages import stage_of
 from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
-from voicevault_retrievers.llama_index.reranking_events import announced
 from voicevault_retrievers.rerank import LLMRerank as LLMStage
 from voicevault_retrievers.rerank import WeightedRerank as WeightedStage
 
@@ -273,6 +273,6 @@ async def test_its_events_are_heard_on_the_event_loop(stage: Any) -> None:
 
 
 def test_where_nobody_listens_no_events_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voicevault_retrievers.llama_index.reranking_events.node_of_hit", None)
+    monkeypatch.setattr("voicevault_retrievers.llama_index.events.node_of_hit", None)
     channel = hybrid().pipeline.channel >> announced(stage_of(LLMRerank(Answers())), CallbackManager())
     assert len(channel.search(QUESTION, 2)) == 2

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("llama_index.core")
 
 from tests.frameworks.llama_index_parts import hybrid
-from voicevault_retrievers.core.turns import Turn
+from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.presets import Preset

@@ -1,8 +1,7 @@
 """From hits to what a model reads, and from its answer back to the hits."""
 
-from voicevault_retrievers.answers.builder import ContextBuilder
+from voicevault_retrievers.answers.builder import ContextBuilder, ends_first
 from voicevault_retrievers.answers.citations import Marker, ResolvedAnswer, header, resolve_citations
-from voicevault_retrievers.answers.order import ends_first
-from voicevault_retrievers.core.turns import Turn
+from voicevault_retrievers.core.queries import Turn
 
 __all__ = ["ContextBuilder", "Marker", "ResolvedAnswer", "Turn", "ends_first", "header", "resolve_citations"]

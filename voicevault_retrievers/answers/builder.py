@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from voicevault_retrievers._support.checks import flag, whole, whole_or_none
 from voicevault_retrievers.answers.citations import (
@@ -16,12 +16,24 @@ from voicevault_retrievers.answers.citations import (
     resolve_citations,
     without_headers,
 )
-from voicevault_retrievers.answers.order import ends_first
-from voicevault_retrievers.core.turns import Turn, as_turn
+from voicevault_retrievers.core.queries import Turn, as_turn
 from voicevault_retrievers.core.types import Citation, Context, Hit
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.text.sentences import beginning
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
+
+T = TypeVar("T")
+
+
+def ends_first(ranked: Sequence[T]) -> list[T]:
+    """The best at both ends and the worst in the middle: the first, third, fifth, ..., and then the second as the last.
+
+    Language models overlook what stands in the middle of a long text (Liu et al., "Lost in the middle", 2023,
+    arXiv:2307.03172). The best is always the first; LangChain's `LongContextReorder` puts it last where the number of
+    documents is even.
+    """
+    return [*ranked[::2], *ranked[1::2][::-1]]
+
 
 SEPARATOR = "\n\n"
 

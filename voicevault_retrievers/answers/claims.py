@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.answers.citations import Marker, ResolvedAnswer, resolve_citations
-from voicevault_retrievers.answers.flare.segments import sentences
+from voicevault_retrievers.answers.flare.drafts import sentences
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan

@@ -16,8 +16,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import is_address, open_bases
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import load_preset
-from voicevault_retrievers.pipeline.presets.models import text_model
-from voicevault_retrievers.pipeline.presets.sections import filled
+from voicevault_retrievers.pipeline.presets.sections import filled, text_model
 from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.store import Bases
 

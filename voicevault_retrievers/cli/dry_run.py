@@ -10,7 +10,7 @@ import click
 
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.asking import SearchOptions
-from voicevault_retrievers.cli.progress import plain
+from voicevault_retrievers.cli.live import plain
 from voicevault_retrievers.core.channel import Channel, Rewriter, Then
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.types import Query, Ranking

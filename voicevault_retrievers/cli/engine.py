@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import bar
+from voicevault_retrievers.cli.live import bar
 from voicevault_retrievers.engines.copying import Copied, copy
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, is_address

@@ -15,7 +15,7 @@ from rich.table import Table
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.demo import indexed
-from voicevault_retrievers.cli.progress import bar, plain
+from voicevault_retrievers.cli.live import bar, plain
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation import (
@@ -32,7 +32,7 @@ from voicevault_retrievers.evaluation import (
     save_judged,
     steps,
 )
-from voicevault_retrievers.evaluation.judging import By
+from voicevault_retrievers.evaluation.judged import By
 from voicevault_retrievers.evaluation.measures import parsed
 from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.pipeline.samples import shipped

@@ -13,14 +13,14 @@ from rich.progress import DownloadColumn
 from rich.table import Table
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import bar
+from voicevault_retrievers.cli.live import bar
 from voicevault_retrievers.cli.structure import graph, parents, questions
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.store import KnowledgeBase, default_root, export, remove, restore
 from voicevault_retrievers.store.names import existing
 from voicevault_retrievers.store.reader import keywords_only
-from voicevault_retrievers.store.verify import problems
+from voicevault_retrievers.store.repair import problems
 from voicevault_retrievers.store.voicevault import import_voicevault
 
 JSON_VERSION = 1

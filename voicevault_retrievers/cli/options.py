@@ -56,7 +56,7 @@ def bases_in(folder: Path) -> list[Path]:
 
 def known_presets(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The shipped presets that begin so, or else files."""
-    from voicevault_retrievers.pipeline.presets.files import preset_names
+    from voicevault_retrievers.pipeline.presets.preset import preset_names
 
     found = [CompletionItem(name) for name in preset_names() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
@@ -202,7 +202,7 @@ def as_json(data: Any, indent: int | None = 2) -> str:
 
 def said(error: object) -> str:
     """An error's text as a terminal may be shown it, with what the command line adds to it."""
-    from voicevault_retrievers.cli.progress import plain
+    from voicevault_retrievers.cli.live import plain
 
     return plain(str(error)) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
 

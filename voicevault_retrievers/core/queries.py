@@ -16,8 +16,28 @@ from numpy.typing import ArrayLike, NDArray
 from voicevault_retrievers._support.checks import whole_or_none
 from voicevault_retrievers._support.frozen import FrozenDict, positive
 from voicevault_retrievers.core.filters import Filter, canonical, compile_filter, scope
-from voicevault_retrievers.core.turns import Turn, as_turn
 from voicevault_retrievers.errors import ConfigError, unknown
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question with its answer."""
+
+    question: str
+    answer: str
+
+    def __str__(self) -> str:
+        return f"User: {self.question}\nAssistant: {self.answer}"
+
+
+def as_turn(turn: object) -> Turn:
+    """A turn from one or from a pair of texts; ConfigError for what is neither."""
+    if isinstance(turn, Turn):
+        return turn
+    if isinstance(turn, tuple | list) and len(turn) == 2 and all(isinstance(part, str) for part in turn):
+        return Turn(*turn)
+    raise ConfigError(f"a turn of the history is a Turn, or a question with its answer as a pair, not {turn!r}")
+
 
 Vector: TypeAlias = NDArray[np.float32]
 

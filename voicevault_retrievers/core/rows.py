@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers.core.columns import Columns
 from voicevault_retrievers.core.filters import Filter, canonical, parse
 from voicevault_retrievers.core.selection import Mask as Mask

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
-from voicevault_retrievers.core.degradation import log_failures
 from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.types import Failure, KnownScores, Query, Ranking, Scan
 from voicevault_retrievers.errors import ConfigError, StageError
 

@@ -6,13 +6,13 @@ from voicevault_retrievers.dense.embedders import (
     OnnxEmbedder,
     OpenVinoEmbedder,
     SentenceTransformerEmbedder,
+    UniversalSentenceEncoder,
     load_embedder,
 )
 from voicevault_retrievers.dense.exact import ExactVectors, VectorPart
 from voicevault_retrievers.dense.funnel import FunnelChannel, MatryoshkaFunnel
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.dense.prefixes import PrefixRecall, prefix_recall
-from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
 from voicevault_retrievers.models.weights import Weights, locate
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense import probes

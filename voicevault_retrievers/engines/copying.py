@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from voicevault_retrievers._support.checks import number, whole
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.engine import BATCH, Engine
-from voicevault_retrievers.engines.records import WriteCounts
+from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.store import KnowledgeBase, embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry

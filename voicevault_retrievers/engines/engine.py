@@ -19,9 +19,9 @@ from voicevault_retrievers.engines.channels import Asked, EngineBM25, EngineDens
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, coverage, explained
 from voicevault_retrievers.engines.questions import QUESTIONS, question_channel
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.records import Capabilities as Capabilities
-from voicevault_retrievers.engines.records import Record as Record
-from voicevault_retrievers.engines.records import Stored as Stored
+from voicevault_retrievers.engines.server import Capabilities as Capabilities
+from voicevault_retrievers.engines.server import Record as Record
+from voicevault_retrievers.engines.server import Stored as Stored
 from voicevault_retrievers.engines.writing import BATCH as BATCH
 from voicevault_retrievers.engines.writing import Progress as Progress
 from voicevault_retrievers.engines.writing import WritableEngine

@@ -14,8 +14,7 @@ from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.records import Record, WriteCounts
-from voicevault_retrievers.engines.server import Server
+from voicevault_retrievers.engines.server import Record, Server, WriteCounts
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.lexical.analysis import analyse
 from voicevault_retrievers.store import codec, embedding

@@ -2,12 +2,10 @@
 
 from voicevault_retrievers.evaluation.ablation import ablation, steps
 from voicevault_retrievers.evaluation.files import load_judged, load_qrels, load_questions, save_judged
-from voicevault_retrievers.evaluation.judged import Judged, evaluate, place_of
-from voicevault_retrievers.evaluation.judging import Judgements, judge
+from voicevault_retrievers.evaluation.judged import Judged, Judgements, evaluate, judge, place_of
 from voicevault_retrievers.evaluation.measures import MEASURES, measured
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
-from voicevault_retrievers.evaluation.plot import plot
-from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse
+from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse, plot
 from voicevault_retrievers.evaluation.significance import Comparison, interval, paired
 from voicevault_retrievers.evaluation.synthetic import model_questions, rule_questions
 from voicevault_retrievers.evaluation.tuning import Tuned, tune

@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal, NamedTuple, TypeAlias, get_args
+from unicodedata import category, normalize
 
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.types import Chunk, Ranking
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
+
+# Scripts without spaces between words: there a text may begin and end anywhere.
+_UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+                       "\U00020000-\U0003134f])")  # fmt: skip
+
+
+def by_answer(questions: Sequence[Judged], chunks: Iterable[Chunk]) -> list[Judged]:
+    """The questions, graded by chunk id: 1 for each chunk that holds one of the answers.
+
+    Of one that no chunk answers the grades are empty. An answer is held where its words stand in the text one after
+    the other, as whole words, whatever the case, white space, punctuation and Unicode form (`normalised`). So an answer
+    is missed that is put in other words ("90 bar" in "90bar", "two" in "2"), hyphenated at a line's end, or cut by the
+    border of two chunks; and a short one ("yes", "1998") is found where it answers nothing. Each answer is looked for
+    in each chunk.
+    """
+    wanted = [(question, [f" {normalised(answer)} " for answer in question.answers]) for question in questions]
+    found: list[dict[str, int]] = [{} for _ in questions]
+    for chunk in chunks:
+        text = f" {normalised(chunk.text)} "
+        for grades, (_, answers) in zip(found, wanted, strict=True):
+            if any(answer in text for answer in answers):
+                grades[chunk.id] = 1
+    return [replace(question, grades=grades) for question, grades in zip(questions, found, strict=True)]
+
+
+def normalised(text: str) -> str:
+    """Words with one space between: compatible forms as one (NFKC), case folded, without punctuation and symbols.
+
+    Each character of a script that parts no words is a word of its own.
+    """
+    folded = normalize("NFKC", normalize("NFKC", text).casefold())
+    return " ".join(_UNSPACED.sub(r" \1 ", "".join(map(_kept, folded))).split())
+
+
+@cache
+def _kept(character: str) -> str:
+    """A letter, mark or digit; nothing for what is not seen, such as a soft hyphen; a space for anything else."""
+    kind = category(character)
+    return character if kind[0] in "LMN" else "" if kind == "Cf" else " "
+
 
 DEPTH = 50
 
@@ -71,3 +115,67 @@ def evaluate(
         if progress is not None:
             progress(done, len(questions))
     return {name: total / max(1, len(questions)) for name, total in sums.items()}
+
+
+By: TypeAlias = Literal["chunk", "place", "answer"]
+
+_NAMED = 3
+
+
+class Judgements(NamedTuple):
+    """Questions graded by what a collection holds, what the judgements are of, and what is to be said of them."""
+
+    questions: list[Judged]
+    by: By
+    notes: tuple[str, ...] = ()
+
+
+def judge(questions: Sequence[Judged], chunks: Iterable[Chunk], by: By | None = None) -> Judgements:
+    """Judgements of chunks by their ids, of places (pages, sections, files), or by answers' texts.
+
+    Where `by` does not say which, they are by answer if no question has grades, else of chunks or places, of
+    whichever more is held. Judgements that name what is not held stay, and count as not found; questions whose answers
+    no chunk holds are left out; both are noted. Raises ConfigError where nothing at all is held.
+    """
+    if by is not None and by not in get_args(By):
+        raise unknown("kind of judgement", by, get_args(By))
+    if by == "answer" or (by is None and not any(question.grades for question in questions)):
+        return _by_answer(questions, chunks)
+    return _by_name(questions, chunks, by)
+
+
+def unit_of(by: By) -> Unit:
+    """What of a chunk such judgements name; those by answer become judgements of chunks."""
+    return place_of if by == "place" else id_of
+
+
+def _by_answer(questions: Sequence[Judged], chunks: Iterable[Chunk]) -> Judgements:
+    asked = [question for question in questions if question.answers]
+    if not asked:
+        raise ConfigError("the questions have no judgements: give qrels, or questions with `answers`")
+    graded = [question for question in by_answer(asked, chunks) if question.grades]
+    if not graded:
+        raise ConfigError(f"no chunk of the base holds an answer to one of the {len(asked)} questions")
+    notes = []
+    if len(graded) < len(asked):
+        notes.append(f"{len(asked) - len(graded)} of {len(asked)} questions are left out: no chunk holds their answer")
+    return Judgements(graded, "answer", tuple(notes))
+
+
+def _by_name(questions: Sequence[Judged], chunks: Iterable[Chunk], by: By | None) -> Judgements:
+    wanted = {name: None for question in questions for name, grade in question.grades.items() if grade > 0}
+    kinds: Sequence[By] = ("chunk", "place") if by is None else (by,)
+    held: Mapping[By, set[str]] = {kind: set() for kind in kinds}
+    example = ""
+    for chunk in chunks:
+        for kind in kinds:
+            example = unit_of(kind)(chunk)
+            if example in wanted:
+                held[kind].add(example)
+    best = max(kinds, key=lambda kind: len(held[kind]))
+    absent = [name for name in wanted if name not in held[best]]
+    named = ", ".join(absent[:_NAMED]) + (", ..." if len(absent) > _NAMED else "")
+    note = f"{len(absent)} of {len(wanted)} judged {best}s are not in the base: {named}"
+    if not held[best]:
+        raise ConfigError(f"{note or 'nothing is judged relevant'}; what it holds is such as {example!r}")
+    return Judgements([question for question in questions if question.grades], best, (note,) if absent else ())

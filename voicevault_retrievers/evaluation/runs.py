@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from voicevault_retrievers._support.lru import afresh
+from voicevault_retrievers._support.caches import afresh
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.plan import Span
 from voicevault_retrievers.core.types import Failure

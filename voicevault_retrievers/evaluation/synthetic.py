@@ -20,8 +20,8 @@ from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.judged import Judged
-from voicevault_retrievers.models.prompts import aloud, filled
-from voicevault_retrievers.query.wordings import one_line, wordings_of
+from voicevault_retrievers.models.generation import aloud, filled
+from voicevault_retrievers.query.model import one_line, wordings_of
 from voicevault_retrievers.text.stopwords import STOPWORDS
 
 PROMPT = (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers._support.checks import number
 from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, at
-from voicevault_retrievers.fusion.scored import ScoreMethod
+from voicevault_retrievers.fusion.normalise import ScoreMethod
 
 BEST = 10
 """Hits of a list that are looked at: how far the first stands above the last of them, and which others confirm."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from voicevault_retrievers.fusion.method import Contributions, Evidence, at, finders
-from voicevault_retrievers.fusion.normalise import min_max
-from voicevault_retrievers.fusion.scored import ScoreMethod
+from voicevault_retrievers.fusion.normalise import ScoreMethod, min_max
 
 
 @dataclass(frozen=True)

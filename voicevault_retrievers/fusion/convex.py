@@ -16,8 +16,7 @@ from voicevault_retrievers._support.checks import flag, number
 from voicevault_retrievers.core.types import ChannelKind
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.method import Column, Contributions, Evidence
-from voicevault_retrievers.fusion.normalise import between
-from voicevault_retrievers.fusion.scored import ScoreMethod
+from voicevault_retrievers.fusion.normalise import ScoreMethod, between
 
 LOWEST: Mapping[ChannelKind, float] = {"semantic": -1.0}
 """The lowest score in theory: -1 for a cosine, 0 for BM25, and for every other kind."""

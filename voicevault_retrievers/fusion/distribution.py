@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from voicevault_retrievers.fusion.method import Contributions, Evidence, at
-from voicevault_retrievers.fusion.normalise import zscore
-from voicevault_retrievers.fusion.scored import ScoreMethod
+from voicevault_retrievers.fusion.normalise import ScoreMethod, zscore
 
 
 @dataclass(frozen=True)

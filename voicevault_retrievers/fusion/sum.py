@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, at
-from voicevault_retrievers.fusion.normalise import Scores, min_max, sum_to_one, zscore
-from voicevault_retrievers.fusion.scored import ScoreMethod
+from voicevault_retrievers.fusion.normalise import ScoreMethod, Scores, min_max, sum_to_one, zscore
 
 NORMALISATIONS: Mapping[str, Callable[[Scores], Scores]] = {
     "none": lambda scores: scores,

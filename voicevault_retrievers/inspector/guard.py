@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from voicevault_retrievers._support.hosts import LOOPBACK
 from voicevault_retrievers.errors import told
-from voicevault_retrievers.inspector.answers import refused
+from voicevault_retrievers.inspector.requests import refused
 
 _POLICY = "; ".join(
     [

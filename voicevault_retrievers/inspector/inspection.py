@@ -12,14 +12,14 @@ from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.display import Lists, analyzer_of, result_data
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import RetrievalError, unknown
-from voicevault_retrievers.inspector.asked import K, SearchRequest
 from voicevault_retrievers.inspector.judgments import Judgment, Judgments, qrels_file, queries_file
 from voicevault_retrievers.inspector.pages import Pages
+from voicevault_retrievers.inspector.requests import K, SearchRequest
 from voicevault_retrievers.inspector.shelf import Shelf
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.structure.questions import QuestionChannel
-from voicevault_retrievers.structure.questions.kept import source_of
+from voicevault_retrievers.structure.questions.records import source_of
 
 _QUESTION = re.compile(r".+\?[1-9]\d*", re.DOTALL)
 """The id of a question: that of its chunk, and a number."""

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.pages import PAGE_KEYS
 from voicevault_retrievers.core.types import Chunk

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.opening import connect, is_address, open_bases

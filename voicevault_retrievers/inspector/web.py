@@ -24,12 +24,11 @@ from voicevault_retrievers.errors import (
     SearchNotAvailableError,
     SearchTimeoutError,
 )
-from voicevault_retrievers.inspector.answers import as_json, refused
-from voicevault_retrievers.inspector.asked import SearchRequest, body_of, judgment_of, text
 from voicevault_retrievers.inspector.guard import Guard
 from voicevault_retrievers.inspector.inspection import Inspection, NotFoundError
 from voicevault_retrievers.inspector.judgments import Judgments
 from voicevault_retrievers.inspector.pages import Pages
+from voicevault_retrievers.inspector.requests import SearchRequest, as_json, body_of, judgment_of, refused, text
 from voicevault_retrievers.inspector.shelf import Given, Shelf
 from voicevault_retrievers.store import default_root
 

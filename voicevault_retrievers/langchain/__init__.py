@@ -13,17 +13,27 @@ if TYPE_CHECKING:
 try:
     from voicevault_retrievers.langchain.bm25 import BM25Index, BM25Retriever
     from voicevault_retrievers.langchain.channels import RetrieverChannel, VectorStoreChannel, as_channel
-    from voicevault_retrievers.langchain.compressors import CrossEncoderReranker, PageDiversityFilter
-    from voicevault_retrievers.langchain.context import ContextBuilder, content_blocks, resolve_citations
+    from voicevault_retrievers.langchain.compressors import (
+        CrossEncoderReranker,
+        LLMReranker,
+        MMRFilter,
+        NearDuplicateFilter,
+        PageDiversityFilter,
+        RecencyReranker,
+        WeightedReranker,
+    )
+    from voicevault_retrievers.langchain.context import (
+        ContextBuilder,
+        ContextReorder,
+        content_blocks,
+        resolve_citations,
+    )
     from voicevault_retrievers.langchain.convert import chunk_of, document_of
-    from voicevault_retrievers.langchain.diversity import MMRFilter, NearDuplicateFilter
-    from voicevault_retrievers.langchain.embedder import LangChainEmbedder, LocalEmbeddings
     from voicevault_retrievers.langchain.foreign_stages import skippable
     from voicevault_retrievers.langchain.index import HybridIndex
+    from voicevault_retrievers.langchain.models import LangChainEmbedder, LocalEmbeddings
     from voicevault_retrievers.langchain.parents import ParentExpander
     from voicevault_retrievers.langchain.query import QueryExpander
-    from voicevault_retrievers.langchain.reorder import ContextReorder
-    from voicevault_retrievers.langchain.rerankers import LLMReranker, RecencyReranker, WeightedReranker
     from voicevault_retrievers.langchain.retrievers import HybridRetriever, VectorRetriever
     from voicevault_retrievers.langchain.staged_retriever import StagedRetriever
     from voicevault_retrievers.langchain.tools import given_citations, retrieval_tool

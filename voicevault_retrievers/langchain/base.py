@@ -38,10 +38,9 @@ from voicevault_retrievers.core.execution.plan import (
 from voicevault_retrievers.core.explanation import reworded
 from voicevault_retrievers.core.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.core.types import Query, Result, as_query
-from voicevault_retrievers.langchain.convert import document_of
+from voicevault_retrievers.langchain.convert import document_of, turns_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, is_heard, observer
 from voicevault_retrievers.langchain.foreign_stages import arranges, changing, stage_of
-from voicevault_retrievers.langchain.history import turns_of
 from voicevault_retrievers.langchain.validation import STRICT, Checked, OwnFilter
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 

@@ -26,8 +26,7 @@ from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.models import bound_of
-from voicevault_retrievers.langchain.store_filters import pushed
-from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified
+from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified, pushed
 
 _Given: TypeAlias = tuple[Document, float | None]
 

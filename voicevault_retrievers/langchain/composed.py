@@ -30,8 +30,7 @@ from voicevault_retrievers.pipeline.composing import compose, router_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset
 from voicevault_retrievers.pipeline.presets.absent import channels_there
-from voicevault_retrievers.pipeline.presets.models import NO_PRESET
-from voicevault_retrievers.pipeline.presets.structure import graph_over
+from voicevault_retrievers.pipeline.presets.sections import NO_PRESET, graph_over
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store

@@ -5,27 +5,40 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
+from datetime import date, datetime
 from typing import Any, Literal
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.explanation import after_stage
-from voicevault_retrievers.core.stages import place_id, place_of, settled
+from voicevault_retrievers.core.stages import ByPlace, place_id, place_of, settled
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import below
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, told_of
-from voicevault_retrievers.langchain.models import as_scorer
+from voicevault_retrievers.langchain.models import as_embedder, as_scorer, as_text_model
 from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
 from voicevault_retrievers.langchain.validation import STRICT, Checked
-from voicevault_retrievers.rerank import Calibration, CrossEncoderRerank, PageCap
+from voicevault_retrievers.rerank import (
+    MMR,
+    Calibration,
+    CrossEncoderRerank,
+    LLMRerank,
+    NearDuplicates,
+    PageCap,
+    RecencyRerank,
+    WeightedRerank,
+)
 from voicevault_retrievers.rerank.blending import BLEND
 from voicevault_retrievers.rerank.cross_encoder import BATCH, MAX_CANDIDATES, OPTIONS, Overtime
+from voicevault_retrievers.rerank.likeness import By, by_place
+from voicevault_retrievers.rerank.llm import PROMPT
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 
 _LOG = logging.getLogger(__name__)
@@ -183,3 +196,125 @@ def _scored(document: Document, hit: Hit) -> Document:
     if hit.score is not None:
         document.metadata[SCORE] = hit.score
     return document
+
+
+class MMRFilter(Reranker):
+    """Puts documents in the order of maximal marginal relevance, and keeps the first `top_n`.
+
+    `lambda_mult` is in [0, 1]: 1 goes by relevance alone, which is the score or the rank that a document came with.
+    `by` is "shingles", an `Embeddings`, an embedder, or a vector channel that has stored the documents, such as a
+    knowledge base's. It orders all documents, or the first `depth`; behind a retriever (`>>`) it asks for `depth`, or
+    at least 100. `metadata["relevance_score"]` becomes the marginal relevance. See `diversity.MMR`.
+    """
+
+    lambda_mult: float = 0.7
+    by: Any = "shingles"
+    depth: int | None = None
+    timeout: float | None = None
+
+    def _build(self) -> Stage:
+        return MMR(self.lambda_mult, by=_by(self.by), depth=self.depth, timeout=self.timeout)
+
+    def _placed(self, stage: Stage) -> Stage:
+        return by_place(stage)
+
+
+class NearDuplicateFilter(StageCompressor):
+    """Drops each document whose text is nearly that of one before it, and keeps the order of the others.
+
+    Nearly: alike by `threshold` or more; None is 0.8 of the shingles, or a cosine of 0.95. `by` and `timeout` are as of
+    `MMRFilter`. See `diversity.NearDuplicates`.
+    """
+
+    threshold: float | None = None
+    by: Any = "shingles"
+    timeout: float | None = None
+
+    def _build(self) -> Stage:
+        return NearDuplicates(self.threshold, by=_by(self.by), timeout=self.timeout)
+
+    def _placed(self, stage: Stage) -> Stage:
+        return by_place(stage)
+
+
+def _by(by: Any) -> By:
+    given: By = as_embedder(by) if isinstance(by, Embeddings) else by
+    return given
+
+
+class LLMReranker(Reranker):
+    """Asks a language model which documents answer the question best, and keeps the first `top_n`.
+
+    `llm` is a chat model, an LLM, a runnable, a function, or the name of a chat model, which is looked up on first use.
+    It reads all documents, or the first `depth`, each whole or its first `max_chars` characters, in one prompt, or
+    `window` at a time; what it leaves out follows in the order given. `timeout` is in seconds for all prompts together;
+    None waits. Documents have no `metadata["relevance_score"]` afterwards: a model gives an order; the rank is in
+    `metadata["voicevault"]["llm_rerank"]`. See `LLMRerank`, also for `window`, `stride` and `prompt`.
+    """
+
+    llm: Any
+    top_n: int | None = 10
+    depth: int | None = None
+    max_chars: int | None = None
+    window: int | None = None
+    stride: int | None = None
+    prompt: str = PROMPT
+    timeout: float | None = None
+
+    def _build(self) -> Stage:
+        return LLMRerank(as_text_model(self.llm), **{name: getattr(self, name) for name in _LLM})
+
+    def _options(self) -> list[Any]:
+        return [*super()._options(), self.top_n]  # the model is told of it
+
+
+class WeightedReranker(Reranker):
+    """Orders documents by fused score, cosine, BM25 score and place in their file, and keeps the first `top_n`.
+
+    The signals are read from what this package's retrievers say in `metadata["voicevault"]`, and the place from
+    `chunk_index` and `chunks_in_file`. `weights` are those that differ from {"fused": 0.4, "semantic": 0.3,
+    "keyword": 0.2, "position": 0.1}. `dense` is a channel that tells the cosines of documents which only keywords
+    found, by their ids, such as a knowledge base's. `metadata["relevance_score"]` becomes the sum, and
+    `metadata["voicevault"]["weighted"]` has its parts. See `WeightedRerank`.
+    """
+
+    weights: dict[str, float] | None = None
+    depth: int | None = None
+    scale_fused: bool | None = None
+    dense: Channel | None = None
+    timeout: float | None = None
+    chunk_index_key: str = "chunk_index"
+    chunks_in_file_key: str = "chunks_in_file"
+
+    def _build(self) -> Stage:
+        return WeightedRerank(**{name: getattr(self, name) for name in _WEIGHTED})
+
+    def _placed(self, stage: Stage) -> Stage:
+        if self.dense is None:
+            return stage
+        twin: Any = copy.copy(stage)
+        twin.dense = ByPlace(self.dense)
+        return twin  # type: ignore[no-any-return]
+
+
+class RecencyReranker(Reranker):
+    """Lets new documents rise: scaled score + `weight * 0.5 ** (age_days / half_life_days)`; keeps the first `top_n`.
+
+    The date is `metadata[date_key]`: a datetime, a date, ISO 8601 text or seconds since 1970. The age is counted from
+    `reference_date`, else from now. `metadata["relevance_score"]` becomes the sum, and
+    `metadata["voicevault"]["recency"]` has its parts. See `RecencyRerank`.
+    """
+
+    weight: float = 0.1
+    half_life_days: float = 30.0
+    date_key: str = "date"
+    reference_date: datetime | date | str | None = None
+    depth: int | None = None
+
+    def _build(self) -> Stage:
+        return RecencyRerank(**{name: getattr(self, name) for name in _RECENCY})
+
+
+_LLM = ("depth", "top_n", "max_chars", "window", "stride", "prompt", "timeout")
+_WEIGHTED = ("weights", "depth", "scale_fused", "dense", "timeout", "chunk_index_key", "chunks_in_file_key")
+_RECENCY = ("weight", "half_life_days", "date_key", "reference_date", "depth")

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
 from voicevault_retrievers.core.explanation import finite, of_search, votes_of
+from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.errors import ConfigError
 
@@ -99,3 +101,29 @@ def _sorted(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     """A set in a fixed order; anything else that JSON does not know as its repr."""
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
+
+
+_ROLES = ("human", "user", "ai", "assistant", "system", "developer")
+
+
+def turns_of(history: Sequence[Any]) -> list[Any]:
+    """Turns as they are, or of messages each question with the last answer to it."""
+    messages = list(history)
+    if all(isinstance(turn, BaseMessage) or _says_role(turn) for turn in messages):
+        messages = list(convert_to_messages(messages))
+    if not any(isinstance(turn, BaseMessage) for turn in messages):
+        return messages
+    turns: list[Turn] = []
+    for message in messages:
+        if not isinstance(message, BaseMessage):
+            raise ConfigError(f"a history is of messages or of turns, not of both: {message!r:.200}")
+        if isinstance(message, HumanMessage):
+            turns.append(Turn(str(message.text), ""))
+        elif isinstance(message, AIMessage) and message.text and turns:
+            turns[-1] = Turn(turns[-1].question, str(message.text))
+    return [turn for turn in turns if turn.answer]
+
+
+def _says_role(turn: object) -> bool:
+    """Whether a pair is a message in LangChain's short form, a role with a text, rather than a question and answer."""
+    return isinstance(turn, tuple | list) and len(turn) == 2 and turn[0] in _ROLES and isinstance(turn[1], str)

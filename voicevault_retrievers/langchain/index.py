@@ -20,7 +20,7 @@ from voicevault_retrievers.langchain.base import ThreadedIndex
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document
-from voicevault_retrievers.langchain.embedder import as_embedder
+from voicevault_retrievers.langchain.models import as_embedder
 from voicevault_retrievers.langchain.validation import STRICT
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase

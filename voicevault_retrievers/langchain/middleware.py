@@ -16,7 +16,7 @@ from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, resolv
 from voicevault_retrievers.answers.source_numbers import as_data, failure
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.langchain.convert import PROVENANCE
-from voicevault_retrievers.langchain.source_numbers import (
+from voicevault_retrievers.langchain.tools import (
     GIVEN,
     DocumentSearch,
     FoundDocuments,

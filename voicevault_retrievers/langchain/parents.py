@@ -15,7 +15,7 @@ from voicevault_retrievers.langchain.compressors import StageCompressor
 from voicevault_retrievers.langchain.context import token_counter
 from voicevault_retrievers.langchain.validation import OwnFilter
 from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
-from voicevault_retrievers.structure.stored import parent_of
+from voicevault_retrievers.structure.redis import parent_of
 from voicevault_retrievers.text.tokens import estimate_tokens
 
 

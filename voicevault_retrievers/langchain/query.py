@@ -11,9 +11,9 @@ from langchain_core.runnables import RunnableConfig, RunnableSerializable, patch
 from pydantic import Field, InstanceOf
 
 from voicevault_retrievers.core.channel import Rewriter
-from voicevault_retrievers.core.degradation import log_failures
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.langchain.base import below

@@ -32,14 +32,12 @@ from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with
 from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import chunks_of
-from voicevault_retrievers.langchain.embedder import as_embedder
-from voicevault_retrievers.langchain.models import flare_of
+from voicevault_retrievers.langchain.models import as_embedder, flare_of
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base
-from voicevault_retrievers.pipeline.presets.sections import channel_of
-from voicevault_retrievers.pipeline.presets.structure import store_of, structural
+from voicevault_retrievers.pipeline.presets.sections import channel_of, store_of, structural
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore

@@ -1,17 +1,22 @@
 """A retriever as an agent's tool: numbered sources for the model, documents and citations for the application."""
 
+from __future__ import annotations
+
 # Without `from __future__ import annotations`: langchain-core before 1.6 does not see InjectedToolArg in their texts.
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig, patch_config
+from langchain_core.runnables.config import merge_configs
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, ToolException
 
 from voicevault_retrievers.answers import ContextBuilder
+from voicevault_retrievers.answers import source_numbers as sources
 from voicevault_retrievers.answers.source_numbers import Reserved, as_data, failed
 from voicevault_retrievers.answers.tool_input import (
     DESCRIPTION,
@@ -22,15 +27,161 @@ from voicevault_retrievers.answers.tool_input import (
     keys_of,
     search_input,
 )
+from voicevault_retrievers.core.channel import check_k
 from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.source_numbers import (
-    DocumentSearch,
-    FoundDocuments,
-    given_citations,
-    listed,
-    next_numbers,
-)
+from voicevault_retrievers.langchain.base import PipelineRetriever
+from voicevault_retrievers.langchain.context import numbered, numbers_of
+from voicevault_retrievers.langchain.convert import PROVENANCE, hit_of, told_of
+from voicevault_retrievers.langchain.events import DEGRADED_EVENT
+
+GIVEN = "voicevault_given"
+"""The state key under which the middleware keeps what it gave."""
+
+
+@dataclass(frozen=True)
+class FoundDocuments:
+    """What a search gave: its documents, and the failures that may have cost some."""
+
+    documents: tuple[Document, ...]
+    degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NumberedDocuments:
+    """What a model is given of a search: a text, and for each of its blocks the document and the citation."""
+
+    text: str
+    documents: tuple[Document, ...]
+    citations: tuple[Citation, ...]
+
+
+@dataclass(frozen=True)
+class DocumentSearch:
+    """Asks a retriever for at most `k` documents, and hears which of its parts fail."""
+
+    retriever: Runnable[str, list[Document]]
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retriever, Runnable):
+            raise ConfigError(f"a retriever is one of LangChain's, not a {type(self.retriever).__name__}")
+        if self.k is not None and not check_k(self.k):
+            raise ConfigError("k is a whole number of at least 1, or None for the retriever's own, not 0")
+
+    @property
+    def filters(self) -> bool:
+        """Whether a search can be given a filter, and k."""
+        return isinstance(self.retriever, PipelineRetriever)
+
+    def find(self, query: str, config: RunnableConfig, where: Filter | None = None) -> FoundDocuments:
+        """Search below the run of `config`; a query without words finds nothing."""
+        if not query.strip():
+            return FoundDocuments(())
+        heard = _Heard()
+        config = merge_configs(config, {"callbacks": [heard]})
+        return self._found(self.retriever.invoke(query, config, **self._options(where)), heard)
+
+    async def afind(self, query: str, config: RunnableConfig, where: Filter | None = None) -> FoundDocuments:
+        """`find` on the running event loop."""
+        if not query.strip():
+            return FoundDocuments(())
+        heard = _Heard()
+        config = merge_configs(config, {"callbacks": [heard]})
+        return self._found(await self.retriever.ainvoke(query, config, **self._options(where)), heard)
+
+    def _options(self, where: Filter | None) -> dict[str, Any]:
+        given = {"k": self.k, "where": where} if self.filters else {}
+        return {name: value for name, value in given.items() if value}
+
+    def _found(self, documents: Sequence[Document], heard: _Heard) -> FoundDocuments:
+        ranks = numbers_of(documents)
+        best = sorted(ranks)[: self.k]
+        kept = tuple(document for rank, document in zip(ranks, documents, strict=True) if rank in best)
+        told = (one for document in documents for one in sources.skipped(told_of(document)))
+        return FoundDocuments(kept, sources.failures([*heard.degraded, *told]))
+
+
+class _Heard(BaseCallbackHandler):
+    """Hears of a degraded search, which tells of it by an event even where it finds nothing."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.degraded: list[str] = []
+
+    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
+        if name == DEGRADED_EVENT:
+            self.degraded += data["degraded"]
+
+
+def listed(found: FoundDocuments, builder: ContextBuilder, numbers: Sequence[int]) -> NumberedDocuments:
+    """What was found as blocks of these numbers, of which the best has the lowest.
+
+    Where ContextReorder has put the documents in another order, the blocks keep that.
+    """
+    ranks = numbers_of(found.documents)
+    given = dict(zip(sorted(ranks), numbers, strict=True))
+    own = [given[rank] for rank in ranks]
+    hits = list(map(hit_of, found.documents))
+    text, citations = sources.Layout(builder).listed(hits, own, degraded=found.degraded)
+    shown = {citation.index for citation in citations}
+    pairs = zip(found.documents, own, strict=True)
+    return NumberedDocuments(
+        text, tuple(numbered(document, number) for document, number in pairs if number in shown), citations
+    )
+
+
+def given_citations(state: Any) -> tuple[Citation, ...]:
+    """The sources that a conversation was given, each once, by tools of this package and by RetrievalMiddleware.
+
+    `state` is an agent's state, or a list of messages. For `resolve_citations(answer, ..., numbered=True)`. What an
+    agent returns, and messages, have of the middleware's those that an answer cites; a checkpoint's state has all, but
+    of earlier turns the texts of these alone.
+    """
+    return sources.from_data(_told(state))
+
+
+def next_numbers(count: int, state: Any, call_id: str | None = None) -> range:
+    """Numbers that no source of the conversation has, and none of its messages mentions, for `count` sources.
+
+    Tool calls of one message run side by side and do not see each other's sources: of n calls, each takes every nth.
+    """
+    free = 1 + max([*sources.indexes(_told(state)), *_mentioned(state)], default=0)
+    asking = next((one for one in reversed(_messages(state)) if isinstance(one, AIMessage) and one.tool_calls), None)
+    calls = [call["id"] for call in asking.tool_calls] if asking else []
+    if call_id not in calls:
+        return range(free, free + count)
+    first = free + calls.index(call_id)
+    return range(first, first + count * len(calls), len(calls))
+
+
+def _messages(state: Any) -> Sequence[Any]:
+    if isinstance(state, Mapping):
+        return state.get("messages") or ()
+    return state if isinstance(state, list) else getattr(state, "messages", ())
+
+
+def _told(state: Any) -> list[Any]:
+    """The citations that a state and its messages have, and what another version or package keeps in their place."""
+    kept = state.get(GIVEN) or () if isinstance(state, Mapping) else ()
+    return [*kept, *(one for message in _messages(state) for one in _citations(message))]
+
+
+def _citations(message: Any) -> Sequence[Any]:
+    """What a tool's message or an answer has as its citations; empty where it has none."""
+    told = message.artifact if isinstance(message, ToolMessage) else None
+    if isinstance(message, AIMessage):
+        told = message.response_metadata.get(PROVENANCE)
+    return told.get("citations") or () if isinstance(told, Mapping) else ()
+
+
+def _mentioned(state: Any) -> list[int]:
+    """The numbers in markers of all messages but the tools': of a summary too, and of answers without their sources."""
+    said = (str(one.text) for one in _messages(state) if isinstance(one, BaseMessage) and one.type != "tool")
+    return [number for text in said for number in sources.mentioned(text)]
+
 
 __all__ = ["given_citations", "retrieval_tool"]
 

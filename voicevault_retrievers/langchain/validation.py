@@ -8,8 +8,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from voicevault_retrievers._support.caches import Parts, same
 from voicevault_retrievers._support.hosts import mask_credentials
-from voicevault_retrievers._support.memo import Parts, same
 from voicevault_retrievers.errors import ConfigError, unknown
 
 T = TypeVar("T")

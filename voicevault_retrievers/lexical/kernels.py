@@ -13,30 +13,28 @@ from typing import Any
 import numpy as np
 
 from voicevault_retrievers._support.compiled import compiled
-from voicevault_retrievers.lexical.lists import (
-    SEEN,
-    enter,
-    first_at_least,
-    frequencies_in,
-    norm_of,
-    ordered,
-    part_of,
-    tf_of,
-)
-from voicevault_retrievers.lexical.vectorised_scan import LEAST as LEAST_HALF
-from voicevault_retrievers.lexical.vectorised_scan import MARGIN as MARGIN_HALF
-from voicevault_retrievers.lexical.vectorised_scan import SEEN as SEEN_HALF
+from voicevault_retrievers.lexical.vectorised import LEAST as LEAST_HALF
+from voicevault_retrievers.lexical.vectorised import MARGIN as MARGIN_HALF
+from voicevault_retrievers.lexical.vectorised import SEEN as SEEN_HALF
 from voicevault_retrievers.lexical.windows import (
+    SEEN,
     add,
     add_and_tell,
     clear,
+    enter,
+    first_at_least,
+    frequencies_in,
     keep,
     keep_live,
     lift,
     make_room,
     next_risen,
+    norm_of,
+    ordered,
+    part_of,
     probe,
     risen,
+    tf_of,
 )
 
 WIDTHS = (4096, 16384)

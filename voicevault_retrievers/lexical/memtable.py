@@ -15,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.rows import best
+from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.postings import Numbers, Unsigned
+from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted
 from voicevault_retrievers.text.analyzed import language
 
 UTF8 = ("utf-8", "surrogatepass")
@@ -149,3 +152,23 @@ class Memtable:
         copy.used = self._used
         copy.terms, copy.frequencies, copy.owners = (array.copy() for array in self._arrays)
         return copy
+
+
+def search(postings: Memtable, wanted: Wanted, selection: Selection | None) -> FoundRows:
+    """As `vectorised.search`."""
+    frequencies = np.zeros((len(wanted.numbers), len(postings)))
+    for row, number in zip(frequencies, wanted.numbers.tolist(), strict=True):
+        ordinals, counts = postings.find(number)
+        row[ordinals] = counts
+    norm = wanted.formula.norm(postings.lengths, wanted.mean_length)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of documents that lack the term, which count below
+        parts = wanted.weights[:, None] * (wanted.formula.tf(frequencies, norm) - wanted.formula.absent())
+    parts[frequencies == 0] = 0.0
+    scores = np.full(len(postings), wanted.base)
+    for part in parts:
+        scores += part
+    matched = frequencies.any(axis=0) & (scores >= wanted.threshold)
+    if selection is not None:
+        matched &= selection.mask
+    top = best(scores, np.flatnonzero(matched), wanted.k)
+    return FoundRows(top, scores[top], frequencies[:, top].T.astype(np.int64))

@@ -13,8 +13,7 @@ from voicevault_retrievers._support.compiled import BESIDE, kind
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.formulas import LEAST, Floats, Formula
 from voicevault_retrievers.lexical.postings import Postings
-from voicevault_retrievers.lexical.vectorised import FoundRows
-from voicevault_retrievers.lexical.vectorised_scan import Sums, Wanted, fits
+from voicevault_retrievers.lexical.vectorised import FoundRows, Sums, Wanted, fits
 
 FEW = 256
 """Where less than one document in so many is searched, each is looked at; else each list is read."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.compiled import BESIDE
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.selection import Selection
-from voicevault_retrievers.lexical import memtable_search, native, vectorised
+from voicevault_retrievers.lexical import memtable, native, vectorised
 from voicevault_retrievers.lexical.memtable import Memtable
 from voicevault_retrievers.lexical.postings import Postings, PostingsSource
 from voicevault_retrievers.lexical.segment import IndexSegment
@@ -72,7 +72,7 @@ class Searcher:
 
     def _search(self, postings: PostingsSource, wanted: Wanted, selection: Selection | None) -> FoundRows:
         if isinstance(postings, Memtable):
-            return memtable_search.search(postings, wanted, selection)
+            return memtable.search(postings, wanted, selection)
         if isinstance(postings, Postings) and self._native(postings, wanted, selection):
             with BATON.aside(len(postings)):
                 return native.search(postings, wanted, selection)

@@ -6,18 +6,260 @@ of the query's terms, so that the sums are those of `kernels`, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.core.rows import best
 from voicevault_retrievers.core.selection import Selection
-from voicevault_retrievers.lexical.formulas import Floats
-from voicevault_retrievers.lexical.postings import Numbers, Postings, PostingsSource
-from voicevault_retrievers.lexical.vectorised_scan import ListScan, Runs, edges_of, fits, parts, runs_of, seek
-from voicevault_retrievers.lexical.vectorised_scan import Wanted as Wanted
+from voicevault_retrievers.lexical.formulas import Floats, Formula
+from voicevault_retrievers.lexical.postings import BLOCK_BITS, Numbers, Postings, PostingsSource, Unsigned
+
+Sums: TypeAlias = NDArray[np.float32]
+Places: TypeAlias = NDArray[np.intp]
+Runs: TypeAlias = dict[int, slice]
+
+TABLE = 1 << 16
+"""Entries of a table of parts."""
+LEAST = 1e-20
+"""What a match adds at least, before its weight, so that a sum of 0 means "not seen"."""
+HELD = 1e15
+"""Weights below it and above its inverse leave float32 room."""
+SEEN = LEAST / HELD
+"""Less than any match adds."""
+MARGIN = 2.0**-22
+"""What float32 may lose for each term, relative to the sum: rounding a part, weighing it, adding it."""
+SLACK = 1e-12
+"""What float64 and `LEAST` may change, relative to the weights and what a document without terms scores."""
+NEVER = np.float32(-1e38)
+"""The sum of a document that is not selected."""
+SAMPLE = 2048
+"""Documents that are looked at for a first cut."""
+LOOK = 8
+"""Looking one document up in a list takes about as long as adding so many of its postings."""
+FEW = 32
+"""Less than one document in so many is few: each is looked up in every list."""
+
+
+class Wanted(NamedTuple):
+    """A query against a segment: the numbers of its terms there and their weights (`count * idf`), in query order.
+
+    `base` is what a document scores that has none of them; only scores of at least `threshold` are found, k at most.
+    """
+
+    numbers: Numbers
+    weights: Floats
+    formula: Formula
+    mean_length: float
+    base: float
+    threshold: float
+    k: int
+
+
+def parts(wanted: Wanted, lengths: NDArray[Any], frequencies: NDArray[Any]) -> Floats:
+    """What documents get for a term that they have, before the term's weight."""
+    formula = wanted.formula
+    tf: Floats = formula.tf(frequencies.astype(np.float64), formula.norm(lengths, wanted.mean_length))
+    return tf - formula.absent()
+
+
+def fits(formula: Formula, weights: Sequence[float]) -> bool:
+    """Whether float32 has room for sums of what these weights make of a formula."""
+    curve = formula.curve()
+    return curve is not None and min(weights, default=0.0) > 1 / HELD and max(curve.alpha + curve.add, *weights) < HELD
+
+
+def runs_of(postings: Postings, numbers: Numbers) -> list[Runs]:
+    """Of each term where its postings in each block are; none for -1."""
+    blocks, starts = np.asarray(postings.run_blocks), np.asarray(postings.run_starts)
+    found = []
+    firsts, lasts = postings.term_runs[numbers].tolist(), postings.term_runs[numbers + 1].tolist()
+    for number, first, last in zip(numbers.tolist(), firsts, lasts, strict=True):
+        edges = starts[first : last + 1].tolist() if number >= 0 else []
+        found.append(dict(zip(blocks[first:last].tolist(), map(slice, edges, edges[1:]), strict=False)))
+    return found
+
+
+def edges_of(ordinals: NDArray[np.integer], size: int) -> list[int]:
+    """Where in ascending ordinals each block of `size` documents begins, and where the last ends."""
+    found: list[int] = ordinals.searchsorted(np.arange((size >> BLOCK_BITS) + 2) << BLOCK_BITS).tolist()
+    return found
+
+
+def seek(low: NDArray[np.uint16], runs: Runs, edges: list[int], wanted: NDArray[np.uint16], places: Places) -> None:
+    """Write where a term's posting of each wanted document is, if it has one; nothing where the block has none."""
+    for block, span in runs.items():
+        first, last = edges[block], edges[block + 1]
+        if first < last:
+            places[first:last] = _first_at_least(low, span, wanted[first:last])
+
+
+def _first_at_least(low: NDArray[np.uint16], span: slice, wanted: NDArray[np.uint16]) -> Places:
+    """The first place in a run whose ordinal is not below each wanted one, or the run's last."""
+    found: Places = low[span.start : span.stop - 1].searchsorted(wanted) + span.start
+    return found
+
+
+@lru_cache(maxsize=16)
+def _table(formula: Formula, mean_length: float, width: int) -> Sums:
+    """Parts by `frequency * width + length`, those of frequency 0 being 0; last what is above all parts."""
+    wanted = Wanted(np.empty(0, np.int64), np.empty(0), formula, mean_length, 0.0, 0.0, 0)
+    frequencies = np.arange(max(2, TABLE // width))[:, None]
+    table = np.maximum(parts(wanted, np.arange(width), np.maximum(frequencies, 1)), LEAST)
+    return np.append(table * (frequencies > 0), _limit(formula)).astype(np.float32)
+
+
+def _limit(formula: Formula) -> float:
+    """More than any part."""
+    curve = formula.curve()
+    return np.inf if curve is None else curve.alpha + curve.add - formula.absent() + LEAST
+
+
+class ListScan:
+    """One search: the query's lists, that first which can add most, and what a document must reach above the base.
+
+    `rest` is what each list can add together with all after it. As many documents as are wanted reach `border`; `cut`
+    is as much lower as the sums may be wrong.
+    """
+
+    def __init__(self, postings: Postings, wanted: Wanted, runs: Sequence[Runs]) -> None:
+        self.wanted = wanted
+        self.low, self.frequencies = np.asarray(postings.low), np.asarray(postings.frequencies)
+        self.lengths = np.asarray(postings.lengths)
+        self.width = postings.longest + 1
+        self.table = _table(wanted.formula, wanted.mean_length, self.width)
+        most = (wanted.weights * self._most(postings)).tolist()
+        order = sorted(range(len(most)), key=most.__getitem__, reverse=True)
+        self.rest = list(accumulate((most[at] for at in reversed(order)), initial=0.0))[::-1]
+        self.weights: list[float] = [wanted.weights[at] for at in order]
+        self.runs = [runs[at] for at in order]
+        self.margin = 1.0 - MARGIN * (len(order) + 4)
+        self.slack = SLACK * (abs(wanted.base) + sum(self.weights))
+        self.border = max(SEEN, wanted.threshold - wanted.base)
+        self.cut = self._under(wanted.threshold - wanted.base)
+
+    def _most(self, postings: Postings) -> Floats:
+        """The most that each term can add, before its weight."""
+        numbers, limit = self.wanted.numbers, self.table[-1]
+        if not len(postings.bounded):
+            return np.full(len(numbers), limit, dtype=np.float64)
+        rows = postings.bounded.searchsorted(numbers)
+        known = postings.bounded.take(rows, mode="clip") == numbers
+        bounds = postings.bounds.take(rows, axis=0, mode="clip").astype(np.intp)
+        codes = bounds[..., 0] * self.width + bounds[..., 1]
+        most: Floats = np.where(known, self.table.take(codes, mode="clip").max(axis=1), limit).astype(np.float64)
+        return most * (numbers >= 0)
+
+    def _under(self, score: float) -> float:
+        """What the sum of no document falls short of that scores at least this, above the base."""
+        return score * self.margin - self.slack
+
+    def _raise(self, sums: Sums) -> None:
+        """Raise the cut by the sums of some documents, or what they have reached of them."""
+        sums = sums[sums > self.border]  # strictly: numpy is slow to partition what is mostly equal
+        if len(sums) >= self.wanted.k:
+            self.border = float(np.partition(sums, len(sums) - self.wanted.k)[len(sums) - self.wanted.k])
+            self.cut = max(self.cut, self._under(self.border))
+
+    def near(self, selection: Selection | None) -> NDArray[np.int64]:
+        """The ordinals of the documents that may be among the best, ascending."""
+        if selection is not None and selection.count * FEW < selection.size:
+            found = self._few(selection.ordinals)
+        else:
+            found = self._blocks(selection)
+        ordinals, sums = np.empty(0, np.int64), np.empty(0, np.float32)
+        for more, reached in found:
+            if len(more):
+                ordinals, sums = np.concatenate((ordinals, more)), np.concatenate((sums, reached))
+                self._raise(sums)
+                keep = sums >= self.cut
+                ordinals, sums = ordinals[keep], sums[keep]
+        return ordinals
+
+    def _few(self, chosen: Unsigned) -> Iterator[tuple[NDArray[np.int64], Sums]]:
+        """Few documents, first a part of them that gives the others a cut."""
+        for part in (chosen[:SAMPLE], chosen[SAMPLE:]):
+            if len(part):
+                yield self._among(part.astype(np.int64))
+
+    def _among(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], Sums]:
+        """Those of some documents that may be among the best, and their sums: each is looked up in every list."""
+        sums = np.zeros(len(chosen), np.float32)
+        for at, runs in enumerate(self.runs):
+            keep = (sums >= self.cut - self.rest[at]).nonzero()[0]
+            chosen, sums = chosen.take(keep), sums.take(keep)
+            wanted, places = chosen.astype(np.uint16), np.full(len(chosen), -1)
+            seek(self.low, runs, edges_of(chosen, len(self.lengths)), wanted, places)
+            hit = ((self.low.take(places, mode="clip") == wanted) & (places >= 0)).nonzero()[0]
+            sums[hit] += self._adds(at, self.lengths, chosen.take(hit), self.frequencies.take(places.take(hit)))
+            self._raise(sums)
+        last = (sums >= max(self.cut, SEEN)).nonzero()[0]
+        return chosen.take(last), sums.take(last)
+
+    def _blocks(self, selection: Selection | None) -> Iterator[tuple[NDArray[np.int64], Sums]]:
+        """Of each block the documents that may be among the best, and their sums."""
+        blocks = sorted(set().union(*self.runs))
+        for block in blocks:
+            places, sums = self._block(block, selection, first=block == blocks[0])
+            yield places + (block << BLOCK_BITS), sums
+
+    def _block(self, block: int, selection: Selection | None, first: bool) -> tuple[Places, Sums]:
+        """The places in a block of what may be among the best, and their sums."""
+        lengths = self.lengths[block << BLOCK_BITS : (block + 1) << BLOCK_BITS]
+        places: Places | None = None
+        sums = _room(block, len(lengths), selection)
+        for at, runs in enumerate(self.runs):
+            if block not in runs:
+                continue
+            span = runs[block]
+            if places is None and self.rest[at] < self.cut:
+                # Documents seen so far only, unless they are so many that adding the list costs less.
+                seen = (sums >= max(self.cut - self.rest[at], SEEN)).nonzero()[0]
+                if len(seen) * LOOK < span.stop - span.start:
+                    places, sums = seen, sums.take(seen)
+            if places is None:
+                having = self.low[span].astype(np.intp)
+                np.add.at(sums, having, self._adds(at, lengths, having, self.frequencies[span]))
+                if first:
+                    self._raise(sums.take(having if self.cut > 0 else having[:SAMPLE]))
+            else:
+                keep = (sums >= self.cut - self.rest[at]).nonzero()[0]
+                places, sums = places.take(keep), sums.take(keep)
+                self._look(at, span, lengths, places, sums)
+        last = (sums >= max(self.cut, SEEN)).nonzero()[0]
+        return last if places is None else places.take(last), sums.take(last)
+
+    def _look(self, at: int, span: slice, lengths: Unsigned, places: Places, sums: Sums) -> None:
+        """Add to `sums` what a list gives documents in a block."""
+        wanted = places.astype(np.uint16)
+        found = _first_at_least(self.low, span, wanted)
+        hit = (self.low.take(found) == wanted).nonzero()[0]
+        sums[hit] += self._adds(at, lengths, places.take(hit), self.frequencies.take(found.take(hit)))
+
+    def _adds(self, at: int, lengths: Unsigned, places: Places, frequencies: Unsigned) -> Sums:
+        """What a list gives documents that it has."""
+        having = lengths.take(places)
+        codes = np.multiply(frequencies, self.width, dtype=np.intp)
+        codes += having
+        try:
+            added = self.table.take(codes)
+        except IndexError:  # a frequency beyond the table; to look for one first takes longer
+            added = np.maximum(parts(self.wanted, having, frequencies), LEAST).astype(np.float32)
+        added *= self.weights[at]
+        return added
+
+
+def _room(block: int, size: int, selection: Selection | None) -> Sums:
+    """A sum for each document of a block, 0 or, where it is not selected, below all that others reach."""
+    if selection is None:
+        return np.zeros(size, np.float32)
+    start = block << BLOCK_BITS
+    return np.multiply(~selection.mask[start : start + size], NEVER, dtype=np.float32)
+
 
 MANY = 8
 """One document wanted in so many is many: every match is scored."""

@@ -7,18 +7,23 @@ try:
     from voicevault_retrievers.llama_index.bm25 import BM25Retriever
     from voicevault_retrievers.llama_index.channels import RetrieverChannel, as_channel
     from voicevault_retrievers.llama_index.citations import CitationPostprocessor, citations_of, resolve_citations
-    from voicevault_retrievers.llama_index.diversity import MMRPostprocessor, NearDuplicatePostprocessor
-    from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
+    from voicevault_retrievers.llama_index.convert import NodeWithProvenance, provenance
     from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
     from voicevault_retrievers.llama_index.filters import filter_of
     from voicevault_retrievers.llama_index.foreign_stages import skippable
     from voicevault_retrievers.llama_index.hybrid import HybridRetriever
-    from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
+    from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder
     from voicevault_retrievers.llama_index.parents import ParentExpansionPostprocessor, SentenceWindowPostprocessor
     from voicevault_retrievers.llama_index.postprocessors import CrossEncoderRerank, PageDiversityPostprocessor
     from voicevault_retrievers.llama_index.query import QueryExpander
     from voicevault_retrievers.llama_index.query_engine import CitedQueryEngine
-    from voicevault_retrievers.llama_index.rerankers import LLMRerank, RecencyPostprocessor, WeightedRerank
+    from voicevault_retrievers.llama_index.rerankers import (
+        LLMRerank,
+        MMRPostprocessor,
+        NearDuplicatePostprocessor,
+        RecencyPostprocessor,
+        WeightedRerank,
+    )
     from voicevault_retrievers.llama_index.retrievers import VectorRetriever
     from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel
     from voicevault_retrievers.llama_index.synthesis import CitedSynthesizer, cite_prompts

@@ -19,25 +19,24 @@ from llama_index.core.utils import print_text
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Never
 
-from voicevault_retrievers._support.memo import Parts
+from voicevault_retrievers._support.caches import Parts
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.core.channel import Channel, Stage, check_k
-from voicevault_retrievers.core.degradation import log_failures
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting, in_thread, value_of
 from voicevault_retrievers.core.explanation import reworded
+from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.types import Hit, Query, Result
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import events
-from voicevault_retrievers.llama_index.access import Narrowing, Weighing, Where
-from voicevault_retrievers.llama_index.convert import node_of, query_of
+from voicevault_retrievers.llama_index.convert import node_of, nodes_of_hits, query_of
+from voicevault_retrievers.llama_index.events import announced, reranks
+from voicevault_retrievers.llama_index.filters import Narrowing, Weighing, Where
 from voicevault_retrievers.llama_index.foreign_stages import stage_of
-from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.llama_index.prompts import modules_of
-from voicevault_retrievers.llama_index.reranking_events import announced, reranks
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from voicevault_retrievers.engines.foreign import filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import chunk_of
-from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder
+from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder
 from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits, brought, turns
 
 Part: TypeAlias = Channel | BaseRetriever | BaseIndex[Any] | BasePydanticVectorStore

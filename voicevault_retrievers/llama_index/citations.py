@@ -34,8 +34,14 @@ from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.types import Citation, Context, Hit
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index.convert import chunk_of, node_of
-from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, hit_of, provenance
+from voicevault_retrievers.llama_index.convert import (
+    NodeWithProvenance,
+    chunk_of,
+    explained,
+    hit_of,
+    node_of,
+    provenance,
+)
 from voicevault_retrievers.llama_index.options import config_error
 from voicevault_retrievers.text.tokens import estimate_tokens
 

@@ -23,18 +23,17 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
 from voicevault_retrievers.llama_index import events
-from voicevault_retrievers.llama_index.access import Where, weights_of
 from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
+from voicevault_retrievers.llama_index.convert import nodes_of_hits
+from voicevault_retrievers.llama_index.events import announced
+from voicevault_retrievers.llama_index.filters import Where, weights_of
 from voicevault_retrievers.llama_index.models import as_text_model
-from voicevault_retrievers.llama_index.node import nodes_of_hits
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
-from voicevault_retrievers.llama_index.reranking_events import announced
 from voicevault_retrievers.pipeline.composing import compose, router_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, load_preset
-from voicevault_retrievers.pipeline.presets.models import NO_PRESET
-from voicevault_retrievers.pipeline.presets.structure import graph_over, store_of
+from voicevault_retrievers.pipeline.presets.sections import NO_PRESET, graph_over, store_of
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store

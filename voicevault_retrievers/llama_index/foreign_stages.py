@@ -14,8 +14,7 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.event_loop import overrides
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.llama_index.convert import chunk_of
-from voicevault_retrievers.llama_index.node import node_of_hit
+from voicevault_retrievers.llama_index.convert import chunk_of, node_of_hit
 
 # Kept beside a node's fields, as its provenance is: nodes of several knowledge bases may have one id.
 _HIT = "_voicevault_hit"

@@ -35,15 +35,13 @@ from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.channels import Part, as_channel
 from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, preset_of
 from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
-from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, as_embedder, store_model
 from voicevault_retrievers.llama_index.listing import copied
-from voicevault_retrievers.llama_index.models import flare_of
+from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, flare_of, store_model
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.absent import channel_if_there
-from voicevault_retrievers.pipeline.presets.sections import channel_of
-from voicevault_retrievers.pipeline.presets.structure import store_of, structural
+from voicevault_retrievers.pipeline.presets.sections import channel_of, store_of, structural
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore

@@ -9,17 +9,16 @@ from functools import partial
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
 
-from voicevault_retrievers.core.degradation import log_failures
 from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.leaf import LeafChannel
 from voicevault_retrievers.core.types import PARENT_TYPE, Chunk, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import Method
-from voicevault_retrievers.llama_index.convert import REF_DOC, chunk_of, node_of, stored
-from voicevault_retrievers.llama_index.node import node_of_hit
+from voicevault_retrievers.llama_index.convert import REF_DOC, chunk_of, node_of, node_of_hit, stored
+from voicevault_retrievers.llama_index.external_vectors import Calling, Vectors
 from voicevault_retrievers.llama_index.vector_query import searching
-from voicevault_retrievers.llama_index.vectors import Calling, Vectors
 from voicevault_retrievers.store import KnowledgeBase
 
 _LOG = logging.getLogger(__name__)

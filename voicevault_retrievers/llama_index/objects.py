@@ -18,8 +18,7 @@ from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.types import Failure, check_scores
 from voicevault_retrievers.errors import InvalidScoreError
-from voicevault_retrievers.llama_index.convert import chunk_of, node_of
-from voicevault_retrievers.llama_index.node import NodeWithProvenance, explained, provenance
+from voicevault_retrievers.llama_index.convert import NodeWithProvenance, chunk_of, explained, node_of, provenance
 
 THROUGH = "through"
 INDEX = "index"

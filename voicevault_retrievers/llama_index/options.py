@@ -14,7 +14,7 @@ from llama_index.core.schema import IndexNode
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import OnError
-from voicevault_retrievers.llama_index.access import Where
+from voicevault_retrievers.llama_index.filters import Where
 
 _ELSEWHERE = {
     "alpha": "`weights`, such as {'bm25': 0.5, 'dense': 0.5}",

@@ -18,14 +18,13 @@ from typing_extensions import Unpack
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.llama_index.access import Where
 from voicevault_retrievers.llama_index.convert import MARKS, NodeChunk, chunk_of, document_of, restored
-from voicevault_retrievers.llama_index.filters import filter_of
+from voicevault_retrievers.llama_index.filters import Where, filter_of
 from voicevault_retrievers.llama_index.postprocessors import StageOptions, StagePostprocessor
 from voicevault_retrievers.structure import CharacterSpan, ParentExpansion, ParentStore, parent_store
 from voicevault_retrievers.structure.parent_links import Kinship
 from voicevault_retrievers.structure.parents import Parents
-from voicevault_retrievers.structure.stored import parent_of
+from voicevault_retrievers.structure.redis import parent_of
 from voicevault_retrievers.structure.windows import Place, WindowExpansion
 from voicevault_retrievers.text.tokens import estimate_tokens
 

@@ -16,7 +16,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Unpack
 
-from voicevault_retrievers._support.memo import Parts
+from voicevault_retrievers._support.caches import Parts
 from voicevault_retrievers.core.channel import MAX_DEPTH, Stage
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Plan
@@ -27,10 +27,9 @@ from voicevault_retrievers.core.types import Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
-from voicevault_retrievers.llama_index.convert import query_of
-from voicevault_retrievers.llama_index.node import explained, hit_of, provenance, read_node
+from voicevault_retrievers.llama_index.convert import explained, hit_of, provenance, query_of, read_node
+from voicevault_retrievers.llama_index.events import reranking
 from voicevault_retrievers.llama_index.options import config_error
-from voicevault_retrievers.llama_index.reranking_events import reranking
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import Calibration, PageCap
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage

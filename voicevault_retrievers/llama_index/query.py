@@ -15,14 +15,14 @@ from llama_index.core.schema import QueryBundle, QueryType
 from llama_index_instrumentation import get_dispatcher
 
 from voicevault_retrievers.core.channel import Rewriter
-from voicevault_retrievers.core.degradation import log_failures
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.llama_index.models import as_text_model
-from voicevault_retrievers.models.prompts import filled
+from voicevault_retrievers.models.generation import filled
 from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
 from voicevault_retrievers.query.model import ModelRewriter
 

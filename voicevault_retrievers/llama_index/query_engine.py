@@ -18,7 +18,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.citations import check_unnumbered
-from voicevault_retrievers.llama_index.degradation import heard
+from voicevault_retrievers.llama_index.events import heard
 from voicevault_retrievers.llama_index.models import llm_of
 from voicevault_retrievers.llama_index.responses import CitedAnswer
 from voicevault_retrievers.llama_index.source_numbers import aretrieved

@@ -25,7 +25,7 @@ from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.convert import chunks_of, stored
-from voicevault_retrievers.llama_index.embedder import as_embedder, store_model
+from voicevault_retrievers.llama_index.models import as_embedder, store_model
 from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 

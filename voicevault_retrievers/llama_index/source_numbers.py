@@ -28,8 +28,8 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import is_async
 from voicevault_retrievers.llama_index.citations import check_unnumbered, cited_node, source_hit
-from voicevault_retrievers.llama_index.degradation import heard
-from voicevault_retrievers.llama_index.node import NodeWithProvenance, provenance
+from voicevault_retrievers.llama_index.convert import NodeWithProvenance, provenance
+from voicevault_retrievers.llama_index.events import heard
 
 GIVEN = "voicevault_given"
 """Where a workflow's state has the citations that its agents were given, as plain data."""

@@ -26,7 +26,7 @@ from voicevault_retrievers.core.types import ANY_EMBEDDER, ChannelKind, Chunk, Q
 from voicevault_retrievers.engines.foreign import Foreign
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
-from voicevault_retrievers.llama_index.embedder import LlamaIndexEmbedder, documents_embedded, query_embedded
+from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, documents_embedded, query_embedded
 from voicevault_retrievers.llama_index.store_filters import QDRANT, SIMPLE, Pushed, effort, kind_of, pushed, reach_of
 
 REPLACING = (QDRANT, SIMPLE)

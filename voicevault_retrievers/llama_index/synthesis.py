@@ -23,8 +23,8 @@ from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.citations import CitedNodes, sources_of
+from voicevault_retrievers.llama_index.convert import provenance
 from voicevault_retrievers.llama_index.models import awaits
-from voicevault_retrievers.llama_index.node import provenance
 from voicevault_retrievers.llama_index.responses import CitedAnswer, cited
 
 TOLD = "voicevault"

@@ -31,11 +31,10 @@ from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.copies import FileSystem
-from voicevault_retrievers.llama_index.embedder import NamedEmbedder, as_embedder
-from voicevault_retrievers.llama_index.external_vectors import DENSE, WrappedVectors
+from voicevault_retrievers.llama_index.external_vectors import DENSE, Calling, OwnVectors, WrappedVectors
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.hybrid_nodes import HybridNodes
-from voicevault_retrievers.llama_index.vectors import Calling, OwnVectors
+from voicevault_retrievers.llama_index.models import NamedEmbedder, as_embedder
 from voicevault_retrievers.store import KnowledgeBase, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.names import locate, vacant

@@ -19,9 +19,8 @@ from voicevault_retrievers._support.extras import DISTRIBUTION
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Span
 from voicevault_retrievers.mcp.bases import Library
 from voicevault_retrievers.mcp.configuration import Client, Configuration
-from voicevault_retrievers.mcp.session import Session
 from voicevault_retrievers.mcp.texts import instructions
-from voicevault_retrievers.mcp.tools import Tools
+from voicevault_retrievers.mcp.tools import Session, Tools
 
 
 def server_for(client: Client, library: Library, max_tokens: int) -> Server[Session]:

@@ -15,7 +15,6 @@ from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.access_control import Access, admitted, permitted
 from voicevault_retrievers.core.channel import Channel, Over, Stage, Then, Through, check_k
-from voicevault_retrievers.core.degradation import log_failures
 from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
     Observer,
@@ -25,8 +24,9 @@ from voicevault_retrievers.core.execution.plan import (
     timings,
     value_of,
 )
+from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.filters import Filter, both, scope
-from voicevault_retrievers.core.turns import Turn, as_turn
+from voicevault_retrievers.core.queries import Turn, as_turn
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html

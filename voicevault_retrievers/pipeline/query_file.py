@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from voicevault_retrievers._support.checks import whole_or_none
-from voicevault_retrievers.core.turns import Turn
+from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.types import Query, Route, Variant
 from voicevault_retrievers.errors import ConfigError, unknown
 

@@ -15,8 +15,7 @@ from voicevault_retrievers.core.types import Failure, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.query.learned import added
 from voicevault_retrievers.query.phrases import Phrases, extended, key
-from voicevault_retrievers.query.regional import regional
-from voicevault_retrievers.query.related_words import RELATED, SPELLINGS
+from voicevault_retrievers.query.related_words import RELATED, SPELLINGS, regional
 from voicevault_retrievers.query.synonyms import read_line
 from voicevault_retrievers.text.languages import stems
 from voicevault_retrievers.text.stopwords import STOPWORDS

@@ -9,12 +9,11 @@ from dataclasses import replace
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.protocols import TextModel
-from voicevault_retrievers.core.turns import Turn
+from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.models.prompts import filled
-from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter
-from voicevault_retrievers.query.wordings import one_line, wordings_of
+from voicevault_retrievers.models.generation import filled
+from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter, one_line, wordings_of
 from voicevault_retrievers.text.stopwords import STOPWORDS
 
 TURNS = 3

@@ -7,9 +7,8 @@ from dataclasses import replace
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import RetrievalError
-from voicevault_retrievers.models.prompts import filled
-from voicevault_retrievers.query.model import KEPT, TIMEOUT, ModelRewriter
-from voicevault_retrievers.query.wordings import one_line
+from voicevault_retrievers.models.generation import filled
+from voicevault_retrievers.query.model import KEPT, TIMEOUT, ModelRewriter, one_line
 
 
 class HyDE(ModelRewriter):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.checks import seconds_or_none
-from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.channel import Channel, Rewriter, Through
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.types import Chunk, Failure, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.text.pieces import encoded, split
+from voicevault_retrievers.text.terms import words
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Learned[Any]")
@@ -118,3 +121,21 @@ def _texts(corpus: Corpus | None, parts: tuple[Any, ...]) -> Iterator[str]:
         )
     texts: Iterable[Chunk | str] = () if isinstance(corpus, Channel) else corpus
     return (text if isinstance(text, str) else text.text for text in texts)
+
+
+def piece_counts(texts: Iterable[str]) -> Counter[bytes]:
+    """How often each piece of text is there (see `text.pieces`)."""
+    counts: Counter[bytes] = Counter()
+    for text in texts:
+        counts.update(split(encoded(text)))
+    return counts
+
+
+def word_counts(pieces: Mapping[bytes, int]) -> Counter[str]:
+    """How often each word of letters is in some pieces, case folded."""
+    counts: Counter[str] = Counter()
+    for piece, count in pieces.items():
+        for word in words(piece):
+            if word.isalpha():
+                counts[word] += count
+    return counts

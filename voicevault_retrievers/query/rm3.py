@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.checks import number, whole
-from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers.core.channel import Channel, Rewriter
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, as_query

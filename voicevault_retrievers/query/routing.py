@@ -16,7 +16,7 @@ from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Failure, Query, Ranking, Route
 from voicevault_retrievers.errors import ConfigError, RetrievalError, StageError, unknown
 from voicevault_retrievers.fusion.fuse import Fused
-from voicevault_retrievers.models.prompts import filled
+from voicevault_retrievers.models.generation import filled
 from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter
 from voicevault_retrievers.text.references.rules import RuleReferences
 

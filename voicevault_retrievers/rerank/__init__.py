@@ -3,7 +3,9 @@
 from voicevault_retrievers.models.weights import PROFILES
 from voicevault_retrievers.rerank.calibration import (
     CALIBRATIONS,
+    MATCHED,
     Calibration,
+    MatchedShare,
     Threshold,
     brier_score,
     calibration_error,
@@ -12,7 +14,6 @@ from voicevault_retrievers.rerank.calibration import (
 from voicevault_retrievers.rerank.cross_encoder import CrossEncoderRerank, rank_passages
 from voicevault_retrievers.rerank.likeness import Cosines, Likeness, Shingles
 from voicevault_retrievers.rerank.llm import LLMRerank
-from voicevault_retrievers.rerank.matched import MATCHED, MatchedShare
 from voicevault_retrievers.rerank.max_sim import MaxSimRerank, TokenEmbedder, max_sim
 from voicevault_retrievers.rerank.mmr import MMR
 from voicevault_retrievers.rerank.near_duplicates import NearDuplicates

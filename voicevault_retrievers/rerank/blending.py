@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.types import Ranking, Vote, ranked
 from voicevault_retrievers.rerank.calibration import Calibration
 
 Doubles: TypeAlias = NDArray[np.float64]
@@ -79,3 +81,54 @@ def _standard(values: Doubles) -> tuple[Doubles, float]:
     deviation = float(scaled.std())
     standard: Doubles = (scaled - scaled.mean()) / deviation if deviation else np.zeros(len(values))
     return standard, scale * deviation
+
+
+LEAST = 8
+"""So many scores more than those that are wanted are needed to judge."""
+TINY = 1e-9
+"""Of the highest score: what rounding leaves of a line is no deviation."""
+
+
+def settled_at(scores: Sequence[float], total: int, top_k: int, certainty: float) -> bool:
+    """Whether, with this probability or more, none of the passages after these comes among the best `top_k`.
+
+    `scores` are those of the first of `total` passages, in the order of the search; higher is better.
+    """
+    seen = len(scores)
+    if seen >= total:
+        return True
+    if seen < top_k + LEAST:
+        return False
+    values = np.array(scores, dtype=np.float64)
+    depth = np.log(np.arange(1, total + 1))
+    slope, level = np.polyfit(depth[:seen], values, 1)
+    deviation = math.sqrt(float(((values - level - slope * depth[:seen]) ** 2).sum()) / (seen - 2))
+    bar = float(np.sort(values)[-top_k])
+    deviation = max(deviation, TINY * float(np.abs(values).max(initial=1.0)))
+    below = [0.5 * math.erfc((level + slope * x - bar) / (deviation * math.sqrt(2))) for x in depth[seen:].tolist()]
+    return math.prod(below) >= certainty
+
+
+def lead(scores: Sequence[float | None]) -> float:
+    """By how many deviations of the scores behind it the first of falling scores is ahead of the second.
+
+    0 of fewer than four scores, and where one is missing: they say too little.
+    """
+    given = np.array([score for score in scores if score is not None], dtype=np.float64)
+    if len(given) < max(4, len(scores)):
+        return 0.0
+    ahead, deviation = float(given[0] - given[1]), float(given[1:].std())
+    return ahead / max(deviation, TINY * float(np.abs(given).max(initial=1.0)))
+
+
+def rescored(ranking: Ranking, stage: str, scores: Sequence[float], own: Sequence[float] | None = None) -> Ranking:
+    """The first hits in the order of new scores, with the stage's votes; the rest follow unscored, in their order.
+
+    `own` are the stage's own scores, where the new ones are made of more than these.
+    """
+    head = ranking.hits[: len(scores)]
+    said = {hit.id: float(score) for hit, score in zip(head, scores if own is None else own, strict=True)}
+    ordered = ranked(replace(hit, score=float(score)) for hit, score in zip(head, scores, strict=True))
+    voted = [hit.voted(Vote(stage, rank, said[hit.id])) for rank, hit in enumerate(ordered, 1)]
+    rest = [replace(hit, score=None) for hit in ranking.hits[len(scores) :]]
+    return replace(ranking, hits=(*voted, *rest))

@@ -10,8 +10,8 @@ from functools import partial
 from time import monotonic
 from typing import Literal, TypeAlias, cast
 
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.checks import number, seconds_or_none, whole, whole_or_none
-from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.plan import Call, Plan
@@ -19,10 +19,8 @@ from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
 from voicevault_retrievers.models.weights import PROFILES, canonical
-from voicevault_retrievers.rerank.adaptive import lead, settled_at
-from voicevault_retrievers.rerank.blending import BLEND, blended
+from voicevault_retrievers.rerank.blending import BLEND, blended, lead, rescored, settled_at
 from voicevault_retrievers.rerank.calibration import CALIBRATIONS, Calibration
-from voicevault_retrievers.rerank.rescoring import rescored
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL, shared_scorer
 from voicevault_retrievers.rerank.windows import WindowSelector
 
@@ -76,7 +74,7 @@ class CrossEncoderRerank(Stage):
     `timeout` seconds (None waits; loading the model does not count), or where the scorer fails, those that were scored
     come first, in its order, the others follow in theirs, and the failure is noted. With `overtime` "warn" scoring goes
     on, and a note says how long it took. With a `certainty` in (0, 1), scoring stops where the best `top_k` stay the
-    best with it: see `rerank.adaptive`. Where the first hit is ahead of the second by `sure` deviations of the scores
+    best with it: see `rerank.blending`. Where the first hit is ahead of the second by `sure` deviations of the scores
     behind it, nothing is read, and a note says so.
 
     Failures, which `refine` raises: RerankerError for a number of scores that is not that of the passages,

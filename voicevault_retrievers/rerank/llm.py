@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.checks import seconds_or_none, whole_or_none
-from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
-from voicevault_retrievers.models.prompts import filled, lists_in
+from voicevault_retrievers.models.generation import filled, lists_in
 
 PROMPT = """\
 Which of these passages answer the question best?

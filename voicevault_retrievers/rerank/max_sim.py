@@ -8,13 +8,13 @@ from typing import Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.checks import seconds_or_none, whole, whole_or_none
-from voicevault_retrievers._support.lru import LRUCache
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.types import Failure, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError
 from voicevault_retrievers.models.token_states import OnnxTokenEmbedder
-from voicevault_retrievers.rerank.rescoring import rescored
+from voicevault_retrievers.rerank.blending import rescored
 
 Tokens: TypeAlias = NDArray[np.float32]
 

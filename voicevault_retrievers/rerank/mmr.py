@@ -12,8 +12,7 @@ from voicevault_retrievers._support.checks import whole_or_none
 from voicevault_retrievers.core.types import Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.rerank.comparing import Comparing
-from voicevault_retrievers.rerank.likeness import By
+from voicevault_retrievers.rerank.likeness import By, Comparing
 
 
 class MMR(Comparing):

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from voicevault_retrievers.core.types import Query, Ranking
-from voicevault_retrievers.rerank.comparing import Comparing
-from voicevault_retrievers.rerank.likeness import By
+from voicevault_retrievers.rerank.likeness import By, Comparing
 from voicevault_retrievers.rerank.mmr import share
 
 _AT_ONCE = 256

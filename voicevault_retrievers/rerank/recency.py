@@ -14,7 +14,7 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.rerank.signals import Signal, summed
+from voicevault_retrievers.rerank.weighted import Signal, summed
 
 _DAY = 86_400.0
 _ISO = re.compile(

@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole_or_none
 from voicevault_retrievers.core.channel import Channel, Stage
-from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking
+from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import DEPTH
-from voicevault_retrievers.rerank.signals import Signal, summed
+from voicevault_retrievers.rerank.blending import rescored
+
+
+class Signal(NamedTuple):
+    """What one signal says of one hit: its value, higher is better, and `adds`, its part of the sum."""
+
+    value: float | None
+    weight: float
+    adds: float
+
+
+def summed(ranking: Ranking, stage: str, signals: Sequence[Mapping[str, Signal]]) -> Ranking:
+    """The first hits, one for each entry of `signals`, in the order of the sums; the rest follow unscored.
+
+    A score is `math.fsum` of what its signals add. The stage's vote has a part for each: the value as its score, the
+    weight, what it adds as its contribution, and its rank by what this signal adds.
+    """
+    head = ranking.ids[: len(signals)]
+    votes = _votes(dict(zip(head, signals, strict=True)))
+    sums = [math.fsum(signal.adds for signal in own.values()) for own in signals]
+    scored = rescored(ranking, stage, sums)
+    hits = [
+        hit.voted(replace(vote, parts=tuple(votes[hit.chunk.id]))) if (vote := hit.vote(stage)) else hit
+        for hit in scored.hits[: len(head)]
+    ]
+    return replace(scored, hits=(*hits, *scored.hits[len(head) :]))
+
+
+def _votes(signals: Mapping[str, Mapping[str, Signal]]) -> dict[str, list[Vote]]:
+    votes: dict[str, list[Vote]] = {chunk_id: [] for chunk_id in signals}
+    for name in dict.fromkeys(name for own in signals.values() for name in own):
+        said = {chunk_id: own[name] for chunk_id, own in signals.items() if name in own}
+        order = sorted(said, key=lambda chunk_id: (-said[chunk_id].adds, chunk_id))
+        for rank, chunk_id in enumerate(order, 1):
+            value, weight, adds = said[chunk_id]
+            votes[chunk_id].append(Vote(name, rank, value, weight, adds))
+    return votes
+
 
 WEIGHTS: Mapping[str, float] = {"fused": 0.4, "semantic": 0.3, "keyword": 0.2, "position": 0.1}
 

@@ -23,7 +23,7 @@ from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.text.analyzer import Analyzer
 from voicevault_retrievers.text.languages import OTHER, TAGS, script, untagged
 from voicevault_retrievers.text.stopwords import AMBIGUOUS, ENGLISH
-from voicevault_retrievers.text.words import LONGEST
+from voicevault_retrievers.text.terms import LONGEST
 
 Window: TypeAlias = tuple[int, int]
 

@@ -30,8 +30,12 @@ def describe(embedder: Embedder) -> EmbedderEntry:
     One that is in doubt is asked for its probe.
     """
     from voicevault_retrievers.dense.base import BaseEmbedder
-    from voicevault_retrievers.dense.embedders import OnnxEmbedder, OpenVinoEmbedder, SentenceTransformerEmbedder
-    from voicevault_retrievers.dense.universal import UniversalSentenceEncoder
+    from voicevault_retrievers.dense.embedders import (
+        OnnxEmbedder,
+        OpenVinoEmbedder,
+        SentenceTransformerEmbedder,
+        UniversalSentenceEncoder,
+    )
 
     kinds = {
         "onnx": OnnxEmbedder,

@@ -28,11 +28,11 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, DocumentError, IncompatibleIndexError, StorageError
 from voicevault_retrievers.store import analyzers, disk, embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.store.commit import begin, checked, moved_to
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.export_format import KINDS, QUESTION_KINDS, Exported, Header
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
-from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import free
 from voicevault_retrievers.store.questions import LIMITS, question_snapshot
@@ -40,7 +40,7 @@ from voicevault_retrievers.store.reader import View
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.writer import reporting
 from voicevault_retrievers.structure.questions import COLLECTION
-from voicevault_retrievers.structure.questions.stale import MARK
+from voicevault_retrievers.structure.questions.records import MARK
 
 File: TypeAlias = str | Path | IO[bytes]
 

@@ -19,10 +19,10 @@ from voicevault_retrievers.core.vectors import unit_rows
 from voicevault_retrievers.dense import probes
 from voicevault_retrievers.errors import DocumentError, IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import codec
-from voicevault_retrievers.store.limits import Limits
+from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.store.manifest import EmbedderEntry, Manifest, VectorSearch
 from voicevault_retrievers.store.sources import Source
-from voicevault_retrievers.structure.questions.kept import RESERVED
+from voicevault_retrievers.structure.questions.records import RESERVED
 
 Entry: TypeAlias = Source | Chunk
 

@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.rows import Rows

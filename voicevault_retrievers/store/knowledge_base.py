@@ -19,20 +19,20 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, un
 from voicevault_retrievers.store import analyzers, codec, embedding, repair
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.channels import Searched
+from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.store.commit import Changes, begin
 from voicevault_retrievers.store.discovery import Paths, scan, several
 from voicevault_retrievers.store.edits import Drop, Put
 from voicevault_retrievers.store.embedding import Prepared, Progress
 from voicevault_retrievers.store.graphs import KeptGraph
-from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
 from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.reader import View
+from voicevault_retrievers.store.repair import problems
 from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.sources import KEY, Drift, Source, by_name, drift
 from voicevault_retrievers.store.stats import Stats
-from voicevault_retrievers.store.verify import problems
 from voicevault_retrievers.store.writer import CommitWriter, reporting
 from voicevault_retrievers.text import CustomAnalyzer
 

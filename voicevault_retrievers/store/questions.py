@@ -14,7 +14,7 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import NotIndexedError, RetrievalError
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.store.limits import Limits
+from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.reader import View, keywords_only
 from voicevault_retrievers.store.snapshot import Snapshot

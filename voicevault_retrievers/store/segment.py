@@ -22,9 +22,8 @@ from voicevault_retrievers.core.rows import Mask, Rows
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.errors import IndexDamagedError
-from voicevault_retrievers.lexical.deleted_terms import DeletedTermCounts
 from voicevault_retrievers.lexical.postings import Numbers, Postings
-from voicevault_retrievers.lexical.segment import IndexSegment
+from voicevault_retrievers.lexical.segment import DeletedTermCounts, IndexSegment
 from voicevault_retrievers.store import columns, files, table
 from voicevault_retrievers.store.columns import StoredColumns
 from voicevault_retrievers.store.files import BlockFile, NewFolder

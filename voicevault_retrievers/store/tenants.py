@@ -16,12 +16,12 @@ from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
+from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.store.delete_base import remove
 from voicevault_retrievers.store.discovery import Paths
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.indexing import Update, outdated, update
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
-from voicevault_retrievers.store.limits import Limits
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.snapshot import Snapshot
 

@@ -1,8 +1,7 @@
 """How chunks belong together: parents and their children, and the windows around sentences."""
 
 from voicevault_retrievers.structure.packing import CharacterSpan
-from voicevault_retrievers.structure.parent_links import Kinship
-from voicevault_retrievers.structure.parent_text import OverBudget
+from voicevault_retrievers.structure.parent_links import Kinship, OverBudget
 from voicevault_retrievers.structure.parents import ParentExpansion, ParentStore, parent_store
 from voicevault_retrievers.structure.windows import Place, WindowExpansion
 

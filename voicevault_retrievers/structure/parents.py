@@ -15,9 +15,8 @@ from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.errors import ConfigError, ContextExpansionError
 from voicevault_retrievers.structure.packing import Room as Room
 from voicevault_retrievers.structure.packing import Shown
-from voicevault_retrievers.structure.parent_links import Ancestors, Kinship, Naming
-from voicevault_retrievers.structure.parent_text import OWN_TEXT, ParentTexts
-from voicevault_retrievers.structure.parent_text import over_budget as over_budget
+from voicevault_retrievers.structure.parent_links import OWN_TEXT, Ancestors, Kinship, Naming, ParentTexts
+from voicevault_retrievers.structure.parent_links import over_budget as over_budget
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 
 Parents: TypeAlias = Union["ParentStore", "KeepsParents", Mapping[str, Chunk]]

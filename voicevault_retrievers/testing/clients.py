@@ -15,7 +15,7 @@ from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.records import WriteCounts
+from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import RetrievalError
 from voicevault_retrievers.store import KnowledgeBase
 

@@ -13,7 +13,7 @@ import pytest
 
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.records import WriteCounts
+from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import IncompatibleIndexError, RetrievalError
 from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.engines import writing
 from voicevault_retrievers.engines.engine import BATCH
-from voicevault_retrievers.engines.records import WriteCounts
+from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.testing.clients import Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, described, vectors_of

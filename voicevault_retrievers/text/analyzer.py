@@ -12,13 +12,22 @@ from typing import Any, NamedTuple
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.text import batch
 from voicevault_retrievers.text.analyzed import Analyzed
-from voicevault_retrievers.text.detection import ballots, languages
-from voicevault_retrievers.text.languages import LANGUAGES, NEUTRAL, OTHER, TAGS, candidates, installed, script, stems
+from voicevault_retrievers.text.languages import (
+    LANGUAGES,
+    NEUTRAL,
+    OTHER,
+    TAGS,
+    ballots,
+    candidates,
+    installed,
+    languages,
+    script,
+    stems,
+)
 from voicevault_retrievers.text.pieces import encoded, split
 from voicevault_retrievers.text.probes import PROBES, TEXT
 from voicevault_retrievers.text.stopwords import AMBIGUOUS, STOPWORDS
-from voicevault_retrievers.text.terms import terms
-from voicevault_retrievers.text.words import joined, plain_words, words
+from voicevault_retrievers.text.terms import joined, plain_words, terms, words
 
 AUTO = "auto"
 

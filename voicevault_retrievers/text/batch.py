@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.text import pieces, scan
 from voicevault_retrievers.text.analyzed import Analyzed
-from voicevault_retrievers.text.detection import Ballots, languages
-from voicevault_retrievers.text.languages import NEUTRAL, OTHER, script
+from voicevault_retrievers.text.languages import NEUTRAL, OTHER, Ballots, languages, script
 from voicevault_retrievers.text.pieces import Numbers, spread
 
 BATCH = 32 << 20

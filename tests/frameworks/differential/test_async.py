@@ -27,7 +27,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain, llama_index
 from voicevault_retrievers.langchain import channels
 from voicevault_retrievers.langchain.models import NamedTextModel
-from voicevault_retrievers.llama_index import node
+from voicevault_retrievers.llama_index import convert
 
 MODEL = HashEmbedder()
 
@@ -277,7 +277,7 @@ async def test_hundreds_of_documents_are_converted_off_the_loop(monkeypatch: pyt
 async def test_hundreds_of_nodes_are_converted_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [TextNode(id_=str(at), text=f"pump {at}") for at in range(300)]
     keywords = llama_index.BM25Retriever.from_nodes(nodes, language="en", k=300)
-    with recorded(monkeypatch, node, "node_of_hit") as threads:
+    with recorded(monkeypatch, convert, "node_of_hit") as threads:
         assert len(await keywords.aretrieve("pump")) == 300
     assert threads
     assert threading.get_ident() not in threads

@@ -25,9 +25,9 @@ from voicevault_retrievers.dense import probes
 from voicevault_retrievers.engines.chroma import ChromaEngine
 from voicevault_retrievers.errors import EmbeddingError, IncompatibleIndexError
 from voicevault_retrievers.langchain import HybridIndex, LangChainEmbedder
-from voicevault_retrievers.langchain.embedder import as_embedder as of_langchain
+from voicevault_retrievers.langchain.models import as_embedder as of_langchain
 from voicevault_retrievers.llama_index import HybridVectorStore, LlamaIndexEmbedder
-from voicevault_retrievers.llama_index.embedder import as_embedder as of_llama_index
+from voicevault_retrievers.llama_index.models import as_embedder as of_llama_index
 from voicevault_retrievers.store import Bases, KnowledgeBase
 
 DIMENSION = 16

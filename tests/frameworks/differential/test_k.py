@@ -17,7 +17,7 @@ from tests.frameworks.langchain_parts import Hashed
 from tests.frameworks.llama_index_parts import HashEmbedding
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain, llama_index
-from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.models.generation import CallableTextModel
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, MaxSimRerank, RecencyRerank, WeightedRerank
 
 QUESTION = "the pump of the plant"

@@ -28,8 +28,7 @@ from voicevault_retrievers import (
     fuse,
 )
 from voicevault_retrievers.answers.flare import Flare, Token, Written
-from voicevault_retrievers.answers.flare.drafts import Draft, Drafted
-from voicevault_retrievers.answers.flare.segments import sentences
+from voicevault_retrievers.answers.flare.drafts import Draft, Drafted, sentences
 from voicevault_retrievers.core.types import Vote
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.fusion.hybrid import ahybrid_search, bare, hybrid_search

@@ -15,7 +15,7 @@ from voicevault_retrievers.cli.commands import voicevault
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase, manifest
 from voicevault_retrievers.store.lock import Lock
-from voicevault_retrievers.store.verify import problems
+from voicevault_retrievers.store.repair import problems
 from voicevault_retrievers.text import CustomAnalyzer
 
 

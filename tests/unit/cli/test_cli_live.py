@@ -16,11 +16,10 @@ from rich.console import Console
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.cli import live
-from voicevault_retrievers.cli.live import Lines, Pace, ProgressView, following, interruptible, on_disk, tail
-from voicevault_retrievers.cli.progress import shown
+from voicevault_retrievers.cli.live import Lines, Pace, ProgressView, following, interruptible, on_disk, shown, tail
 from voicevault_retrievers.documents import Skipped
 from voicevault_retrievers.store import KnowledgeBase, indexing, update
-from voicevault_retrievers.store.progress import ReadingProgress
+from voicevault_retrievers.store.indexing import ReadingProgress
 
 PAGE = Path(__file__).parents[3] / "docs" / "observability.md"
 HOSTILE = "\x1b[31m\x1b]0;title\x07[bold]a\r\nb\u202egpj.\udcff[/]/end.txt"

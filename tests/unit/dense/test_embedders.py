@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.dense import (
     CallableEmbedder,

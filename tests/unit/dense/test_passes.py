@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.execution import baton
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.dense import ExactVectors, VectorChannel, passes, rescoring
-from voicevault_retrievers.dense.passes import MOST, Passes
+from voicevault_retrievers.dense import ExactVectors, VectorChannel, exact, rescoring
+from voicevault_retrievers.dense.exact import MOST, Passes
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
 
@@ -27,7 +27,7 @@ class First:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
         self.begun, self.go_on, self.alone, self.error = threading.Event(), threading.Event(), 0, error
-        monkeypatch.setattr(passes.rescoring, "products", self.products)
+        monkeypatch.setattr(exact.rescoring, "products", self.products)
 
     def products(self, matrix: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
         self.alone += 1
@@ -63,7 +63,7 @@ def test_those_who_come_meanwhile_share_the_next_pass(monkeypatch: pytest.Monkey
 
 def test_a_reader_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a fork, which leaves its thread behind."""
-    monkeypatch.setattr(passes, "PATIENCE", 0.01)
+    monkeypatch.setattr(exact, "PATIENCE", 0.01)
     lost = Passes(MATRIX)
     lost._reading = True
     assert np.array_equal(lost.products(MATRIX[3]), MATRIX @ MATRIX[3])
@@ -86,7 +86,7 @@ def test_what_is_found_does_not_depend_on_who_else_searches(monkeypatch: pytest.
     monkeypatch.setattr(baton, "LONG", 1)
     wide: list[int] = []
     stack = np.stack
-    monkeypatch.setattr(passes.np, "stack", lambda rows: wide.append(len(rows)) or stack(rows))
+    monkeypatch.setattr(exact.np, "stack", lambda rows: wide.append(len(rows)) or stack(rows))
     quick = rescoring.products
 
     def products(*given: object) -> NDArray[np.float32]:
@@ -94,7 +94,7 @@ def test_what_is_found_does_not_depend_on_who_else_searches(monkeypatch: pytest.
             threading.Event().wait(0.001)
         return quick(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(passes.rescoring, "products", products)
+    monkeypatch.setattr(exact.rescoring, "products", products)
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(both.search, texts)) == alone
     assert max(wide) > 1

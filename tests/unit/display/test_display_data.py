@@ -16,8 +16,7 @@ from tests.helpers import FailingChannel, GivenChannel, ListChannel
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Result, Variant, Vote
 from voicevault_retrievers.display import BADGES, Lists, alists, analyzer_of, hit_data, marked, result_data
-from voicevault_retrievers.display.data import MOST_MARKED
-from voicevault_retrievers.display.lists import MOST
+from voicevault_retrievers.display.data import MOST, MOST_MARKED
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25

@@ -28,7 +28,7 @@ def _langchain() -> Callable[[Hit], Hit]:
 
 
 def _llama_index() -> Callable[[Hit], Hit]:
-    node = pytest.importorskip("voicevault_retrievers.llama_index.node", exc_type=ImportError)
+    node = pytest.importorskip("voicevault_retrievers.llama_index.convert", exc_type=ImportError)
     return lambda hit: node.hit_of(node.node_of_hit(hit))
 
 

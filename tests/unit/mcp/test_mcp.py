@@ -15,7 +15,6 @@ from tests.unit.mcp.parts import citations, make, offered, page, session, starte
 from voicevault_retrievers import Chunk, KnowledgeBase, question_index
 from voicevault_retrievers.answers import resolve_citations
 from voicevault_retrievers.mcp import bases as libraries
-from voicevault_retrievers.mcp import session as sessions
 from voicevault_retrievers.mcp import tools
 from voicevault_retrievers.mcp.bases import Library
 from voicevault_retrievers.store import embedding, remove
@@ -223,7 +222,7 @@ async def test_after_a_failure_nothing_old_is_found(root: Path, monkeypatch: pyt
 
 
 async def test_a_session_forgets_what_was_given_long_ago(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "KEPT", 2)
+    monkeypatch.setattr(tools, "KEPT", 2)
     async with session(offered(root, "plant")) as client:
         for query in ("lever", "red button", "bearings"):
             await client.call_tool("search", {"query": query, "k": 1})

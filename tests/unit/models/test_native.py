@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pytest
 
 from voicevault_retrievers.errors import RetrievalError
-from voicevault_retrievers.models.native import Calls
+from voicevault_retrievers.models.graph_model import Calls
 from voicevault_retrievers.models.weights import Backend, find, installed
 
 LEAVING = """

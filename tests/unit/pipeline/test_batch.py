@@ -19,11 +19,11 @@ from voicevault_retrievers import BM25, Pipeline, VectorChannel, fuse
 from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.execution.run import ABREAST
 from voicevault_retrievers.core.leaf import Match
+from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.rows import Rows
-from voicevault_retrievers.core.turns import Turn
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Result, Route, Variant, Vector
 from voicevault_retrievers.dense import ExactVectors, VectorPart
-from voicevault_retrievers.dense.passes import Passes
+from voicevault_retrievers.dense.exact import Passes
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.batch import TOGETHER
 from voicevault_retrievers.pipeline.query_file import read_queries

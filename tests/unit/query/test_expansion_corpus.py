@@ -28,7 +28,7 @@ from voicevault_retrievers.query.compounds import LINKS, split
 from voicevault_retrievers.query.learned import Learned
 from voicevault_retrievers.query.nearest import Nearest, distance
 from voicevault_retrievers.query.phrases import Phrases
-from voicevault_retrievers.query.regional import american
+from voicevault_retrievers.query.related_words import american
 from voicevault_retrievers.store import KnowledgeBase
 
 TEXTS = [

@@ -19,8 +19,7 @@ from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together
-from voicevault_retrievers.query.model import TIMEOUT
-from voicevault_retrievers.query.wordings import wordings_of
+from voicevault_retrievers.query.model import TIMEOUT, wordings_of
 from voicevault_retrievers.rerank import PageCap
 
 QUESTION = "How do I reset the pump?"

@@ -11,7 +11,7 @@ from tests.helpers import Counting, FailingChannel, ListChannel, Says
 from voicevault_retrievers import RRF, Channel, Chunk, VectorChannel, fuse
 from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.models.generation import CallableTextModel
 from voicevault_retrievers.pipeline.composing import compose
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset

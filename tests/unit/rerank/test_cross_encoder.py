@@ -39,8 +39,7 @@ from voicevault_retrievers.rerank import (
     load_scorer,
     rank_passages,
 )
-from voicevault_retrievers.rerank.adaptive import lead
-from voicevault_retrievers.rerank.blending import blended
+from voicevault_retrievers.rerank.blending import blended, lead
 from voicevault_retrievers.rerank.cross_encoder import AT_ONCE
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 

@@ -20,7 +20,7 @@ from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
 from voicevault_retrievers.lexical import merge_policy
-from voicevault_retrievers.lexical.deleted_terms import DeletedTermCounts
+from voicevault_retrievers.lexical.segment import DeletedTermCounts
 from voicevault_retrievers.store import (
     Changes,
     KnowledgeBase,

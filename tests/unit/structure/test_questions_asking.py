@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import Says
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.models.generation import CallableTextModel
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.questions import ModelQuestions, questions_in

@@ -10,7 +10,7 @@ from voicevault_retrievers._support import compiled
 from voicevault_retrievers.text import Analyzed, Analyzer, batch, scan
 from voicevault_retrievers.text.analyzer import AUTO
 from voicevault_retrievers.text.pieces import BREAKS, encoded, split
-from voicevault_retrievers.text.words import _read, words
+from voicevault_retrievers.text.terms import _read, words
 
 WORDS = (
     "the pumps", "und der Behälter", "los números", "насосы и", "ERR_2043", "电池维护", "§ 433", "\x05x", "l'eau",

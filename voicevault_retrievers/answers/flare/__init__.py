@@ -1,8 +1,7 @@
 """Active retrieval: a model writes an answer, and what it is not sure of is searched for meanwhile."""
 
 from voicevault_retrievers.answers.flare.active import AsyncFlareStream, Flare, FlareAnswer, FlareStream
-from voicevault_retrievers.answers.flare.uncertainty import Segment
-from voicevault_retrievers.answers.flare.writers import Writer, as_writer
+from voicevault_retrievers.answers.flare.writers import Segment, Writer, as_writer
 from voicevault_retrievers.models.generation import Token, Written
 
 __all__ = [

@@ -14,12 +14,11 @@ from voicevault_retrievers._support.checks import flag, number, seconds_or_none,
 from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.flare.loop import AnswerState, AnswerWriting, Plan, Signal
 from voicevault_retrievers.answers.flare.steps import SearchFunctions, Timeouts, atexts, texts
-from voicevault_retrievers.answers.flare.uncertainty import Segment
-from voicevault_retrievers.answers.flare.writers import TextWriter, as_writer
+from voicevault_retrievers.answers.flare.writers import Segment, TextWriter, as_writer
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, Result, Route, as_query
 from voicevault_retrievers.errors import ConfigError, FLAREError, unknown
-from voicevault_retrievers.models.prompts import filled
+from voicevault_retrievers.models.generation import filled
 
 Found: TypeAlias = Result | Ranking | Sequence[Hit]
 THRESHOLD = 0.4

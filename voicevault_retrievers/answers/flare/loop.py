@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers.answers.flare.drafts import Draft, Drafted
 from voicevault_retrievers.answers.flare.steps import Begin, NextPart, SearchFor, Settled, Steps, StopReading
-from voicevault_retrievers.answers.flare.uncertainty import Segment
+from voicevault_retrievers.answers.flare.writers import Segment
 from voicevault_retrievers.core.types import Failure, Hit, Ranking, Vote
 from voicevault_retrievers.errors import FLAREError, RetrievalError, told
-from voicevault_retrievers.models.prompts import aloud, filled
+from voicevault_retrievers.models.generation import aloud, filled
 from voicevault_retrievers.query.follow_up import content_words
-from voicevault_retrievers.query.wordings import wordings_of
+from voicevault_retrievers.query.model import wordings_of
 
 STAGE = "flare"
 Signal: TypeAlias = Literal["tokens", "marks"]

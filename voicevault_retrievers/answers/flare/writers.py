@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, Protocol, runtime_checkable
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.models.generation import Written
-from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.models.generation import CallableTextModel, Token, Written
 
 
 @runtime_checkable
@@ -82,3 +83,139 @@ def aparts(writer: Any, prompt: str, *, streams: bool) -> AsyncIterator[Written]
 
 async def _whole(writer: Any, prompt: str) -> AsyncIterator[Written]:
     yield await writer.awrite(prompt)
+
+
+FARTHEST = 32
+"""Characters of a text between two tokens that may belong to none, before tokens are taken not to be of the text."""
+_MARKER = re.compile(r"\[\s*(?:source\s*:[^\[\]\n]*|\d[\d\s,;\u2010-\u2014-]*)\]", re.IGNORECASE)
+_SPACES = re.compile(r"\s+")
+
+
+class TextSpan(NamedTuple):
+    """A part of a text, by offsets, and how probable it is; None where that is not known."""
+
+    start: int
+    end: int
+    probability: float | None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A sentence of an answer, the spaces behind it included.
+
+    `confidence` is the least probability of its words' tokens, None where the model told none. Where that was too low,
+    `query` is what was searched for, `added` the ids of the chunks that were new, and with these `draft` is what the
+    sentence was before it was written again.
+    """
+
+    text: str
+    confidence: float | None = None
+    query: str = ""
+    added: tuple[str, ...] = ()
+    draft: str = ""
+
+
+def spans_of(part: Written) -> list[tuple[str, float | None]]:
+    """The text of a part in pieces, each with its probability: pieces joined are the text.
+
+    Tokens that are not in the text, such as the one that ends an answer, are left out.
+    """
+    if part.tokens is None:
+        return [(part.text, None)]
+    if "".join(token.text for token in part.tokens) == part.text:
+        return list(part.tokens)
+    return list(_aligned(part.text, part.tokens))
+
+
+def _aligned(text: str, tokens: Iterable[Token]) -> Iterator[tuple[str, float | None]]:
+    at = 0
+    for token in tokens:
+        found = text.find(token.text, at, at + FARTHEST + len(token.text)) if token.text.strip() else -1
+        if found < 0:
+            continue
+        if found > at:
+            yield text[at:found], None
+        at = found + len(token.text)
+        yield token.text, token.probability
+    if at < len(text):
+        yield text[at:], None
+
+
+class Marks:
+    """Takes the marks out of a text that comes in parts: what stands in `[[...]]` has the probability 0, all else 1.
+
+    A mark that is not closed ends with its line.
+    """
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._depth = 0
+        self._held = ""
+
+    def feed(self, text: str) -> list[tuple[str, float | None]]:
+        """The next part without its marks; a bracket at its end is held until what follows tells what it is."""
+        return [piece for char in text for piece in self._read(char)]
+
+    def end(self) -> list[tuple[str, float | None]]:
+        """What is still held."""
+        held, self._held = self._held, ""
+        return [(held, 0.0 if self._inside else 1.0)] if held else []
+
+    def _read(self, char: str) -> list[tuple[str, float | None]]:
+        if self._held and char == self._held:
+            self._held, self._depth, self._inside = "", 0, not self._inside
+            return []
+        if char == "\n" and self._inside:
+            held = self.end()
+            self._inside = False
+            return [*held, (char, 1.0)]
+        held = self.end()
+        if char == ("]" if self._inside and not self._depth else "" if self._inside else "["):
+            self._held = char
+            return held
+        if self._inside and char in "[]":
+            self._depth += 1 if char == "[" else -1
+        return [*held, (char, 0.0 if self._inside else 1.0)]
+
+
+def confidence_of(text: str, spans: Sequence[TextSpan]) -> float | None:
+    """The least probability of what has a letter or a digit, but for source markers; None where none is known."""
+    known = [span.probability for span in _counted(text, spans) if span.probability is not None]
+    return min(known, default=None)
+
+
+def masked(text: str, spans: Sequence[TextSpan], threshold: float) -> str:
+    """A text without its source markers and the words of which a token is less probable than the threshold.
+
+    The implicit query of Jiang et al. (2023), section 3.2.2, eq. 4, which leaves out tokens, not words.
+    """
+    low = [span for span in _counted(text, spans) if span.probability is not None and span.probability < threshold]
+    gone = [(found.start(), found.end()) for found in _MARKER.finditer(text)]
+    gone += [_word(text, span.start, span.end) for span in low]
+    kept = list(text)
+    for start, end in gone:
+        kept[start:end] = " " * (end - start)
+    return _SPACES.sub(" ", "".join(kept)).strip()
+
+
+def _counted(text: str, spans: Sequence[TextSpan]) -> Iterator[TextSpan]:
+    markers = [(found.start(), found.end()) for found in _MARKER.finditer(text)]
+    for span in spans:
+        inside = any(start <= span.start and span.end <= end for start, end in markers)
+        if not inside and any(char.isalnum() for char in text[span.start : span.end]):
+            yield span
+
+
+def _word(text: str, start: int, end: int) -> tuple[int, int]:
+    """The word around a token; in scripts that do not part words the token alone."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start > 0 and _parted(text[start]) and _parted(text[start - 1]):
+        start -= 1
+    while end < len(text) and _parted(text[end - 1]) and _parted(text[end]):
+        end += 1
+    return start, end
+
+
+def _parted(char: str) -> bool:
+    return char.isalnum() and ord(char) < 0x0E00

@@ -33,7 +33,7 @@ from voicevault_retrievers.engines.chroma.records import (
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.languages import MAX_CONDITIONS
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.records import Record, Stored, WriteCounts
+from voicevault_retrievers.engines.server import Record, Stored, WriteCounts
 
 RECIPE, STATE, OPEN = "voicevault_recipe", "voicevault_state", "voicevault_open"
 CHUNKS, LENGTH = "voicevault_chunks", "voicevault_length"

@@ -23,7 +23,7 @@ from voicevault_retrievers.engines.chroma.collection import OPEN, PAGE, PARENTS,
 from voicevault_retrievers.engines.chroma.records import id_of, native, terms_of
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.languages import nothing_passes
-from voicevault_retrievers.engines.records import Capabilities
+from voicevault_retrievers.engines.server import Capabilities
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.lexical.weighted_query import WeightedQuery

@@ -12,7 +12,7 @@ from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.chroma.vectors import OTHERS_KEY, PRIVATE_KEY
 from voicevault_retrievers.engines.languages import KEY, Chroma, said
-from voicevault_retrievers.engines.records import Record
+from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import IncompatibleIndexError
 
 PARENT_KEY = "_voicevault_parent"

@@ -16,11 +16,11 @@ from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
 from voicevault_retrievers.engines.languages import said
-from voicevault_retrievers.engines.milvus import rows, schema
+from voicevault_retrievers.engines.milvus import schema
 from voicevault_retrievers.engines.milvus.connection import Connection, MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED, key_of
 from voicevault_retrievers.engines.milvus.language import Milvus
-from voicevault_retrievers.engines.milvus.rows import Row
+from voicevault_retrievers.engines.milvus.schema import Row
 from voicevault_retrievers.engines.milvus.scoring import all_of
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import SearchError
@@ -153,8 +153,8 @@ class MilvusCollection(Engine):
     # Writing.
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        above: list[dict[str, Any]] = yield Compute(lambda: [rows.parent_row(parent) for parent in parents])
-        below: list[dict[str, Any]] = yield Compute(lambda: [rows.row(record) for record in records])
+        above: list[dict[str, Any]] = yield Compute(lambda: [schema.parent_row(parent) for parent in parents])
+        below: list[dict[str, Any]] = yield Compute(lambda: [schema.row(record) for record in records])
         yield from self._as_known()
         held = yield from self._by_ids([record.chunk.id for record in records], ["parent"])
         for batch in _batches(above):
@@ -186,7 +186,7 @@ class MilvusCollection(Engine):
             return
         yield ask("delete", collection_name=self._side, ids=[found["pk"] for found in kept])
         again = yield from self._named(orphans)
-        back = [{**rows.NOT_SEARCHED, **found} for found in kept if found["pk"] in again]
+        back = [{**schema.NOT_SEARCHED, **found} for found in kept if found["pk"] in again]
         for batch in _batches(back):
             yield ask("upsert", collection_name=self._side, data=batch)
 
@@ -225,7 +225,7 @@ class MilvusCollection(Engine):
     def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
         held = yield from self._by_ids(ids, ["pieces"], self._side if parents else self._main)
         chunks: Mapping[str, Chunk] = yield Compute(
-            lambda: {one: rows.chunk_of(found, self.name) for one, found in held.items()}
+            lambda: {one: schema.chunk_of(found, self.name) for one, found in held.items()}
         )
         return chunks
 
@@ -238,7 +238,7 @@ class MilvusCollection(Engine):
 
     def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
         found = yield from self._after(cursor or "", "", ["id", "digest"], limit)
-        page = [Stored(rows.id_of(one), one["digest"]) for one in found]
+        page = [Stored(schema.id_of(one), one["digest"]) for one in found]
         return page, found[-1]["pk"] if len(found) == limit else None
 
     def _by_ids(self, ids: Sequence[str], fields: Sequence[str], name: str | None = None) -> Steps[dict[str, Row]]:

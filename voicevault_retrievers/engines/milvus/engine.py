@@ -28,12 +28,12 @@ from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, weigh
 from voicevault_retrievers.engines.languages import nothing_passes, said
-from voicevault_retrievers.engines.milvus import rows
+from voicevault_retrievers.engines.milvus import schema
 from voicevault_retrievers.engines.milvus.collection import PAGE, VERSION, MilvusCollection
 from voicevault_retrievers.engines.milvus.connection import MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED, bit, tag, term_number
 from voicevault_retrievers.engines.milvus.fused import MilvusFused
-from voicevault_retrievers.engines.milvus.rows import Row
+from voicevault_retrievers.engines.milvus.schema import Row
 from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, RowBM25, Sum, Totals, all_of, counting, having
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -141,7 +141,7 @@ class MilvusEngine(MilvusCollection):
 
     def _measured(self, asked: NDArray[np.float64], passes: Predicate, held: Sequence[Row]) -> list[Found]:
         """Those that pass, by their exact cosines: Milvus' own differ in the last bits for equal vectors."""
-        chunks = [(rows.chunk_of(one, self.name), one["vector"]) for one in held]
+        chunks = [(schema.chunk_of(one, self.name), one["vector"]) for one in held]
         found = [
             Found(chunk, float(np.asarray(row, dtype=np.float64) @ asked))
             for chunk, row in chunks
@@ -178,7 +178,7 @@ class MilvusEngine(MilvusCollection):
         """The k best, by asking for those of the highest bounds until no other can be among them."""
         population, longest = yield from self._counted_there(asked)
         terms = weigh(asked, population)
-        query: dict[int, float] = yield Compute(partial(rows.bounds, asked.formula, terms, population.mean, longest))
+        query: dict[int, float] = yield Compute(partial(schema.bounds, asked.formula, terms, population.mean, longest))
         if min(query.values(), default=0.0) <= 0:
             return (yield from self._best_of_pages(asked, k, population, terms))
         scored = RowBM25(asked, population, terms, self.name)
@@ -290,7 +290,7 @@ class MilvusEngine(MilvusCollection):
         totals = yield from self._totals_here(counted, asked.counting)
         held: list[Row] = []
         if self._counts_here:
-            query = yield Compute(partial(rows.matching, asked.forms, totals.longest))
+            query = yield Compute(partial(schema.matching, asked.forms, totals.longest))
             size = yield from self._count()
             held = (yield from self._near("sparse", query, size, "", SCORED))[0] if query and size else []
         elif asked.forms:
@@ -366,7 +366,7 @@ class MilvusEngine(MilvusCollection):
             population, held = yield from self._sharing(words)
             longest = max((one["length"] for one in held), default=0)
         terms = weigh(words, population)
-        sparse = yield Compute(partial(rows.estimates, words.formula, terms, population.mean, longest))
+        sparse = yield Compute(partial(schema.estimates, words.formula, terms, population.mean, longest))
         milvus = required("pymilvus", extra="milvus")
         request = partial(milvus.AnnSearchRequest, limit=depth, expr=clause or None)
         requests = [request([vector.tolist()], "vector", {"metric_type": "COSINE"})]
@@ -384,7 +384,7 @@ class MilvusEngine(MilvusCollection):
         return hits
 
     def _fused(self, found: Sequence[Any]) -> list[Found]:
-        hits = [Found(rows.chunk_of(one["entity"], self.name), float(one["distance"])) for one in found]
+        hits = [Found(schema.chunk_of(one["entity"], self.name), float(one["distance"])) for one in found]
         return sorted(hits, key=_best_first)
 
     def __repr__(self) -> str:

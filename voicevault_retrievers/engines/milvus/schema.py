@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from voicevault_retrievers.core.types import Chunk
+from voicevault_retrievers.engines.keywords import Weighted
+from voicevault_retrievers.engines.milvus.facets import (
+    CAPACITY,
+    bits,
+    key_of,
+    of_metadata,
+    ordered_values,
+    tags,
+    term_number,
+)
+from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.lexical.formulas import Formula
+from voicevault_retrievers.store import codec
 
 RECIPE = "voicevault.recipe"
 """The property of a collection that holds its recipe; its description does so too, which Milvus Lite does not keep."""
@@ -75,3 +93,139 @@ def side_indexes_of(milvus: Any) -> Any:
     params = milvus.MilvusClient.prepare_index_params()
     params.add_index("vector", index_type="FLAT", metric_type="COSINE")
     return params
+
+
+Row: TypeAlias = Mapping[str, Any]
+
+PIECE = 16_000
+"""How many characters of a chunk go into one string: Milvus' strings hold 65,535 bytes."""
+
+PRESENT = 1
+"""The dimension that every chunk has, for Milvus keeps no empty sparse vector."""
+
+NOT_SEARCHED: Row = {"vector": [1.0, 0.0]}
+"""What the row of a parent has, as each row of Milvus needs a vector."""
+
+_LENGTHS = sorted({1, *(-(-int(1000 * 2 ** (step / 4)) // 1000) for step in range(84))})
+_COUNTS = [1, 2, 3, 4, 5, 6, 8, 11, 16, 23, 32, 64, 128, 1024]
+_MOST = 1 << 21
+_DIMENSIONS = 2**32 - 2
+
+
+def row(record: Record) -> dict[str, Any]:
+    """The row of a chunk. Raises ConfigError for more different terms than Milvus' arrays hold."""
+    chunk, length = record.chunk, record.length
+    if len(record.terms) > CAPACITY:
+        raise ConfigError(
+            f"chunk {chunk.id!r} has {len(record.terms)} different terms, and Milvus holds {CAPACITY}: split it"
+        )
+    terms = {term_number(term): count for term, count in record.terms.items()}
+    own = {
+        "pk": key_of(chunk.id),
+        "id": _json(chunk.id),
+        "digest": record.digest,
+        "parent": key_of(chunk.parent_id) if chunk.parent_id is not None else "",
+        "pieces": pieces(chunk),
+        "facets": [*of_metadata(chunk.metadata), *bits(length), *tags(record.terms)],
+        "ordered": ordered_values(chunk.metadata),
+        "terms": list(terms),
+        "counts": list(terms.values()),
+        "length": length,
+        "sparse": {PRESENT: 1.0, **{_dimension(term, length, count): 1.0 for term, count in terms.items()}},
+    }
+    return own if record.vector is None else {**own, "vector": record.vector}
+
+
+def parent_row(parent: Chunk) -> dict[str, Any]:
+    """The row of a parent."""
+    return {"pk": key_of(parent.id), "pieces": pieces(parent), **NOT_SEARCHED}
+
+
+def pieces(chunk: Chunk) -> list[str]:
+    """A chunk as strings that Milvus holds."""
+    line = codec.encode(chunk).decode()
+    text = _json(json.loads(line))
+    return [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
+
+
+def chunk_of(found: Row, name: str) -> Chunk:
+    """The chunk of a row, as of the collection of this name."""
+    return codec.decode("".join(found["pieces"]).encode(), name)
+
+
+def id_of(found: Row) -> str:
+    """The id of a row."""
+    text: str = json.loads(found["id"])
+    return text
+
+
+def counts_of(found: Row, numbers: Mapping[int, str]) -> dict[str, int]:
+    """How often a row has each of the terms of these numbers that it has."""
+    held = zip(found["terms"], found["counts"], strict=True)
+    return {numbers[term]: count for term, count in held if term in numbers}
+
+
+def bounds(formula: Formula, terms: Iterable[Weighted], mean: float, longest: int) -> dict[int, float]:
+    """A sparse query whose product with a chunk is at least what its terms add to the score, `absent` left out."""
+    return _asked(formula, terms, mean, longest, upper=True)
+
+
+def estimates(formula: Formula, terms: Iterable[Weighted], mean: float, longest: int) -> dict[int, float]:
+    """A sparse query whose product with a chunk is about what its terms add."""
+    return _asked(formula, terms, mean, longest, upper=False)
+
+
+def matching(forms: Iterable[str], longest: int) -> dict[int, float]:
+    """A sparse query that finds every chunk that has one of the forms."""
+    return {
+        _dimension(term_number(form), length, count): 1.0
+        for form in forms
+        for length in _LENGTHS
+        for count in _COUNTS
+        if length <= longest and count < _next(_LENGTHS, length)
+    }
+
+
+def _asked(formula: Formula, terms: Iterable[Weighted], mean: float, longest: int, *, upper: bool) -> dict[int, float]:
+    absent = formula.absent()
+    asked: dict[int, float] = {}
+    cells = [
+        (length, count, float(formula.tf(often, formula.norm(long, mean))) - absent)
+        for length in _LENGTHS
+        for count in _COUNTS
+        if length <= longest and count < _next(_LENGTHS, length)
+        for long, often in (_corner(length, count, upper),)
+    ]
+    for forms, weight in terms:
+        for number in map(term_number, forms):
+            for length, count, tf in cells:
+                at = _dimension(number, length, count)
+                asked[at] = asked.get(at, 0.0) + weight * tf
+    return asked
+
+
+def _corner(length: int, count: int, upper: bool) -> tuple[float, float]:
+    """The length and frequency that a cell is scored by: those that score highest, or its middle."""
+    most = _next(_COUNTS, count) - 1
+    if upper:
+        return length, most
+    return (length * (_next(_LENGTHS, length) - 1)) ** 0.5, (count * min(most, 2 * count)) ** 0.5
+
+
+def _next(steps: Sequence[int], value: int) -> int:
+    at = bisect_right(steps, value)
+    return steps[at] if at < len(steps) else _MOST
+
+
+def _dimension(term: int, length: int, count: int) -> int:
+    cell = bisect_right(_LENGTHS, length) * 64 + bisect_right(_COUNTS, count)
+    return zlib.crc32(b"%x:%x" % (term, cell)) % (_DIMENSIONS - 2) + 2
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which only escapes can say
+        return json.dumps(value)
+    return text

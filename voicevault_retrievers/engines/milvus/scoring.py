@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from voicevault_retrievers.core.filters import Predicate, compile_filter
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, score
-from voicevault_retrievers.engines.milvus import rows
+from voicevault_retrievers.engines.milvus import schema
 from voicevault_retrievers.engines.milvus.facets import tag, term_number
-from voicevault_retrievers.engines.milvus.rows import Row
+from voicevault_retrievers.engines.milvus.schema import Row
 from voicevault_retrievers.text.languages import TAGS
 
 SCORED = ("pieces", "terms", "counts", "length")
@@ -66,13 +66,13 @@ class RowBM25:
 
     def hit(self, held: Row) -> KeywordHit | None:
         """A row with its score; None where it has no term."""
-        frequencies = rows.counts_of(held, self._numbers)
+        frequencies = schema.counts_of(held, self._numbers)
         scored = score(self._asked.formula, self._terms, self._mean, frequencies, held["length"])
-        return None if scored is None else KeywordHit(rows.chunk_of(held, self._name), *scored)
+        return None if scored is None else KeywordHit(schema.chunk_of(held, self._name), *scored)
 
     def passes(self, held: Row) -> bool:
         """Whether a row is to be found."""
-        return not self._asked.passing or self._passes(rows.chunk_of(held, self._name).metadata)
+        return not self._asked.passing or self._passes(schema.chunk_of(held, self._name).metadata)
 
 
 class Sum:
@@ -86,7 +86,7 @@ class Sum:
     def take(self, page: Sequence[Row]) -> None:
         """Add up those of a page that count."""
         passes = self._passes
-        kept = [one for one in page if passes is None or passes(rows.chunk_of(one, self._name).metadata)]
+        kept = [one for one in page if passes is None or passes(schema.chunk_of(one, self._name).metadata)]
         lengths = [int(one["length"]) for one in kept]
         facets = {facet for one in kept for facet in one["facets"]}
         held = self.totals
@@ -102,9 +102,9 @@ def counting(held: Sequence[Row], asked: Keywords, name: str) -> tuple[list[Row]
     """Those of the rows that count, and how many of them have each form."""
     if asked.counting:
         passes = compile_filter(asked.counting)
-        held = [one for one in held if passes(rows.chunk_of(one, name).metadata)]
+        held = [one for one in held if passes(schema.chunk_of(one, name).metadata)]
     numbers = {term_number(form): form for form in asked.forms}
-    return list(held), Counter(form for one in held for form in rows.counts_of(one, numbers))
+    return list(held), Counter(form for one in held for form in schema.counts_of(one, numbers))
 
 
 def having(forms: Iterable[str]) -> str:

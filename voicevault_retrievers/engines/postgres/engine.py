@@ -20,10 +20,9 @@ from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Progress, Record, Stored
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords
 from voicevault_retrievers.engines.postgres import statements, transactions
-from voicevault_retrievers.engines.postgres.access import check_access, enabling
 from voicevault_retrievers.engines.postgres.connections import Pools, SqlStatement, Transaction, misread, settings_of
 from voicevault_retrievers.engines.postgres.fused import FusedRow, ServerFused
-from voicevault_retrievers.engines.postgres.tables import Tables
+from voicevault_retrievers.engines.postgres.tables import Tables, check_access, enabling
 from voicevault_retrievers.engines.postgres.texts import (
     escaped,
     is_plain,
@@ -32,7 +31,7 @@ from voicevault_retrievers.engines.postgres.texts import (
 )
 from voicevault_retrievers.engines.questions import QUESTIONS
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.records import WriteCounts
+from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.text.analyzed import tags_of

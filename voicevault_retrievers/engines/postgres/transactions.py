@@ -16,7 +16,7 @@ from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlSt
 from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR, SLOTS, TABLES, VECTORS, Tables
 from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metadata_json, term_key, unescaped
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.records import Record
+from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.text.analyzed import language
 

@@ -20,11 +20,19 @@ from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best
 from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
-from voicevault_retrievers.engines.qdrant.channels import Fusion, QdrantDense, QdrantFused, Way
+from voicevault_retrievers.engines.qdrant.channels import (
+    Fusion,
+    QdrantDense,
+    QdrantFused,
+    Scoring,
+    Way,
+    fused_hit,
+    server_hit,
+    server_query,
+)
 from voicevault_retrievers.engines.qdrant.collection import PAGE, Collection
 from voicevault_retrievers.engines.qdrant.points import CHUNK, COUNTED, FULL
 from voicevault_retrievers.engines.qdrant.statistics import Counts, State
-from voicevault_retrievers.engines.qdrant.words import Scoring, fused_hit, server_hit, server_query
 from voicevault_retrievers.errors import (
     ConfigError,
     FilterNotSupportedError,

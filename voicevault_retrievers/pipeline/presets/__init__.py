@@ -44,14 +44,18 @@ Which keys `fusion` has beside `method`, `depth` and `weights` depends on the me
 `${NAME}` in a text reads the environment; alone it may be a number. An unknown key is an error that names the nearest.
 """
 
-from voicevault_retrievers.pipeline.presets.files import (
+from voicevault_retrievers.pipeline.presets.preset import (
+    DEFAULT_MODEL,
+    KEYS,
+    VERSION,
+    Base,
+    Preset,
     load_preset,
     preset_data,
     preset_file,
     preset_names,
     save_preset,
 )
-from voicevault_retrievers.pipeline.presets.preset import DEFAULT_MODEL, KEYS, VERSION, Base, Preset
 
 __all__ = [
     "DEFAULT_MODEL",

@@ -11,9 +11,15 @@ from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import METHODS, Method, method_named, options_of
-from voicevault_retrievers.models.prompts import CallableTextModel
-from voicevault_retrievers.pipeline.presets.models import MODEL_OPTIONS, given_model, text_model
-from voicevault_retrievers.pipeline.presets.sections import choice, made, section
+from voicevault_retrievers.models.generation import CallableTextModel
+from voicevault_retrievers.pipeline.presets.sections import (
+    MODEL_OPTIONS,
+    choice,
+    given_model,
+    made,
+    section,
+    text_model,
+)
 from voicevault_retrievers.query import (
     RM3,
     AcronymExpansion,

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from voicevault_retrievers._support.checks import flag, seconds_or_none, whole
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.access_control import Access
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Failure, Ranking
-from voicevault_retrievers.errors import ConfigError, NotIndexedError
+from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
-from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.models.generation import CallableTextModel
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets.absent import AbsentFlare, AbsentStage, channel_if_there, channels_there
 from voicevault_retrievers.pipeline.presets.asking import asked, asks, expansion, fusion, router
 from voicevault_retrievers.pipeline.presets.channels import CHANNEL_OPTIONS, CHANNELS
-from voicevault_retrievers.pipeline.presets.models import MODEL_OPTIONS, given_model, text_model
-from voicevault_retrievers.pipeline.presets.sections import choice, filled, known_backend, listed, made, section
+from voicevault_retrievers.pipeline.presets.sections import (
+    MODEL_OPTIONS,
+    choice,
+    filled,
+    given_model,
+    known_backend,
+    listed,
+    made,
+    section,
+    text_model,
+)
 from voicevault_retrievers.pipeline.presets.stages import Awaiting, PresetContext, confidence, stage, threshold
+from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
 from voicevault_retrievers.rerank.calibration import Confidence, Threshold, any_hit
 from voicevault_retrievers.structure.graph import GraphStore
@@ -268,3 +280,55 @@ def _flare(data: Any) -> dict[str, Any]:
     own = {key: value for key, value in options.items() if key != "enabled"}
     Flare(text_model(own) or CallableTextModel(str), **own)  # says now what is wrong with them
     return options
+
+
+def load_preset(name: str | Path) -> Preset:
+    """A shipped preset by its name, or one of your own by the path of its YAML file.
+
+    Raises ConfigError for a name or a file that is not there, a key that is unknown (and names the nearest), and a
+    `${NAME}` that the environment does not have; MissingExtraError without a reader of YAML (extra `cli`).
+    """
+    return Preset.of(preset_data(name))
+
+
+def preset_data(name: str | Path) -> dict[str, Any]:
+    """What `load_preset` makes the preset of: the YAML as it is, each `${NAME}` as it stands there.
+
+    Raises ConfigError for a name or a file that is not there, or is no mapping.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = shipped("presets") / f"{name}.yaml"
+        if not path.is_file():
+            raise unknown("preset", str(name), preset_names())
+    if not path.is_file():
+        raise ConfigError(f"there is no preset file {path}")
+    yaml = require("yaml", extra="cli")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path} holds a {type(data).__name__}, not a mapping of options")
+    return {"name": path.stem, **data}
+
+
+def save_preset(data: Mapping[str, Any], path: str | Path) -> None:
+    """Write a preset's data as a YAML file that `load_preset` reads; ConfigError for what is no preset."""
+    file = preset_file(path)
+    Preset.of(data)
+    text = require("yaml", extra="cli").safe_dump(dict(data), sort_keys=False, allow_unicode=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def preset_file(path: str | Path) -> Path:
+    """The path of a preset's file; ConfigError where `load_preset` would take it for a shipped preset's name."""
+    file = Path(path)
+    if file.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"a preset's file ends in .yaml or .yml, not as {file.name!r} does")
+    return file
+
+
+def preset_names() -> list[str]:
+    """The names of the shipped presets."""
+    return sorted(path.stem for path in shipped("presets").glob("*.yaml"))

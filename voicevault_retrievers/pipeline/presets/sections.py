@@ -9,9 +9,60 @@ from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
+from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
 from voicevault_retrievers.models.weights import BACKENDS
-from voicevault_retrievers.pipeline.presets.structure import graph_over
+from voicevault_retrievers.structure.graph import GraphChannel, GraphStore, ReferenceReader
+
+
+def structural(questions: Any, graph: Any, *, based: bool) -> tuple[dict[str, Channel], dict[str, Mapping[str, Any]]]:
+    """Of `questions` and `graph` those that are given as channels, and the options of those that a base is to make.
+
+    A graph store is neither (see `store_of`). Raises ConfigError for what asks for nothing of these, and where one is
+    to be made and nothing is `based` on a base.
+    """
+    given: dict[str, Channel] = {}
+    made: dict[str, Mapping[str, Any]] = {}
+    for name, asked in (("questions", questions), ("graph", None if store_of(graph) else graph)):
+        if isinstance(asked, Channel):
+            given[name] = asked.named(name)
+        elif (options := _options(name, asked)) is not None:
+            if not based:
+                raise ConfigError(f"{name} is made of knowledge bases: give kb_names, or a channel as {name}")
+            made[name] = options
+    return given, made
+
+
+def store_of(graph: Any) -> GraphStore | None:
+    """The graph store that is given as `graph`; None where something else is."""
+    return graph if isinstance(graph, GraphStore) else None
+
+
+def graph_over(store: GraphStore, base: Any, *, hops: int = 2, **options: Any) -> GraphChannel:
+    """The channel over a graph that is kept elsewhere; `options` are those of `KnowledgeBase.graph`.
+
+    References are read out of a query as a base's own graph reads them, which knows the laws that its chunks declare;
+    without a base by rules alone.
+    """
+    references = getattr(base, "references", None)
+    reader = references() if callable(references) else None
+    known = reader if isinstance(reader, ReferenceReader) else None
+    return GraphChannel(store, reader=known, depth=hops, **options)
+
+
+def _options(name: str, given: Any) -> Mapping[str, Any] | None:
+    """The options of a channel that is asked for; None where it is not, ConfigError for what asks for none."""
+    if given is None or given is False:
+        return None
+    if given is True:
+        return {}
+    if isinstance(given, Mapping):
+        return given
+    store = ", a graph store" if name == "graph" else ""
+    raise ConfigError(f"{name} is true, a mapping of options{store}, or a channel, not a {type(given).__name__}")
+
 
 T = TypeVar("T")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -88,3 +139,29 @@ def _variable(match: re.Match[str]) -> str:
     if match[1] not in os.environ:
         raise ConfigError(f"{match[0]} is in the configuration, and the environment has no {match[1]}")
     return os.environ[match[1]]
+
+
+NO_PRESET = (
+    "llm= is for a preset: without one, give it to what asks it, such as expansion=QueryExpander(llm=...) or flare="
+)
+_SERVED: dict[str, Callable[..., OllamaModel | OpenAIModel]] = {"ollama": OllamaModel, "openai": OpenAIModel}
+MODEL_OPTIONS = (*_SERVED, "base_url", "request")
+
+
+def text_model(options: dict[str, Any]) -> OllamaModel | OpenAIModel | None:
+    """The model that options name, which are taken out of them; None where they name none."""
+    named = [kind for kind in _SERVED if kind in options]
+    given = {key: options.pop(key) for key in ("base_url", "request") if key in options}
+    if len(named) > 1 or (given and not named):
+        raise ConfigError(f"a language model is named once, by {' or '.join(_SERVED)}, not {named or sorted(given)}")
+    return _SERVED[named[0]](options.pop(named[0]), **given) if named else None
+
+
+def given_model(name: str, llm: TextModel | None) -> TextModel:
+    """The model that a part of a preset asks that names none; ConfigError where none is given."""
+    if llm is None:
+        raise ConfigError(
+            f"{name} needs a language model: name one in the preset, as `llm: {{ollama: NAME}}` or "
+            "`llm: {openai: NAME}`, or give llm="
+        )
+    return llm

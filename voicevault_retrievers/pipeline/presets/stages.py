@@ -12,10 +12,17 @@ from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Failure, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.models.prompts import CallableTextModel
+from voicevault_retrievers.models.generation import CallableTextModel
 from voicevault_retrievers.pipeline.presets.channels import opened_graph
-from voicevault_retrievers.pipeline.presets.models import MODEL_OPTIONS, given_model, text_model
-from voicevault_retrievers.pipeline.presets.sections import channel_of, known_backend, made, section
+from voicevault_retrievers.pipeline.presets.sections import (
+    MODEL_OPTIONS,
+    channel_of,
+    given_model,
+    known_backend,
+    made,
+    section,
+    text_model,
+)
 from voicevault_retrievers.rerank import (
     CALIBRATIONS,
     MMR,

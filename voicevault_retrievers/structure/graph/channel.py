@@ -16,11 +16,9 @@ from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Failure, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, RetrievalError, safe_message
-from voicevault_retrievers.structure.graph.direct import direct
 from voicevault_retrievers.structure.graph.embedded import EmbeddedGraph
-from voicevault_retrievers.structure.graph.starts import starts
 from voicevault_retrievers.structure.graph.store import GraphStore
-from voicevault_retrievers.structure.graph.walk import Reached, Walk, arun, run
+from voicevault_retrievers.structure.graph.walk import Reached, Walk, arun, direct, run, starts
 from voicevault_retrievers.text.references.reference import Reference, ReferenceReader
 from voicevault_retrievers.text.references.rules import RuleReferences
 

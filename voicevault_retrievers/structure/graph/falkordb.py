@@ -13,8 +13,7 @@ from voicevault_retrievers._support.checks import number, seconds_or_none
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, Rows
-from voicevault_retrievers.structure.graph.server import CypherStore
+from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, CypherStore, Rows
 
 _INDEXES = ("CREATE INDEX FOR (n:VVNode) ON (n.id)", "CREATE INDEX FOR (n:VVNode) ON (n.name)")
 

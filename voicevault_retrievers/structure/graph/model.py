@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any
 
-from voicevault_retrievers._support.lru import LRUCache
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.models.prompts import filled, lists_in
+from voicevault_retrievers.models.generation import filled, lists_in
 from voicevault_retrievers.text.references.laws import Laws
 from voicevault_retrievers.text.references.reference import Reference
 

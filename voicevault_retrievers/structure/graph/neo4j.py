@@ -14,8 +14,7 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.core.execution.steps import Steps, run
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
-from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, Rows
-from voicevault_retrievers.structure.graph.server import CypherStore
+from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, CypherStore, Rows
 
 T = TypeVar("T")
 

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from voicevault_retrievers.core.execution import steps
 from voicevault_retrievers.core.execution.steps import Steps
-from voicevault_retrievers.core.filters import Predicate
-from voicevault_retrievers.core.types import Chunk
+from voicevault_retrievers.core.filters import Predicate, compile_filter
+from voicevault_retrievers.core.types import Chunk, Query, is_named
 from voicevault_retrievers.structure.graph.store import Edge, GraphStore
-from voicevault_retrievers.text.references.reference import chunk_id, is_chunk, label
+from voicevault_retrievers.text.references.reference import Reference, chunk_id, is_chunk, label, work_of
 
 BACKWARDS: Mapping[str, str] = MappingProxyType(
     {"cites": "cited by", "is": "is", "defines": "defined by", "in": "holds"}
@@ -153,4 +153,73 @@ def _joined(passed: Mapping[str, Sequence[_Step]]) -> dict[str, Reached]:
     return {
         node: Reached(math.fsum(score for score, _ in steps), min(steps, key=lambda step: (-step[0], step[1]))[1])
         for node, steps in passed.items()
+    }
+
+
+LIKELY = 0.5
+"""What a node gets whose work is perhaps the one that was named: "companies act 2013" for "companies act"."""
+
+
+def starts(walk: Walk, references: Sequence[Reference]) -> Steps[dict[str, Reached]]:
+    """The nodes of references, with what they start with.
+
+    A reference has 1 to give: to what is called so in the work that it names, and in every work where it names none;
+    `LIKELY` where one work's words are all among the other's, or the graph's says none. A part, 12(3)(a), gives one
+    half to 12, and the rest to its parts alike. Nodes that only chunks which the walk may not see state are none.
+    """
+    names = {level.name for reference in references for level in reference.levels()}
+    if not names:
+        return {}
+    known: dict[str, Sequence[str]] = yield StoreCall("find", sorted(names))
+    if walk.permits is not None:
+        edges = yield from walk.edges({key for keys in known.values() for key in keys})
+        stated = {node for edge in edges for node in (edge.source, edge.target)}
+        known = {name: [key for key in keys if key in stated] for name, keys in known.items()}
+    given: defaultdict[str, float] = defaultdict(float)
+    for key_of in {reference.key: reference for reference in references}.values():
+        levels = key_of.levels()
+        for at, level in enumerate(reversed(levels)):
+            share = 1.0 if len(levels) == 1 else 0.5 if at == 0 else 0.5 / (len(levels) - 1)
+            alike = {key: _alike(key_of.work, work_of(key)) for key in known.get(level.name, ())}
+            likely = sorted((-part, key) for key, part in alike.items() if part)[: walk.fan_out]
+            for part, key in likely:
+                given[key] += share * -part
+    return {key: Reached(score, (label(key),)) for key, score in given.items()}
+
+
+def _alike(asked: str, work: str) -> float:
+    if asked in ("", work):
+        return 1.0
+    one, other = set(asked.split()), set(work.split())
+    return LIKELY if one <= other or other <= one else 0.0
+
+
+NEIGHBOURS = 10
+
+
+def direct(walk: Walk, query: Query, references: Sequence[Reference]) -> Steps[dict[str, Any] | None]:
+    """The answer for the first of the references that some chunk is, or defines; None where none does."""
+    passes = compile_filter(query.where)
+    for reference in references:
+        begun = yield from starts(walk, [reference])
+        reached = (yield from walk.from_(begun)) if begun else {}
+        held = yield from walk.looked_up(reached)
+        order = sorted((one for one in held if passes(held[one].metadata)), key=lambda one: (-reached[one].score, one))
+        own = next((one for one in order if is_named(reached[one].path)), None)
+        if own is not None:
+            return _answer(reference, held[own], [(one, reached[one]) for one in order if one != own])
+    return None
+
+
+def _answer(reference: Reference, chunk: Chunk, around: Sequence[tuple[str, Reached]]) -> dict[str, Any]:
+    return {
+        "reference": reference.text,
+        "key": reference.key,
+        "chunk_id": chunk.id,
+        "text": chunk.text,
+        "metadata": dict(chunk.metadata),
+        "neighbours": [
+            {"chunk_id": one, "score": reached.score, "path": list(reached.path)}
+            for one, reached in around[:NEIGHBOURS]
+        ],
     }

@@ -9,7 +9,7 @@ own, so that a hit can say by which question it was found.
 from voicevault_retrievers.structure.questions.asking import ModelQuestions, Questioner, questions_in
 from voicevault_retrievers.structure.questions.channel import QuestionChannel
 from voicevault_retrievers.structure.questions.index import QuestionIndex, QuestionUpdate
-from voicevault_retrievers.structure.questions.kept import (
+from voicevault_retrievers.structure.questions.records import (
     COLLECTION,
     DIGEST,
     SOURCE,

@@ -13,8 +13,8 @@ from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, RetrievalError, is_setup_error
-from voicevault_retrievers.models.prompts import LONGEST_ANSWER, aloud, filled, lists_in
-from voicevault_retrievers.structure.questions.kept import QuestionsAtCommit, questions_of
+from voicevault_retrievers.models.generation import LONGEST_ANSWER, aloud, filled, lists_in
+from voicevault_retrievers.structure.questions.records import QuestionsAtCommit, questions_of
 
 PROMPT = """\
 Write {count} questions that the passage below answers, as somebody would ask them who has not read it: in other words \

@@ -13,7 +13,7 @@ from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
 from voicevault_retrievers.core.filters import compile_filter, scope
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 from voicevault_retrievers.errors import FilterNotSupportedError
-from voicevault_retrievers.structure.questions.kept import (
+from voicevault_retrievers.structure.questions.records import (
     DIGEST,
     SOURCE,
     KeepsChunks,

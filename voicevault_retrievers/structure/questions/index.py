@@ -16,20 +16,22 @@ from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.structure.questions.asking import ChunkQuestioner, Questioner
 from voicevault_retrievers.structure.questions.channel import QUESTIONS, QuestionChannel
-from voicevault_retrievers.structure.questions.kept import (
+from voicevault_retrievers.structure.questions.records import (
+    MARK,
     RESERVED,
     Chunks,
     KeepsQuestions,
     QuestionsAtCommit,
+    Stale,
     blank_note,
     by_source,
     keeping,
     known,
+    marked,
     question_chunk,
     questions_of,
     same_metadata,
 )
-from voicevault_retrievers.structure.questions.stale import MARK, Stale, marked
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
@@ -81,3 +82,14 @@ def _query(data: Mapping[str, Any]) -> str:
 
 def _shown(value: Any) -> str:
     return repr(value)[:100]
+
+
+def as_json(data: Any, status: int = 200) -> Response:
+    """Data as JSON in ASCII without a `<`: whoever takes it for a page finds no tag in what documents say."""
+    content = json.dumps(data, allow_nan=False, default=str).replace("<", "\\u003c")
+    return Response(content, status, media_type="application/json")
+
+
+def refused(status: int, message: str) -> Response:
+    """An error as the page reads it."""
+    return as_json({"error": message}, status)

@@ -1,4 +1,4 @@
-"""A small memory of what was computed last."""
+"""What is kept: values used last, and parts made of options until the options change."""
 
 from __future__ import annotations
 

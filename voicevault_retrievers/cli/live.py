@@ -1,4 +1,4 @@
-"""What a long command shows: a view on a terminal, a line now and then elsewhere; and how Ctrl-C ends it."""
+"""What a long command shows: a bar or a view on a terminal, a line now and then elsewhere; and how Ctrl-C ends it."""
 
 from __future__ import annotations
 

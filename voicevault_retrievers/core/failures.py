@@ -1,4 +1,4 @@
-"""What a search went on without, and notes of what it found."""
+"""What a search went on without, notes of what it found, and how both are logged: once for each cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked: Query, its Variants, its Route. All are values: a change makes a new one."""
+"""What is asked: Query, its Variants, its Route, the turns of its conversation. A change makes a new value."""
 
 from __future__ import annotations
 

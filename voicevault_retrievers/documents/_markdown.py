@@ -1,4 +1,4 @@
-"""Markdown by headings; the raw Markdown is kept."""
+"""Markdown by headings, the raw Markdown kept; plain text; and how both are decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is to the classes over it: a server that is asked in steps, and what its collection was made with."""
+"""What an engine is to the classes over it: a server asked in steps; what is written to it, and listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judged questions, what their judgements name, and how well a channel does on them."""
+"""Judged questions: what judgements name, by ids or by an answer's text, and how well a channel does on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured: rows of channels beside each other, as values and as a table."""
+"""What was measured: rows of channels beside each other, as values, as a table and as a picture."""
 
 from __future__ import annotations
 

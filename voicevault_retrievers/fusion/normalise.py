@@ -1,4 +1,4 @@
-"""A list's scores on one scale. Montague, Aslam (2001), CIKM, "Relevance score normalization for metasearch".
+"""What methods that go by scores share: a list's scores on one scale, and what is done where there are none.
 
 All take and give scores of shape (n,), higher is better, and do not depend on the order of the list. A positive factor
 on all scores, or (but for `between`) a number added to all, changes nothing but rounding.

@@ -1,4 +1,4 @@
-"""What a request asks for, checked before anything is done."""
+"""What a request asks for, checked before anything is done, and answers as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages as document compressors."""
+"""Stages as document compressors: rerankers, and stages that compare documents with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads of documents, and from its answer back to them."""
+"""What a model reads of documents, in which order, and from its answer back to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents to chunks, and hits to documents."""
+"""Documents to chunks, hits to documents, and messages to the turns of a conversation."""
 
 from __future__ import annotations
 

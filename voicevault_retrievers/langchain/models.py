@@ -1,4 +1,4 @@
-"""LangChain's language models as text models and writers, and its cross-encoders as scorers."""
+"""LangChain's language models, embeddings and cross-encoders as models of this package."""
 
 from __future__ import annotations
 

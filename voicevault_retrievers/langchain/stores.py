@@ -1,4 +1,15 @@
-"""The documents that a vector store holds, all of them or by id."""
+"""What LangChain's vector stores hold, and what they are given of a portable filter.
+
+The filter, each in its language (see `engines.languages`):
+
+| store | given |
+|---|---|
+| InMemoryVectorStore, FAISS | the whole filter, as a function; FAISS applies it to all of its vectors |
+| Chroma | equality, `$ne $in $nin`; order of numbers |
+| QdrantVectorStore | the same, and `{"$exists": false}` |
+| PGVector | `$eq $in $ne $nin $exists`, order of numbers and strings; nothing under `$not` but `$exists` |
+| any other, and subclasses of these | nothing |
+"""
 
 from __future__ import annotations
 

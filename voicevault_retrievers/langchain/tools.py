@@ -1,4 +1,8 @@
-"""A retriever as an agent's tool: numbered sources for the model, documents and citations for the application."""
+"""A retriever as an agent's tool: numbered sources for the model, documents and citations for the application.
+
+A number names one source throughout a conversation: those of a search go on after the highest that was given before,
+or is mentioned in it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The same search as `kernels`, with numpy alone.
 
-The documents that may be among the best (see `vectorised_scan`) are summed by `Formula.tf`, in float64 and in the order
-of the query's terms, so that the sums are those of `kernels`, bit for bit.
+MaxScore (see `kernels`) finds which documents may be among the best, in one block of ordinals after the other; sums are
+in float32, with a margin for what they lose. Those are summed by `Formula.tf`, in float64 and in the order of the
+query's terms, so that the sums are those of `kernels`, bit for bit.
 """
 
 from __future__ import annotations

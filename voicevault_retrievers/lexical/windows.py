@@ -1,4 +1,4 @@
-"""Compiled loops over a window: the scores of documents that follow one another."""
+"""Compiled loops over the postings of a term and over a window of documents that follow one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vectors of a knowledge base's nodes in another vector store beside it."""
+"""The vectors of a HybridVectorStore's nodes: in its knowledge base, or in another vector store beside it."""
 
 from __future__ import annotations
 

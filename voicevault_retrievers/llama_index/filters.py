@@ -1,4 +1,4 @@
-"""LlamaIndex's metadata filters as the portable filter, with the meaning that its SimpleVectorStore gives them."""
+"""What narrows a search: LlamaIndex's metadata filters as the portable filter, and a retriever's own."""
 
 from __future__ import annotations
 

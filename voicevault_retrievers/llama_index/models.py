@@ -1,4 +1,4 @@
-"""LlamaIndex's language models as text models and writers."""
+"""LlamaIndex's language models and embedding models as models of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rerankers as node postprocessors: by a language model, by weighted signals, by age."""
+"""Node postprocessors that rerank, or compare nodes with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three tools, for one client: what is not offered to it does not exist."""
+"""The three tools, for one client: what is not offered to it does not exist. A source's number lasts a session."""
 
 from __future__ import annotations
 

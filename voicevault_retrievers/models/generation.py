@@ -1,4 +1,4 @@
-"""What a language model wrote, with how probable each of its tokens was."""
+"""Prompts with places in braces, such as `{query}`; what a model wrote, and how probable each of its tokens was."""
 
 from __future__ import annotations
 

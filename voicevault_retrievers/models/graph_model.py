@@ -1,4 +1,4 @@
-"""What the runtimes of ONNX graphs share: files, tokens, and batches of similar length."""
+"""What the runtimes of ONNX graphs share: files, tokens, batches of similar length, and the end of the process."""
 
 from __future__ import annotations
 

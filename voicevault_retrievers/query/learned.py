@@ -1,4 +1,4 @@
-"""What rewriters share that go by a corpus: the chunks of a knowledge base, of a keyword channel, or any texts."""
+"""What rewriters share that go by the words of a corpus: of a knowledge base, a keyword channel, or any texts."""
 
 from __future__ import annotations
 

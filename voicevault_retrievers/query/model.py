@@ -1,4 +1,4 @@
-"""Query expansion by a language model, and what every rewriter that asks one shares."""
+"""Query expansion by a language model, what every rewriter that asks one shares, and how its answer is read."""
 
 from __future__ import annotations
 

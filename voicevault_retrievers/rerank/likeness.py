@@ -1,4 +1,4 @@
-"""How alike the texts of hits are: by their vectors, or by the shingles that they share."""
+"""How alike the texts of hits are, by their vectors or by the shingles that they share, and stages that go by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reranking by a weighted sum of what is known of a hit: fused score, cosine, BM25 score, place in its document."""
+"""Reranking by a sum of signals: fused score, cosine, BM25 score, place in the document; the vote spells it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chunk as one line of JSON: the form it has in logs and segments alike."""
+"""A chunk as one line of JSON, the form it has in logs and segments alike, and what a chunk may be."""
 
 from __future__ import annotations
 

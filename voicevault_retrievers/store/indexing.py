@@ -1,4 +1,4 @@
-"""Files into a knowledge base: what has not changed since it was read is not read again."""
+"""Files into a knowledge base, and how far that has come: what has not changed is not read again."""
 
 from __future__ import annotations
 

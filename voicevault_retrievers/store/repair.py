@@ -1,4 +1,4 @@
-"""Makes again what is derived from a knowledge base's chunks: postings, columns, ids, checksums."""
+"""What is wrong with a knowledge base; and what is derived from its chunks, made again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which chunks are whose parents, and theirs."""
+"""Which chunks are whose parents, and theirs; and which text a model reads of each hit."""
 
 from __future__ import annotations
 

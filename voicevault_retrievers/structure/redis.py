@@ -1,4 +1,4 @@
-"""Parents in Redis: JSON under their ids, all of a query's in one round trip."""
+"""Parents in Redis: JSON `{id, text, token_count, metadata}` under their ids, all of a query's in one round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The languages that terms are made in: their scripts, their stemmers, and the tag that their terms carry."""
+"""Languages: their scripts, their stemmers, the tag that their terms carry, and which one a document is in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From words to the terms of a language: without stopwords, stemmed, without accents."""
+"""From a text to its words, and from words to the terms of a language: without stopwords, stemmed, without accents."""
 
 from __future__ import annotations
 

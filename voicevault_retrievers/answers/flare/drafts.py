@@ -1,4 +1,4 @@
-"""What a model writes, part by part, as sentences with their confidence."""
+"""What a model writes, part by part, as sentences with their confidence; joined again they are the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What writes: models that give the probabilities of their tokens, and all others, which mark what they doubt."""
+"""Models that write, and how sure they are: by the probabilities of their tokens, or by what they mark as doubtful."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The collections of a Milvus that an engine makes: their names, fields and indexes."""
+"""The collections of a Milvus that an engine makes, and chunks as their rows.
+
+No text of users stands in an expression: what is asked for is there as a number or a digest. A sparse vector has, for
+each term of a chunk, one dimension that says the term, about how often the chunk has it, and about how long the chunk
+is. A query that weighs these dimensions by what BM25 gives at most, or about, gets bounds or estimates of BM25, for any
+formula and whatever the mean length is now.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a collection: their names, and how they are made."""
+"""The tables of a collection: their names, how they are made, and row-level security."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The channels that only Qdrant has: vectors searched in its ways, and fusion by the server."""
+"""The channels that only Qdrant has: vectors searched in its ways, fusion by the server, BM25 by sparse vectors."""
 
 from __future__ import annotations
 

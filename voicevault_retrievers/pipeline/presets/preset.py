@@ -1,4 +1,4 @@
-"""A preset: a pipeline but for what its channels search."""
+"""A preset: a pipeline but for what its channels search; the shipped ones, and YAML files of one's own."""
 
 from __future__ import annotations
 

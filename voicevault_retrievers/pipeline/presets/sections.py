@@ -1,4 +1,4 @@
-"""What the sections of a preset share: known keys, choices by name, and `${NAME}`."""
+"""What the sections of a preset share: known keys, choices by name, `${NAME}`, language models, further channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What questions and chunks are kept in, and how a question says whose it is."""
+"""What questions and chunks are kept in, whose a question is, and which are not of what the chunks are now."""
 
 from __future__ import annotations
 

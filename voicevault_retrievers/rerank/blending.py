@@ -7,10 +7,10 @@ little of the matter, code for instance. And one whose logits do not rise with t
 else than what was asked for. The order given counts by its places, and as much by its scores where it has any: these
 say where it is sure, those are in any order.
 
-How many passages are scored (`settled_at`): they come in the order of a first search, and scores fall with it, though not
-strictly. A straight line over the logarithm of the rank is fitted to those there are (least squares), and what is left
-is taken as normal around that line with the residuals' deviation. It is a simple case of optimal stopping over ranked
-lists; see Lewis, Yang, Frieder (2021), CIKM, "Certifying one-phase technology-assisted reviews", on how far such
+How many passages are scored (`settled_at`): they come in the order of a first search, and scores fall with it, though
+not strictly. A straight line over the logarithm of the rank is fitted to those there are (least squares), and what is
+left is taken as normal around that line with the residuals' deviation. It is a simple case of optimal stopping over
+ranked lists; see Lewis, Yang, Frieder (2021), CIKM, "Certifying one-phase technology-assisted reviews", on how far such
 estimates can be relied on.
 """
 

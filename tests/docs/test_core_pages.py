@@ -13,8 +13,8 @@ from tests.docs.test_documents_run import needs_weights
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = (
-    "chroma", "claims", "command-line", "engines", "expansion", "filters", "flare", "funnel", "fusion", "graph",
-    "index", "inspector", "keyword-search", "knowledge-bases", "mcp", "milvus", "newsroom", "observability",
+    "chroma", "claims", "command-line", "engines", "expansion", "extending", "filters", "flare", "funnel", "fusion",
+    "graph", "index", "inspector", "keyword-search", "knowledge-bases", "mcp", "milvus", "newsroom", "observability",
     "parents", "pdf-chat", "provenance", "qdrant", "questions", "reranking",
 )  # fmt: skip
 BY_OPENVINO = {"newsroom"}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.benchmarks.quality import load
 from voicevault_retrievers import Chunk
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 
 TEXTS = ("scifact", "covidqa-passages", "cosqa")
 WORDS = 200_000

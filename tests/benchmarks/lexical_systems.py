@@ -25,7 +25,7 @@ from tests.benchmarks.lexical_corpora import Collection, chunks_of
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.lexical import LexicalIndex, Lucene
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 
 K = 20
 ENGLISH = Analyzer("en")

@@ -16,7 +16,7 @@ from tests.benchmarks.results import Row
 from voicevault_retrievers import Chunk
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.lexical import LexicalIndex, Lucene
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 
 CHANGES = 1_000
 WARM = 20

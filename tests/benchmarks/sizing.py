@@ -24,9 +24,9 @@ from tests.benchmarks.results import Row, write
 from tests.benchmarks.store_corpus import corpus
 from tests.benchmarks.store_systems import DIMENSION, Lookup
 from tests.engines.engines import SYSTEMS, PostgresServer, running
+from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.text import Analyzer
 
 COUNT = 20_000

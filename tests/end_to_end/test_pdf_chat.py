@@ -25,8 +25,8 @@ from voicevault_retrievers.core.channel import Channel  # noqa: E402 - as above
 from voicevault_retrievers.core.types import Hit, Vote  # noqa: E402 - as above
 from voicevault_retrievers.dense import load_embedder  # noqa: E402 - as above
 from voicevault_retrievers.documents import read  # noqa: E402 - as above
+from voicevault_retrievers.engines.addresses import connect  # noqa: E402 - as above
 from voicevault_retrievers.engines.engine import Engine  # noqa: E402 - as above
-from voicevault_retrievers.engines.opening import connect  # noqa: E402 - as above
 from voicevault_retrievers.lexical.formulas import Okapi  # noqa: E402 - as above
 from voicevault_retrievers.pipeline.presets import Preset, preset_data  # noqa: E402 - as above
 from voicevault_retrievers.rerank import WeightedRerank  # noqa: E402 - as above

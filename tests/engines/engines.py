@@ -22,9 +22,9 @@ from urllib.parse import quote
 
 import pytest
 
+from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.testing.clients import Connect
 
 PATIENCE = 60.0

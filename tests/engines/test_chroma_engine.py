@@ -26,10 +26,10 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers import Chunk, KnowledgeBase, Query
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Ranking
+from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.chroma.clients import ChromaRequest
 from voicevault_retrievers.engines.chroma.collection import OPEN, PARENTS
 from voicevault_retrievers.engines.chroma.engine import ChromaEngine, at
-from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.server import Record, WriteCounts
 from voicevault_retrievers.errors import (
     ConfigError,

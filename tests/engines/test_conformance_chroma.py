@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.engines.conformance import Conformance, Started
-from voicevault_retrievers.testing.others import Others
+from voicevault_retrievers.testing.concurrency import TogetherSuite
+from voicevault_retrievers.testing.other_clients import Others
 from voicevault_retrievers.testing.recipes import Recipes
-from voicevault_retrievers.testing.together import TogetherSuite
 from voicevault_retrievers.testing.writing import WritingSuite
 
 

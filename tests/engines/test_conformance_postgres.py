@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tests.engines.conformance import Conformance, Started
+from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.filtering import Filters
-from voicevault_retrievers.testing.others import Others
-from voicevault_retrievers.testing.together import TogetherSuite
+from voicevault_retrievers.testing.other_clients import Others
 from voicevault_retrievers.testing.vector_search import VectorSuite
 from voicevault_retrievers.testing.writing import WritingSuite
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.engines.conformance import Conformance, Started
-from voicevault_retrievers.engines.opening import connect as opened
+from voicevault_retrievers.engines.addresses import connect as opened
 from voicevault_retrievers.testing.clients import Connect
+from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.keyword_search import KeywordSuite
-from voicevault_retrievers.testing.together import TogetherSuite
 from voicevault_retrievers.testing.writing import WritingSuite
 
 

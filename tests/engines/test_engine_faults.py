@@ -20,7 +20,7 @@ from tests.engines.engines import SYSTEMS, Server, running
 from tests.engines.servers import in_time
 from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.engines import writing
-from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.postgres import connections
 from voicevault_retrievers.errors import RetrievalError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.fusion import RRF, fuse

@@ -22,24 +22,24 @@ from tests.engines.servers import in_time
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.filters import compile_filter, parse
 from voicevault_retrievers.core.types import Chunk, Query
+from voicevault_retrievers.engines.addresses import connect
+from voicevault_retrievers.engines.filters import said
 from voicevault_retrievers.engines.keywords import CollectionCounts, Keywords, score, weigh
-from voicevault_retrievers.engines.languages import said
 from voicevault_retrievers.engines.milvus import MilvusEngine, collection, schema
 from voicevault_retrievers.engines.milvus import engine as engines
 from voicevault_retrievers.engines.milvus.connection import MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED
 from voicevault_retrievers.engines.milvus.language import Milvus
 from voicevault_retrievers.engines.milvus.schema import checked_name
-from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, SearchError, SearchNotAvailableError
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, RankBM25L, Robertson
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import Connect
+from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.keyword_search import KeywordSuite as KeywordSearch
 from voicevault_retrievers.testing.suite import Suite
-from voicevault_retrievers.testing.together import TogetherSuite
 from voicevault_retrievers.text import Analyzer
 
 pymilvus = pytest.importorskip("pymilvus")
@@ -340,7 +340,7 @@ def test_a_file_is_of_one_process_and_closed_with_its_last_engine(tmp_path: Path
     first.close()
     assert second.bm25().search("pump", 1).ids == ("b",)
     program = (
-        "import sys; from voicevault_retrievers.engines.opening import connect\n"
+        "import sys; from voicevault_retrievers.engines.addresses import connect\n"
         "try: len(connect(sys.argv[1]))\n"
         "except Exception as error: print(type(error).__name__)"
     )

@@ -15,7 +15,7 @@ from tests.helpers import HashEmbedder
 from tests.model_server import ModelServer, model_server, says
 from voicevault_retrievers import Chunk, KnowledgeBase, Result
 from voicevault_retrievers.core.types import Query
-from voicevault_retrievers.engines.copying import copy
+from voicevault_retrievers.engines.copy import copy
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.questions import engine_questions
 from voicevault_retrievers.store.questions import question_index

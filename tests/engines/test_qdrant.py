@@ -25,7 +25,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers import RRF, PageCap, fuse
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
-from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.qdrant import QdrantEngine, channels, points, requests, statistics
 from voicevault_retrievers.errors import (
     ConfigError,

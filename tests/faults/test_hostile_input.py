@@ -38,7 +38,7 @@ from hypothesis import strategies as st
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.documents import _html, _load, _pdf, discover, load
 from voicevault_retrievers.errors import ConfigError, DocumentError, IncompatibleIndexError, RetrievalError
-from voicevault_retrievers.store import KnowledgeBase, pickled, unpickling
+from voicevault_retrievers.store import KnowledgeBase, pickle_import, safe_unpickling
 from voicevault_retrievers.store.names import check_name, locate, names
 from voicevault_retrievers.store.voicevault import import_voicevault, read_bm25
 
@@ -266,7 +266,7 @@ def test_a_changed_pickle_is_read_or_refused(place: int, byte: int, protocol: in
 
 
 def test_copies_count_as_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpickling, "MAX_STEPS", 1000)
+    monkeypatch.setattr(safe_unpickling, "MAX_STEPS", 1000)
     numbers = b"(" + b"K\x01" * 300 + b"lq\x00"
     refused(numbers + b"c__builtin__\nset\n(h\x00tR" * 3 + b".", "more than 1000 instructions and items")
     refused(b"N0" * 501 + b".", "more than 1000 instructions and items")
@@ -277,9 +277,9 @@ def test_metadata_that_is_endless_written_out_is_refused(monkeypatch: pytest.Mon
     for _ in range(12):
         shared = [shared, shared]
     value = (ranker(), [{"text": "x", "metadata": {"key": shared}}] * 3)
-    monkeypatch.setattr(pickled, "MAX_ROOM", 10_000)
+    monkeypatch.setattr(pickle_import, "MAX_ROOM", 10_000)
     refused(pickle.dumps(value), "more than 10000 characters of text and metadata")
-    monkeypatch.setattr(pickled, "MAX_DEPTH", 4)
+    monkeypatch.setattr(pickle_import, "MAX_DEPTH", 4)
     refused(pickle.dumps(value), "metadata deeper than 4")
     text = "x" * 4000
     refused(pickle.dumps((ranker(), [text] * 3)), "more than 10000 characters of text and metadata")
@@ -317,7 +317,7 @@ def test_an_object_of_a_foreign_class_is_its_fields_and_no_more() -> None:
 
 def test_a_pickle_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("bm25.pkl").touch()
-    os.truncate("bm25.pkl", unpickling.MAX_BYTES + 1)
+    os.truncate("bm25.pkl", safe_unpickling.MAX_BYTES + 1)
     monkeypatch.setattr(Path, "read_bytes", None)
     with pytest.raises(IncompatibleIndexError, match=r"bm25.pkl has 512 MiB, more than 512"):
         read_bm25("bm25.pkl")

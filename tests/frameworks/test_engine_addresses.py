@@ -9,9 +9,9 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk, Query, Result
-from voicevault_retrievers.engines.copying import copy
+from voicevault_retrievers.engines.addresses import connect, open_bases
+from voicevault_retrievers.engines.copy import copy
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import connect, open_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain import HybridRetriever as LangChainRetriever
 from voicevault_retrievers.llama_index import HybridRetriever as LlamaIndexRetriever

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llama_index.core.vector_stores import FilterOperator, MetadataFilter
 
-from voicevault_retrievers.engines.languages import said
+from voicevault_retrievers.engines.filters import said
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.store_filters import PostgresFilters, flattened

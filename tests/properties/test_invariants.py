@@ -27,7 +27,7 @@ from voicevault_retrievers.dense import ExactVectors, VectorChannel, VectorPart
 from voicevault_retrievers.errors import InvalidScoreError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25, IndexSegment, LexicalIndex
-from voicevault_retrievers.lexical.building import build
+from voicevault_retrievers.lexical.builder import build
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, PageCap

@@ -14,7 +14,7 @@ from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import LexicalIndex, merge_policy
 from voicevault_retrievers.lexical.formulas import FORMULAS, Formula
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 
 QUERIES = (["a"], ["a", "b", "a"], ["b", "c", "z"], [("a", "b"), "d"], ["z"], [])
 WHERE = {"page": {"$lt": 2}}

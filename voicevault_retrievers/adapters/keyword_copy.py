@@ -14,7 +14,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, LexicalIndex
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
-from voicevault_retrievers.store.persisted import live_chunks
+from voicevault_retrievers.store.saved_index import live_chunks
 
 _LOG = logging.getLogger(__name__)
 _REFUSALS = (NotImplementedError, TypeError, ValueError, AssertionError)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from voicevault_retrievers.answers.places import DASH, WIDEST, CitedPlace, is_file, place_of, plain, without_lead
+from voicevault_retrievers.answers.cited_places import DASH, WIDEST, CitedPlace, is_file, place_of, plain, without_lead
 from voicevault_retrievers.core.pages import file_of, page_of
 from voicevault_retrievers.core.types import Citation, Context, Hit
 

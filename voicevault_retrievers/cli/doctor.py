@@ -14,13 +14,13 @@ import click
 from rich.console import Console
 
 from voicevault_retrievers._support.extras import DISTRIBUTION
-from voicevault_retrievers.cli import installed, measuring, options
+from voicevault_retrievers.cli import environment, options, speed
 from voicevault_retrievers.dense.int8 import PAYS_FROM
 from voicevault_retrievers.errors import MissingExtraError, RetrievalError
 from voicevault_retrievers.pipeline.presets import DEFAULT_MODEL
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL as SCORER
 from voicevault_retrievers.store import KnowledgeBase, default_root
-from voicevault_retrievers.store.spoken import advice
+from voicevault_retrievers.store.language_support import advice
 
 JSON_VERSION = 1
 DIMENSION = 384
@@ -32,7 +32,7 @@ _OFFLINE = f"pip install '{DISTRIBUTION}[onnx,offline]'"
 _MEASURED = {
     "embedding": "texts of 900 characters embedded a second",
     "reranking": "passages of 900 characters reranked a second",
-    "keyword_search": f"keyword searches a second over {measuring.CHUNKS:,} chunks",
+    "keyword_search": f"keyword searches a second over {speed.CHUNKS:,} chunks",
     "disk": "writes to disk a second, each waited for",
 }
 
@@ -52,15 +52,15 @@ def doctor(no_measure: bool, warm: bool, as_json: bool, root: Path | None) -> No
     With numba (the extra fast) searches run on machine code, which is made beside the first of them and kept. --warm
     makes it beforehand, for a server that is to be at full speed from its first search on.
     """
-    folder, models = root or default_root(), installed.models()
+    folder, models = root or default_root(), environment.models()
     told: dict[str, Any] = {
         "version": JSON_VERSION,
         "package": version(DISTRIBUTION),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": installed.processor(),
-        "extras": {one.name: _extra(one) for one in installed.extras()},
-        "hub": {"offline": installed.hub_offline(), "cache": str(installed.hub_cache())},
+        "processor": environment.processor(),
+        "extras": {one.name: _extra(one) for one in environment.extras()},
+        "hub": {"offline": environment.hub_offline(), "cache": str(environment.hub_cache())},
         "models": [asdict(one) for one in models],
         "speed": {} if no_measure else _speed(folder, {one.name for one in models}),
         "root": str(folder),
@@ -77,7 +77,7 @@ def doctor(no_measure: bool, warm: bool, as_json: bool, root: Path | None) -> No
         raise click.exceptions.Exit(1)
 
 
-def _extra(one: installed.Extra) -> dict[str, Any]:
+def _extra(one: environment.Extra) -> dict[str, Any]:
     found: dict[str, Any] = {"status": one.status, "packages": dict(one.packages)}
     if one.status != "present":
         found |= {"missing": list(one.missing), "conflicts": list(one.conflicts), "install": one.install}
@@ -87,16 +87,16 @@ def _extra(one: installed.Extra) -> dict[str, Any]:
 def _speed(folder: Path, models: Container[str]) -> dict[str, Any]:
     """How much is done a second of each; `missing` or `error` where it is not to be had. No model is fetched."""
 
-    def local(model: str, work: Callable[[], measuring.Measurement]) -> AbstractContextManager[measuring.Measurement]:
+    def local(model: str, work: Callable[[], speed.Measurement]) -> AbstractContextManager[speed.Measurement]:
         if model not in models:
             raise MissingExtraError(f"{model} does not load without the network: {_OFFLINE}")
         return nullcontext(work())
 
-    steps: Mapping[str, Callable[[], AbstractContextManager[measuring.Measurement]]] = {
-        "embedding": lambda: local(DEFAULT_MODEL, measuring.embedding),
-        "reranking": lambda: local(SCORER, measuring.reranking),
-        "keyword_search": lambda: nullcontext(measuring.keyword_search()),
-        "disk": lambda: measuring.flushing(folder),
+    steps: Mapping[str, Callable[[], AbstractContextManager[speed.Measurement]]] = {
+        "embedding": lambda: local(DEFAULT_MODEL, speed.embedding),
+        "reranking": lambda: local(SCORER, speed.reranking),
+        "keyword_search": lambda: nullcontext(speed.keyword_search()),
+        "disk": lambda: speed.flushing(folder),
     }
     found: dict[str, Any] = {}
     for name, made in steps.items():
@@ -105,10 +105,10 @@ def _speed(folder: Path, models: Container[str]) -> dict[str, Any]:
     return found
 
 
-def _measured(made: Callable[[], AbstractContextManager[measuring.Measurement]]) -> dict[str, Any]:
+def _measured(made: Callable[[], AbstractContextManager[speed.Measurement]]) -> dict[str, Any]:
     try:
         with made() as work:
-            found: dict[str, Any] = {"per_second": round(measuring.rate(work.step), 1)}
+            found: dict[str, Any] = {"per_second": round(speed.rate(work.step), 1)}
             return found | ({"by": by} if (by := work.by()) else {})
     except MissingExtraError as error:
         return {"missing": str(error)}

@@ -9,18 +9,18 @@ from typing import Any
 import click
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.asking import SearchOptions
 from voicevault_retrievers.cli.live import plain
+from voicevault_retrievers.cli.search_options import SearchOptions
 from voicevault_retrievers.core.channel import Channel, Rewriter, Then
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.types import Query, Ranking
+from voicevault_retrievers.engines.addresses import is_address
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import is_address
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Fused, checked_weights
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, load_preset
-from voicevault_retrievers.pipeline.presets.absent import AbsentChannel, AbsentFlare, channel_if_there
+from voicevault_retrievers.pipeline.presets.missing_parts import AbsentChannel, AbsentFlare, channel_if_there
 from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.store import Bases, KnowledgeBase

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.live import bar
-from voicevault_retrievers.engines.copying import Copied, copy
+from voicevault_retrievers.engines.addresses import connect, is_address
+from voicevault_retrievers.engines.copy import Copied, copy
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import connect, is_address
 from voicevault_retrievers.engines.parity import CAUSES, Parity, parity
 from voicevault_retrievers.evaluation import load_questions, rule_questions
 from voicevault_retrievers.pipeline.presets.sections import filled

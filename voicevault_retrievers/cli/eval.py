@@ -32,7 +32,7 @@ from voicevault_retrievers.evaluation import (
     save_judged,
     steps,
 )
-from voicevault_retrievers.evaluation.judged import By
+from voicevault_retrievers.evaluation.judgements import By
 from voicevault_retrievers.evaluation.measures import parsed
 from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.pipeline.samples import shipped

@@ -55,7 +55,7 @@ def inspect_(
     given. Hits that are marked right or wrong are kept, and exported for `voicevault tune` and `voicevault eval`.
     """
     from voicevault_retrievers.inspector import serve
-    from voicevault_retrievers.inspector.shelf import bases_below
+    from voicevault_retrievers.inspector.registry import bases_below
 
     if not kbs and not bases_below(root):
         raise ConfigError(f"there is no knowledge base in {root or default_root()}: make one with voicevault index")

@@ -17,7 +17,7 @@ from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.live import bar
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.files import load_judged, load_questions
-from voicevault_retrievers.evaluation.judged import By, judge, unit_of
+from voicevault_retrievers.evaluation.judgements import By, judge, unit_of
 from voicevault_retrievers.evaluation.tuning import Tuned, tune
 from voicevault_retrievers.pipeline.presets import Preset, preset_data, preset_file, save_preset
 from voicevault_retrievers.store import KnowledgeBase

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.access_control import permitted
+from voicevault_retrievers.core.component import Component
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Observer, Plan, Span, in_thread
 from voicevault_retrievers.core.listing import Listing
-from voicevault_retrievers.core.part import Component
 from voicevault_retrievers.core.types import (
     ChannelKind,
     Failure,

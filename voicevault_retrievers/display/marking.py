@@ -11,7 +11,7 @@ from unicodedata import category
 
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.text.analyzed import tags_of
+from voicevault_retrievers.text.analyzed_texts import tags_of
 
 Span: TypeAlias = tuple[int, int]
 

@@ -14,7 +14,7 @@ from voicevault_retrievers.core.execution.plan import Call, Plan, converting
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.leaf import LeafChannel, Match, in_given_order
 from voicevault_retrievers.core.types import Failure, Query, Ranking, Variant
-from voicevault_retrievers.engines.languages import nothing_passes
+from voicevault_retrievers.engines.filters import nothing_passes
 
 A = TypeVar("A")
 N = TypeVar("N")

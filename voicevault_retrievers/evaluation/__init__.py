@@ -2,7 +2,7 @@
 
 from voicevault_retrievers.evaluation.ablation import ablation, steps
 from voicevault_retrievers.evaluation.files import load_judged, load_qrels, load_questions, save_judged
-from voicevault_retrievers.evaluation.judged import Judged, Judgements, evaluate, judge, place_of
+from voicevault_retrievers.evaluation.judgements import Judged, Judgements, evaluate, judge, place_of
 from voicevault_retrievers.evaluation.measures import MEASURES, measured
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
 from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse, plot

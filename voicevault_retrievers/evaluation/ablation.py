@@ -10,7 +10,7 @@ from statistics import median
 
 from voicevault_retrievers.core.channel import Channel, Rewriter, Rewritten, Stage, Then
 from voicevault_retrievers.errors import ConfigError, told
-from voicevault_retrievers.evaluation.judged import By, Judged, Judgements, unit_of
+from voicevault_retrievers.evaluation.judgements import By, Judged, Judgements, unit_of
 from voicevault_retrievers.evaluation.measures import MEASURES, depth_of, measured, parsed
 from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse
 from voicevault_retrievers.evaluation.runs import EvaluationRun, run

@@ -13,7 +13,7 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.pages import page_of
 from voicevault_retrievers.core.types import Ranking
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, RerankerNotAvailableError, SearchError
-from voicevault_retrievers.evaluation.judged import Judged, Unit, names_of
+from voicevault_retrievers.evaluation.judgements import Judged, Unit, names_of
 from voicevault_retrievers.evaluation.metrics import ndcg
 from voicevault_retrievers.evaluation.run_cache import RememberedBase, RememberedRewriter, read_once
 from voicevault_retrievers.evaluation.settings import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.evaluation.judged import Judged, normalised
+from voicevault_retrievers.evaluation.judgements import Judged, normalised
 
 _HEADER = ("query-id", "corpus-id", "score")
 

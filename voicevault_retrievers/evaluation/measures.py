@@ -7,7 +7,7 @@ from typing import Any
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.evaluation.judged import DEPTH, Judged
+from voicevault_retrievers.evaluation.judgements import DEPTH, Judged
 
 MEASURES = ("nDCG@10", "RR@10", "R@5", "Success@5")
 

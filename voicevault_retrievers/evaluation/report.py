@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.evaluation.judged import Judgements
+from voicevault_retrievers.evaluation.judgements import Judgements
 from voicevault_retrievers.evaluation.significance import Comparison, interval
 
 COLUMNS = ("mean", "95 %", "gain", "95 %", "p", "ms")

@@ -10,7 +10,7 @@ from voicevault_retrievers._support.caches import afresh
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.plan import Span
 from voicevault_retrievers.core.types import Failure
-from voicevault_retrievers.evaluation.judged import Judged, Unit, names_of
+from voicevault_retrievers.evaluation.judgements import Judged, Unit, names_of
 
 
 @dataclass(frozen=True)

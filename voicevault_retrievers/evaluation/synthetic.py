@@ -19,7 +19,7 @@ from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.evaluation.judged import Judged
+from voicevault_retrievers.evaluation.judgements import Judged
 from voicevault_retrievers.models.generation import aloud, filled
 from voicevault_retrievers.query.model import one_line, wordings_of
 from voicevault_retrievers.text.stopwords import STOPWORDS

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.bench import Bench, Progress
-from voicevault_retrievers.evaluation.judged import Judged, Unit, place_of
+from voicevault_retrievers.evaluation.judgements import Judged, Unit, place_of
 from voicevault_retrievers.evaluation.settings import Data, EvaluatedPreset, Settings
 from voicevault_retrievers.evaluation.significance import Comparison, paired
 

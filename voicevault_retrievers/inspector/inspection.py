@@ -14,8 +14,8 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import RetrievalError, unknown
 from voicevault_retrievers.inspector.judgments import Judgment, Judgments, qrels_file, queries_file
 from voicevault_retrievers.inspector.pages import Pages
+from voicevault_retrievers.inspector.registry import Shelf
 from voicevault_retrievers.inspector.requests import K, SearchRequest
-from voicevault_retrievers.inspector.shelf import Shelf
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.structure.questions import QuestionChannel

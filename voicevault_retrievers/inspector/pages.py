@@ -16,8 +16,8 @@ from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.pages import PAGE_KEYS
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import DocumentError
-from voicevault_retrievers.inspector import drawing
-from voicevault_retrievers.inspector.drawing import REFUSED, TOO_LONG
+from voicevault_retrievers.inspector import pdf_pages
+from voicevault_retrievers.inspector.pdf_pages import REFUSED, TOO_LONG
 from voicevault_retrievers.store.sources import Source
 
 FILE_BYTES = 512 << 20
@@ -25,7 +25,7 @@ FILE_BYTES = 512 << 20
 SECONDS = 20.0
 """How long a page may take to be drawn."""
 
-_PROGRAM = drawing.__file__
+_PROGRAM = pdf_pages.__file__
 
 _FIRST = {"page_number": 1, "page": 0}
 """What those who write each of these keys call the first page; a `page_label` is whatever the PDF says."""

@@ -13,7 +13,7 @@ import uvicorn
 
 from voicevault_retrievers._support.hosts import LOOPBACK, in_url, is_loopback
 from voicevault_retrievers.inspector.guard import unspecified
-from voicevault_retrievers.inspector.shelf import Given
+from voicevault_retrievers.inspector.registry import Given
 from voicevault_retrievers.inspector.web import app
 
 PORT = 8460

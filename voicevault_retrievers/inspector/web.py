@@ -28,8 +28,8 @@ from voicevault_retrievers.inspector.guard import Guard
 from voicevault_retrievers.inspector.inspection import Inspection, NotFoundError
 from voicevault_retrievers.inspector.judgments import Judgments
 from voicevault_retrievers.inspector.pages import Pages
+from voicevault_retrievers.inspector.registry import Given, Shelf
 from voicevault_retrievers.inspector.requests import SearchRequest, as_json, body_of, judgment_of, refused, text
-from voicevault_retrievers.inspector.shelf import Given, Shelf
 from voicevault_retrievers.store import default_root
 
 STATIC = Path(__file__).parent / "static"

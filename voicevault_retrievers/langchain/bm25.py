@@ -27,7 +27,7 @@ from voicevault_retrievers.langchain.validation import STRICT
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.store import persisted
+from voicevault_retrievers.store import saved_index
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.text import Analyzer
@@ -141,7 +141,7 @@ class KeywordRetriever(PipelineRetriever):
         `analyzer` is the one it was built with, where that was a CustomAnalyzer. Raises ConfigError where nothing was
         persisted, IncompatibleIndexError where it was by a newer version or with another analyzer.
         """
-        return cls(bm25=persisted.load(persist_dir, analyzer, _without_kb), **options)
+        return cls(bm25=saved_index.load(persist_dir, analyzer, _without_kb), **options)
 
     def persist(self, persist_dir: str | Path) -> None:
         """Make a folder hold what is searched now; a folder from before is brought up to date.
@@ -152,7 +152,7 @@ class KeywordRetriever(PipelineRetriever):
         IncompatibleIndexError where the folder is of another analyzer.
         """
         refreshed(self.bm25)
-        persisted.save(self._index(), persist_dir, lambda chunk: chunk)
+        saved_index.save(self._index(), persist_dir, lambda chunk: chunk)
 
     async def apersist(self, persist_dir: str | Path) -> None:
         """`persist` in a worker thread."""
@@ -243,7 +243,7 @@ class BM25Index(KeywordRetriever, ThreadedIndex):
         if says_nothing(where):
             raise ConfigError("a filter that says nothing would delete all documents")
         passes = compile_filter(where)
-        return [chunk.id for chunk in persisted.live_chunks(self._index().index) if passes(chunk.metadata)]
+        return [chunk.id for chunk in saved_index.live_chunks(self._index().index) if passes(chunk.metadata)]
 
 
 def _none(kwargs: Mapping[str, Any]) -> None:

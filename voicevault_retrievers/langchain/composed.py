@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from langchain_core.documents import Document
 from pydantic import InstanceOf
 
-from voicevault_retrievers.adapters.not_open import beside
+from voicevault_retrievers.adapters.placeholders import beside
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting
@@ -29,7 +29,7 @@ from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.pipeline.composing import compose, router_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset
-from voicevault_retrievers.pipeline.presets.absent import channels_there
+from voicevault_retrievers.pipeline.presets.missing_parts import channels_there
 from voicevault_retrievers.pipeline.presets.sections import NO_PRESET, graph_over
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL

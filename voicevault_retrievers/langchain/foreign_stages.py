@@ -9,7 +9,7 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.runnables import ensure_config
 
-from voicevault_retrievers.adapters.staging import ForeignStage, Returned, own_stage
+from voicevault_retrievers.adapters.foreign_stages import ForeignStage, Returned, own_stage
 from voicevault_retrievers.core import stages
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.event_loop import overrides

@@ -16,16 +16,16 @@ from pydantic import BeforeValidator, Field
 
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.embedders import model_of
-from voicevault_retrievers.adapters.not_open import NotOpenBase, beside
+from voicevault_retrievers.adapters.placeholders import NotOpenBase, beside
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.protocols import VectorIndex
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import MemoryVectors
+from voicevault_retrievers.engines.addresses import open_bases, several_bases
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import open_bases, several_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with

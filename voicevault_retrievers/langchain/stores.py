@@ -1,6 +1,6 @@
 """What LangChain's vector stores hold, and what they are given of a portable filter.
 
-The filter, each in its language (see `engines.languages`):
+The filter, each in its language (see `engines.filters`):
 
 | store | given |
 |---|---|
@@ -25,7 +25,7 @@ from voicevault_retrievers.adapters.keyword_copy import CopiedIndex
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.engines.languages import KEY, Bound, Chroma, Clause, Language, Qdrant, Scalar, said
+from voicevault_retrievers.engines.filters import KEY, Bound, Chroma, Clause, Language, Qdrant, Scalar, said
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
 from voicevault_retrievers.store.codec import several

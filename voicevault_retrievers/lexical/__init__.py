@@ -6,7 +6,7 @@ from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formu
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
 from voicevault_retrievers.lexical.operators import Operators
 from voicevault_retrievers.lexical.postings import Postings
-from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.lexical.search_result import Scored
 from voicevault_retrievers.lexical.segment import IndexSegment
 
 __all__ = [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers.lexical.formulas import Floats, Formula
 from voicevault_retrievers.lexical.native import ALL, LIGHTEST, kernels, parts_of, table
 from voicevault_retrievers.lexical.postings import Numbers, Postings
-from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.lexical.search_result import Scored
 from voicevault_retrievers.lexical.searching import spread
 from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.lexical.weighted_query import Forms, Population, Term, WeightedQuery, ask

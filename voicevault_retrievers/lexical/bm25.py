@@ -26,7 +26,7 @@ from voicevault_retrievers.lexical.analysis import (
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.lexical.operators import Demands, Operators
-from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.lexical.search_result import Scored
 from voicevault_retrievers.lexical.weighted_query import WeightedQuery
 from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
 

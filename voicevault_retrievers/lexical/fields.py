@@ -26,14 +26,14 @@ from voicevault_retrievers.core.rows import Rows, best
 from voicevault_retrievers.core.selection import Ordinals, Selection
 from voicevault_retrievers.core.types import Chunk, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.lexical import building
+from voicevault_retrievers.lexical import builder
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, weighed_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
 from voicevault_retrievers.lexical.index import counting_of
 from voicevault_retrievers.lexical.postings import Postings, Unsigned
 from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.text import Analyzer, QueryTerm, untagged
-from voicevault_retrievers.text.analyzed import tags_of
+from voicevault_retrievers.text.analyzed_texts import tags_of
 
 TEXT = "text"
 FIELDS = {"title": 3.0, TEXT: 1.0}
@@ -151,7 +151,7 @@ class BM25F(LeafChannel):
             raise unknown("field", strange, weights)
         chosen = Analyzer() if analyzer is None else analyzer
         made = [
-            Field(name, building.build(analyse(chosen, [_text(chunk, name) for chunk in rows.chunks])), weight, b_field)
+            Field(name, builder.build(analyse(chosen, [_text(chunk, name) for chunk in rows.chunks])), weight, b_field)
             for name, weight in weights.items()
             for b_field in [bs.get(name, B)]
         ]

@@ -23,10 +23,10 @@ from voicevault_retrievers.core.rows import Rows, located, spaced
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.lexical import batch, building, merge_policy
+from voicevault_retrievers.lexical import batch, builder, merge_policy
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.postings import Postings
-from voicevault_retrievers.lexical.scored import Scored
+from voicevault_retrievers.lexical.search_result import Scored
 from voicevault_retrievers.lexical.searching import Searcher, spread
 from voicevault_retrievers.lexical.segment import Analyse, IndexSegment
 from voicevault_retrievers.lexical.vectorised import FoundRows
@@ -40,7 +40,7 @@ from voicevault_retrievers.lexical.weighted_query import (
     WeightedQuery,
     ask,
 )
-from voicevault_retrievers.text.analyzed import Analyzed, tags_of
+from voicevault_retrievers.text.analyzed_texts import Analyzed, tags_of
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -345,7 +345,7 @@ def counting_of(where: Filter | None, require: Filter | None, filtered: bool) ->
 
 def _postings(analyzed: Analyzed, backend: str) -> Postings:
     enough = backend == "auto" and len(analyzed.terms) >= COMPILED_FROM and installed()
-    return building.build(analyzed, compiled=backend == "numba" or enough)
+    return builder.build(analyzed, compiled=backend == "numba" or enough)
 
 
 def _arranged(analyzed: Analyzed, order: Sequence[int]) -> Analyzed:

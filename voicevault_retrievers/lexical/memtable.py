@@ -19,7 +19,7 @@ from voicevault_retrievers.core.rows import best
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.postings import Numbers, Unsigned
 from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted
-from voicevault_retrievers.text.analyzed import language
+from voicevault_retrievers.text.analyzed_texts import language
 
 UTF8 = ("utf-8", "surrogatepass")
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.lexical import building
-from voicevault_retrievers.lexical.building import Moved
+from voicevault_retrievers.lexical import builder
+from voicevault_retrievers.lexical.builder import Moved
 from voicevault_retrievers.lexical.memtable import Memtable
 from voicevault_retrievers.lexical.segment import Analyse, IndexSegment
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 
 SEAL_AT = 1024
 """So many added chunks become a segment with postings of their own."""
@@ -98,4 +98,4 @@ def merge(segments: Sequence[IndexSegment]) -> IndexSegment:
         [segments[number].rows.chunks[at] for _, number, at in entries], [chunk_id for chunk_id, _, _ in entries]
     )
     moved = [Moved(s.postings, where, s.rows.live) for s, where in zip(segments, places, strict=True)]
-    return IndexSegment(rows, building.merge(moved, len(rows)))
+    return IndexSegment(rows, builder.merge(moved, len(rows)))

@@ -12,7 +12,7 @@ import numpy as np
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.selection import FEW, Selection
 from voicevault_retrievers.lexical.postings import Mask, Numbers, Postings, PostingsSource, Unsigned
-from voicevault_retrievers.text.analyzed import ROWS, Analyzed
+from voicevault_retrievers.text.analyzed_texts import ROWS, Analyzed
 
 RECENT = 1 << 12
 

@@ -27,7 +27,7 @@ from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunk
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.store import persisted
+from voicevault_retrievers.store import saved_index
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import Analyzer
 
@@ -140,7 +140,7 @@ class BM25Retriever(PipelineRetriever):
         `analyzer` is the one it was built with, where that was a CustomAnalyzer. Raises ConfigError where nothing was
         persisted, IncompatibleIndexError where it was by a newer version or with another analyzer.
         """
-        return cls(persisted.load(path, analyzer, restored), **options)
+        return cls(saved_index.load(path, analyzer, restored), **options)
 
     def add(self, nodes: Iterable[BaseNode]) -> list[str]:
         """Add nodes, found at once; one whose id is here already takes the other's place. The id of each."""
@@ -163,7 +163,7 @@ class BM25Retriever(PipelineRetriever):
     def delete_ref_doc(self, ref_doc_id: str) -> int:
         """Delete the nodes of a document; how many they were. Reads every node."""
         bm25 = self._index()
-        return bm25.delete([c.id for c in persisted.live_chunks(bm25.index) if _ref_doc_id(c) == ref_doc_id])
+        return bm25.delete([c.id for c in saved_index.live_chunks(bm25.index) if _ref_doc_id(c) == ref_doc_id])
 
     async def adelete_ref_doc(self, ref_doc_id: str) -> int:
         """`delete_ref_doc` in a worker thread."""
@@ -178,7 +178,7 @@ class BM25Retriever(PipelineRetriever):
         a class of its own; IncompatibleIndexError where the folder is of another analyzer.
         """
         refreshed(self.bm25)
-        persisted.save(self._index(), path, stored)
+        saved_index.save(self._index(), path, stored)
 
     async def apersist(self, path: str | Path) -> None:
         """`persist` in a worker thread."""

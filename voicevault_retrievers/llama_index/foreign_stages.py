@@ -8,7 +8,7 @@ from typing import Any
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from voicevault_retrievers.adapters.staging import ForeignStage, Returned, own_stage
+from voicevault_retrievers.adapters.foreign_stages import ForeignStage, Returned, own_stage
 from voicevault_retrievers.core import stages
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.event_loop import overrides

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
-from voicevault_retrievers.adapters.not_open import NotOpenBase, NotOpenChannel, beside
+from voicevault_retrievers.adapters.placeholders import NotOpenBase, NotOpenChannel, beside
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
@@ -25,8 +25,8 @@ from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.core.types import Failure
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.channel import VectorChannel
+from voicevault_retrievers.engines.addresses import open_bases, several_bases
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import open_bases, several_bases
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
@@ -40,7 +40,7 @@ from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embe
 from voicevault_retrievers.llama_index.options import refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset
-from voicevault_retrievers.pipeline.presets.absent import channel_if_there
+from voicevault_retrievers.pipeline.presets.missing_parts import channel_if_there
 from voicevault_retrievers.pipeline.presets.sections import channel_of, store_of, structural
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several

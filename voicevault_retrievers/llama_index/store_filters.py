@@ -1,4 +1,4 @@
-"""What LlamaIndex's vector stores are given of a portable filter, each in its language (see `engines.languages`).
+"""What LlamaIndex's vector stores are given of a portable filter, each in its language (see `engines.filters`).
 
 | store | given |
 |---|---|
@@ -29,9 +29,9 @@ from llama_index.core.vector_stores.types import (
 )
 
 from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, compile_filter, parse
-from voicevault_retrievers.engines import languages
+from voicevault_retrievers.engines import filters
 from voicevault_retrievers.engines.chroma import OTHERS_KEY
-from voicevault_retrievers.engines.languages import Bound, Clause, Language, Qdrant, Scalar, said
+from voicevault_retrievers.engines.filters import Bound, Clause, Language, Qdrant, Scalar, said
 
 CHROMA = "llama_index.vector_stores.chroma.base.ChromaVectorStore"
 POSTGRES = "llama_index.vector_stores.postgres.base.PGVectorStore"
@@ -81,7 +81,7 @@ def kind_of(store: BasePydanticVectorStore) -> str:
     return f"{type(store).__module__}.{type(store).__name__}"
 
 
-class ChromaFilters(languages.Chroma):
+class ChromaFilters(filters.Chroma):
     """LlamaIndex writes None as an empty string, and `flattened` leaves out what is no scalar."""
 
     def unequal(self, key: str, operand: Scalar) -> Clause:

@@ -15,8 +15,8 @@ from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Plan, value_of
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.types import Hit, Query, Result
+from voicevault_retrievers.engines.addresses import connect, open_bases
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import connect, open_bases
 from voicevault_retrievers.errors import is_setup_error, told
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.pipeline.pipeline import Pipeline

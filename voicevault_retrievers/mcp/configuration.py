@@ -36,7 +36,7 @@ from typing import Any
 from voicevault_retrievers._support.checks import header, whole, whole_or_none
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Filter, Predicate, canonical, compile_filter, says_nothing, scope
-from voicevault_retrievers.engines.opening import is_address
+from voicevault_retrievers.engines.addresses import is_address
 from voicevault_retrievers.errors import AccessError, ConfigError, unknown
 from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.pipeline.presets.sections import filled, section

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.query.corpus import Corpus, Learned
 from voicevault_retrievers.query.expansion import FUNCTION_WORDS
-from voicevault_retrievers.query.learned import Corpus, Learned
 from voicevault_retrievers.query.phrases import Phrases, key, reworded
 from voicevault_retrievers.text.stopwords import STOPWORDS
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import unknown
-from voicevault_retrievers.query.learned import Corpus, Learned, piece_counts, word_counts
+from voicevault_retrievers.query.corpus import Corpus, Learned, piece_counts, word_counts
 from voicevault_retrievers.query.phrases import extended
 from voicevault_retrievers.text.stopwords import STOPWORDS
 

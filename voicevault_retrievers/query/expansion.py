@@ -13,7 +13,7 @@ from voicevault_retrievers.core.channel import Channel, Rewriter
 from voicevault_retrievers.core.execution.plan import Plan, value_of
 from voicevault_retrievers.core.types import Failure, Query, Variant
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.query.learned import added
+from voicevault_retrievers.query.corpus import added
 from voicevault_retrievers.query.phrases import Phrases, extended, key
 from voicevault_retrievers.query.related_words import RELATED, SPELLINGS, regional
 from voicevault_retrievers.query.synonyms import read_line

@@ -15,10 +15,10 @@ from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, as_qu
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.query.learned import added, keyword_channel
+from voicevault_retrievers.query.corpus import added, keyword_channel
 from voicevault_retrievers.query.phrases import extended
 from voicevault_retrievers.text import Analyzer, QueryTerm
-from voicevault_retrievers.text.analyzed import tags_of
+from voicevault_retrievers.text.analyzed_texts import tags_of
 
 SHORTEST, LONGEST = 2, 20
 """Characters of a word that is added."""

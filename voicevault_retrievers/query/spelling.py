@@ -12,12 +12,12 @@ import numpy as np
 
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
-from voicevault_retrievers.query.learned import Corpus, Learned, piece_counts, word_counts
-from voicevault_retrievers.query.nearest import Nearest
+from voicevault_retrievers.query.corpus import Corpus, Learned, piece_counts, word_counts
+from voicevault_retrievers.query.nearest_words import Nearest
 from voicevault_retrievers.query.phrases import reworded
 from voicevault_retrievers.query.related_words import american
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.text.analyzed import tags_of
+from voicevault_retrievers.text.analyzed_texts import tags_of
 from voicevault_retrievers.text.pieces import encoded
 from voicevault_retrievers.text.terms import words
 

@@ -12,7 +12,7 @@ from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.query.learned import added
+from voicevault_retrievers.query.corpus import added
 from voicevault_retrievers.query.phrases import Phrases, key, reworded
 
 Synonyms: TypeAlias = Mapping[str, str | Sequence[str]] | Iterable[Sequence[str]]

@@ -13,7 +13,7 @@ import numpy as np
 
 from voicevault_retrievers.core.rows import Mask, Rows
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical.building import build
+from voicevault_retrievers.lexical.builder import build
 from voicevault_retrievers.lexical.merge_policy import plan
 from voicevault_retrievers.lexical.postings import Numbers
 from voicevault_retrievers.lexical.segment import IndexSegment

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.lazy import Lazy
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.lexical import building
-from voicevault_retrievers.lexical.building import Moved
+from voicevault_retrievers.lexical import builder
+from voicevault_retrievers.lexical.builder import Moved
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.store.part import SearchedPart
 
@@ -62,7 +62,7 @@ class Merged:
             places = np.zeros(len(part.rows), dtype=np.int64)
             places[ordinals[numbers == number]] = np.flatnonzero(numbers == number)
             moved.append(Moved(part.lexical.postings, places, part.rows.live))
-        return building.merge(moved, len(self))
+        return builder.merge(moved, len(self))
 
     @property
     def vectors(self) -> Iterator[NDArray[np.float32]]:

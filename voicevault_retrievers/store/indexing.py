@@ -15,8 +15,8 @@ from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.discovery import Paths, scan, several
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.store.language_support import advice
 from voicevault_retrievers.store.sources import Source, drift
-from voicevault_retrievers.store.spoken import advice
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Update:
 
     `skipped` could not be read: what is here of them stays. `gone` are the names of files that were here and are not
     among those that there are. `notes` says in words what to change: an embedder that does not speak the documents'
-    languages (see `store.spoken`).
+    languages (see `store.language_support`).
     """
 
     read: int = 0

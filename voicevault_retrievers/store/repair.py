@@ -13,7 +13,7 @@ from voicevault_retrievers._support.lazy import Lazy
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
-from voicevault_retrievers.lexical.building import build
+from voicevault_retrievers.lexical.builder import build
 from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.store import analyzers, codec, disk, files, manifest, segment, sources, wal
 from voicevault_retrievers.store.analyzers import SavedAnalyzer

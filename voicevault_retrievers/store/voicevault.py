@@ -26,7 +26,7 @@ from voicevault_retrievers.store.commit import moved_to
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.names import free
-from voicevault_retrievers.store.pickled import PickledIndex, read_bm25
+from voicevault_retrievers.store.pickle_import import PickledIndex, read_bm25
 
 __all__ = ["import_voicevault", "read_bm25"]
 

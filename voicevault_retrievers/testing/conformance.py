@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.keyword_search import KeywordSuite
-from voicevault_retrievers.testing.others import Others
+from voicevault_retrievers.testing.other_clients import Others
 from voicevault_retrievers.testing.recipes import Recipes
-from voicevault_retrievers.testing.together import TogetherSuite
 from voicevault_retrievers.testing.vector_search import VectorSuite
 from voicevault_retrievers.testing.writing import WritingSuite
 

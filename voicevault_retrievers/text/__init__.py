@@ -1,8 +1,8 @@
 """From text to index terms, and to token counts."""
 
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 from voicevault_retrievers.text.analyzer import Analyzer, QueryTerm
-from voicevault_retrievers.text.custom import CustomAnalyzer
+from voicevault_retrievers.text.custom_analyzer import CustomAnalyzer
 from voicevault_retrievers.text.languages import untagged
 from voicevault_retrievers.text.tokens import estimate_tokens
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.text import batch
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 from voicevault_retrievers.text.languages import (
     LANGUAGES,
     NEUTRAL,

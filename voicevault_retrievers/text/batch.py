@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.text import pieces, scan
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 from voicevault_retrievers.text.languages import NEUTRAL, OTHER, Ballots, languages, script
 from voicevault_retrievers.text.pieces import Numbers, spread
 

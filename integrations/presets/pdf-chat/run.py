@@ -13,8 +13,8 @@ from voicevault_retrievers import Query, load_preset, shipped
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.display import BADGES, result_data
 from voicevault_retrievers.documents import read
+from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import connect
 from voicevault_retrievers.store.names import default_root
 from voicevault_retrievers.text import Analyzer
 

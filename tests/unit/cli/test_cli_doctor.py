@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.cli.parts import Run, ran
 from voicevault_retrievers._support import compiled as numba
-from voicevault_retrievers.cli import doctor, installed, measuring
+from voicevault_retrievers.cli import doctor, environment, speed
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import MissingExtraError
 from voicevault_retrievers.models import weights
@@ -86,18 +86,18 @@ def test_a_damaged_base_is_named_and_makes_it_fail(run: Run, root: Path) -> None
 
 
 def test_what_is_measured_has_a_rate_or_a_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> measuring.Measurement:
+    def missing() -> speed.Measurement:
         raise MissingExtraError("pip install 'voicevault-retrievers[onnx]'")
 
-    def failing() -> measuring.Measurement:
+    def failing() -> speed.Measurement:
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setattr(measuring, "CHUNKS", 100)
-    monkeypatch.setattr(measuring, "rate", partial(measuring.rate, seconds=0.01))
-    models = [installed.Model(name, ("onnx",), "package") for name in (DEFAULT_MODEL, SCORER)]
-    monkeypatch.setattr(installed, "models", lambda: models)
-    monkeypatch.setattr(measuring, "embedding", missing)
-    monkeypatch.setattr(measuring, "reranking", failing)
+    monkeypatch.setattr(speed, "CHUNKS", 100)
+    monkeypatch.setattr(speed, "rate", partial(speed.rate, seconds=0.01))
+    models = [environment.Model(name, ("onnx",), "package") for name in (DEFAULT_MODEL, SCORER)]
+    monkeypatch.setattr(environment, "models", lambda: models)
+    monkeypatch.setattr(speed, "embedding", missing)
+    monkeypatch.setattr(speed, "reranking", failing)
     done = run("--json", code=1)
     told = json.loads(done.stdout)
     assert told["speed"]["keyword_search"]["per_second"] > 0
@@ -107,14 +107,14 @@ def test_what_is_measured_has_a_rate_or_a_reason(run: Run, monkeypatch: pytest.M
 
 
 def test_a_model_that_is_not_here_is_not_fetched_to_be_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetched() -> measuring.Measurement:
+    def fetched() -> speed.Measurement:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(measuring, "CHUNKS", 100)
-    monkeypatch.setattr(measuring, "rate", partial(measuring.rate, seconds=0.01))
-    monkeypatch.setattr(measuring, "embedding", fetched)
-    monkeypatch.setattr(measuring, "reranking", fetched)
-    monkeypatch.setattr(installed, "models", list)
+    monkeypatch.setattr(speed, "CHUNKS", 100)
+    monkeypatch.setattr(speed, "rate", partial(speed.rate, seconds=0.01))
+    monkeypatch.setattr(speed, "embedding", fetched)
+    monkeypatch.setattr(speed, "reranking", fetched)
+    monkeypatch.setattr(environment, "models", list)
     told = json.loads(run("--json").stdout)
     for name in ("embedding", "reranking"):
         assert "does not load without the network: pip install" in told["speed"][name]["missing"]
@@ -125,18 +125,18 @@ def test_a_rate_is_work_over_time_without_its_first_step() -> None:
         yield from (10.0, 10.5, 11.0, 12.0)
 
     times, steps = clock(), iter((100, 3, 4, 5))
-    assert measuring.rate(lambda: next(steps), seconds=1.5, clock=lambda: next(times)) == (3 + 4 + 5) / 2
+    assert speed.rate(lambda: next(steps), seconds=1.5, clock=lambda: next(times)) == (3 + 4 + 5) / 2
 
 
 def test_the_models_here_are_named() -> None:
     if weights.find("all-MiniLM-L6-v2", "onnx") is None or not weights.installed("onnx"):
         pytest.skip("the weights of the extra offline are not installed")
-    names = {(one.name, one.place) for one in installed.models()}
+    names = {(one.name, one.place) for one in environment.models()}
     assert {("all-MiniLM-L6-v2", "package"), ("ms-marco-MiniLM-L-12-v2", "package")} <= names
 
 
 def test_extras_are_present_missing_or_in_conflict() -> None:
-    cli, gone, old = installed.extras(REQUIRED)
+    cli, gone, old = environment.extras(REQUIRED)
     assert (cli.name, cli.status, list(cli.packages)) == ("cli", "present", ["click"])
     assert (gone.name, gone.status, gone.missing) == ("gone", "missing", ("voicevault-no-such-package",))
     assert gone.install == "pip install 'voicevault-retrievers[gone]'"
@@ -153,41 +153,41 @@ def test_extras_are_present_missing_or_in_conflict() -> None:
     ],
 )  # fmt: skip
 def test_a_version_lies_in_a_range(held: str, wanted: str, holds: bool) -> None:
-    assert installed.satisfies(held, wanted) is holds
+    assert environment.satisfies(held, wanted) is holds
 
 
 def test_models_of_the_hubs_cache_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "installed", lambda _: True)
+    monkeypatch.setattr(environment, "installed", lambda _: True)
     for at, folder in enumerate(("models--BAAI--bge-reranker-v2-m3", "models--a--pickles", "models--a--graph")):
         snapshot = tmp_path / folder / "snapshots" / "1"
         snapshot.mkdir(parents=True)
         for name in (("model.safetensors", "config.json"), ("model.bin",), ("model.onnx", "tokenizer.json"))[at]:
             (snapshot / name).write_text("{}")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    found = {one.name: one.backends for one in installed.models() if one.place == "hub cache"}
+    found = {one.name: one.backends for one in environment.models() if one.place == "hub cache"}
     assert found == {"BAAI/bge-reranker-v2-m3": ("sentence-transformers",), "a/graph": ("openvino", "onnx")}
 
 
 def test_the_hubs_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    assert installed.hub_cache() == Path.home() / ".cache/huggingface/hub"
-    assert not installed.hub_offline()
+    assert environment.hub_cache() == Path.home() / ".cache/huggingface/hub"
+    assert not environment.hub_offline()
     for name, path in (("XDG_CACHE_HOME", "huggingface/hub"), ("HF_HOME", "hub"), ("HF_HUB_CACHE", "")):
         monkeypatch.setenv(name, os.fspath(Path("/x", name)))
-        assert installed.hub_cache() == Path("/x", name, path)
+        assert environment.hub_cache() == Path("/x", name, path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "true")
-    assert installed.hub_offline()
+    assert environment.hub_offline()
 
 
 def test_a_processor_is_told_where_the_system_tells(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2GHz\nflags\t\t: fpu avx2 avx512_vnni amx_int8\n\n")
-    told = installed.processor(file)
+    told = environment.processor(file)
     assert (told["name"], told["features"]) == ("Some CPU @ 2GHz", ["AVX2", "AVX-512 VNNI", "AMX int8"])
     file.write_text("Features\t: fp asimd asimddp\n")
-    assert installed.processor(file)["features"] == ["NEON", "NEON dot product"]
-    assert installed.processor(tmp_path / "none")["features"] is None
+    assert environment.processor(file)["features"] == ["NEON", "NEON dot product"]
+    assert environment.processor(tmp_path / "none")["features"] is None
 
 
 def test_what_is_recommended_follows_from_what_was_found() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.cli.parts import Run, ran
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.store import KnowledgeBase
 
 pytest.importorskip("qdrant_client")

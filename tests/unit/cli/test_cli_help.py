@@ -27,7 +27,7 @@ from tests.engines.graph_servers import falkordb_server
 from tests.engines.redis_server import RedisServer, program
 from tests.model_server import model_server, says
 from tests.unit.cli.parts import ran
-from voicevault_retrievers.cli import demo, measuring
+from voicevault_retrievers.cli import demo, speed
 from voicevault_retrievers.cli.commands import COMMANDS, voicevault
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.evaluation import load_judged
@@ -122,11 +122,11 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(demo, "load_judged", lambda *files: load_judged(*files)[:2])
     monkeypatch.setattr(demo, "shipped", lambda name: tmp_path / name)
-    monkeypatch.setattr(measuring, "CHUNKS", 100)
-    monkeypatch.setattr(measuring, "load_scorer", lambda: shared_scorer(DEFAULT_MODEL))
+    monkeypatch.setattr(speed, "CHUNKS", 100)
+    monkeypatch.setattr(speed, "load_scorer", lambda: shared_scorer(DEFAULT_MODEL))
     for module in ("dense.embedders", "cli.demo", "cli.index", "cli.measuring"):
         monkeypatch.setattr(f"voicevault_retrievers.{module}.load_embedder", _embedder)
-    monkeypatch.setattr(measuring, "rate", partial(measuring.rate, seconds=0.01))
+    monkeypatch.setattr(speed, "rate", partial(speed.rate, seconds=0.01))
     return tmp_path
 
 

@@ -11,7 +11,7 @@ from click.testing import Result
 
 from tests.helpers import HashEmbedder
 from tests.unit.cli.parts import Run, ran
-from voicevault_retrievers.cli import asking
+from voicevault_retrievers.cli import search_options
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import MissingExtraError, ModelNotAvailableError, RerankerNotAvailableError
 from voicevault_retrievers.models import weights
@@ -324,7 +324,7 @@ def test_a_missing_extra_is_no_wrong_usage(run: Run, monkeypatch: pytest.MonkeyP
     def missing(*_: object, **__: object) -> None:
         raise MissingExtraError("pip install 'voicevault-retrievers[qdrant]'")
 
-    monkeypatch.setattr(asking, "open_bases", missing)
+    monkeypatch.setattr(search_options, "open_bases", missing)
     assert run("pump", code=2).stderr == "Error: pip install 'voicevault-retrievers[qdrant]'\n"
 
 

@@ -16,8 +16,8 @@ from integrations.own_engine.memory_engine import MemoryEngine, Shelf
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.execution.steps import Compute, Steps, arun, in_thread, run
 from voicevault_retrievers.core.types import Chunk, Query
+from voicevault_retrievers.engines.addresses import SCHEMES, connect, is_address
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, score, weigh
-from voicevault_retrievers.engines.opening import SCHEMES, connect, is_address
 from voicevault_retrievers.engines.recipe import VERSION, Recipe
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical.formulas import BM25Plus, Lucene, Okapi, Robertson

@@ -14,8 +14,8 @@ from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
-from voicevault_retrievers.engines import copying
-from voicevault_retrievers.engines.copying import copy
+from voicevault_retrievers.engines import copy as copying
+from voicevault_retrievers.engines.copy import copy
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.engines.parity import parity
 from voicevault_retrievers.engines.questions import engine_questions

@@ -31,7 +31,7 @@ from voicevault_retrievers.evaluation import (
     steps,
 )
 from voicevault_retrievers.evaluation.ablation import _Costs
-from voicevault_retrievers.evaluation.judged import normalised
+from voicevault_retrievers.evaluation.judgements import normalised
 from voicevault_retrievers.evaluation.runs import EvaluationRun
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.query import RuleExpansion

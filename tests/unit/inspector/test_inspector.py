@@ -22,7 +22,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.inspector import app, shelf
+from voicevault_retrievers.inspector import app, registry
 from voicevault_retrievers.store import KnowledgeBase, embedding, remove
 from voicevault_retrievers.store.questions import question_index
 
@@ -162,7 +162,7 @@ def test_a_collection_goes_by_its_name_and_its_address_stays_here(
     closed: list[bool] = []
     engine = EmbeddedEngine("plant", root=root)
     monkeypatch.setattr(engine, "close", lambda: closed.append(True))
-    monkeypatch.setattr(shelf, "connect", lambda _: engine)
+    monkeypatch.setattr(registry, "connect", lambda _: engine)
     served = app(["postgresql://user:secret@host/db#plant", "hostile"], root=root, presets=[str(tmp_path / "own.yaml")])
     with TestClient(served, base_url=HOME) as client:
         bases = client.get("/api/bases")

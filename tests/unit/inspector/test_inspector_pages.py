@@ -26,8 +26,8 @@ from starlette.testclient import TestClient
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.inspector import app, pages
-from voicevault_retrievers.inspector.drawing import PIXELS, WIDTH, png
 from voicevault_retrievers.inspector.pages import Pages
+from voicevault_retrievers.inspector.pdf_pages import PIXELS, WIDTH, png
 from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.sources import Source

@@ -15,12 +15,12 @@ from tests.helpers import examples
 from voicevault_retrievers._support.compiled import installed
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical import native, vectorised
-from voicevault_retrievers.lexical.building import build
+from voicevault_retrievers.lexical.builder import build
 from voicevault_retrievers.lexical.formulas import FORMULAS, Curve, Floats, Formula, Lucene
 from voicevault_retrievers.lexical.memtable import Memtable
 from voicevault_retrievers.lexical.postings import ARRAYS, Postings, PostingsSource
 from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted, search
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 
 Ordinals: TypeAlias = NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from mcp.types import CancelledNotification, CancelledNotificationParams, Client
 from tests.helpers import FailingChannel, HeldChannel, ListChannel
 from tests.unit.mcp.parts import KEYWORDS, PLANT, citations, make, offered, page, session, text, told
 from voicevault_retrievers import KnowledgeBase, fuse
-from voicevault_retrievers.engines.opening import connect
+from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.mcp import bases
 from voicevault_retrievers.mcp.bases import Library

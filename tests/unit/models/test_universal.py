@@ -14,8 +14,8 @@ from voicevault_retrievers.errors import ConfigError, MissingExtraError, ModelNo
 from voicevault_retrievers.models import weights
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.indexing import update
-from voicevault_retrievers.store.spoken import unspoken
-from voicevault_retrievers.text.spoken import languages_of
+from voicevault_retrievers.store.language_support import unspoken
+from voicevault_retrievers.text.corpus_languages import languages_of
 
 MODEL = "use-multilingual-v3"
 TEXTS = {

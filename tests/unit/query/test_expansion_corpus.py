@@ -25,8 +25,8 @@ from voicevault_retrievers.query import (
 )
 from voicevault_retrievers.query.acronyms import Form, long_form, pairs
 from voicevault_retrievers.query.compounds import LINKS, split
-from voicevault_retrievers.query.learned import Learned
-from voicevault_retrievers.query.nearest import Nearest, distance
+from voicevault_retrievers.query.corpus import Learned
+from voicevault_retrievers.query.nearest_words import Nearest, distance
 from voicevault_retrievers.query.phrases import Phrases
 from voicevault_retrievers.query.related_words import american
 from voicevault_retrievers.store import KnowledgeBase

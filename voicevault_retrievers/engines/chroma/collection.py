@@ -31,7 +31,7 @@ from voicevault_retrievers.engines.chroma.records import (
     unpacked,
 )
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.languages import MAX_CONDITIONS
+from voicevault_retrievers.engines.filters import MAX_CONDITIONS
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import Record, Stored, WriteCounts
 

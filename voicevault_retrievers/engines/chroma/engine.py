@@ -21,14 +21,14 @@ from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.chroma.clients import ChromaRequest, CollectionState, HttpChroma, LocalChroma
 from voicevault_retrievers.engines.chroma.collection import OPEN, PAGE, PARENTS, STATE, ChromaCollection, replaced
 from voicevault_retrievers.engines.chroma.records import id_of, native, terms_of
+from voicevault_retrievers.engines.filters import nothing_passes
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
-from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.server import Capabilities
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
 from voicevault_retrievers.lexical.weighted_query import WeightedQuery
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 from voicevault_retrievers.text.analyzer import AUTO
 
 FEW = 100

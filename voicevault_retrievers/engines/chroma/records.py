@@ -11,7 +11,7 @@ from typing import Any
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.chroma.vectors import OTHERS_KEY, PRIVATE_KEY
-from voicevault_retrievers.engines.languages import KEY, Chroma, said
+from voicevault_retrievers.engines.filters import KEY, Chroma, said
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import IncompatibleIndexError
 

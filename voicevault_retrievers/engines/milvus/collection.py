@@ -15,7 +15,7 @@ from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
-from voicevault_retrievers.engines.languages import said
+from voicevault_retrievers.engines.filters import said
 from voicevault_retrievers.engines.milvus import schema
 from voicevault_retrievers.engines.milvus.connection import Connection, MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED, key_of

@@ -26,8 +26,8 @@ from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities
+from voicevault_retrievers.engines.filters import nothing_passes, said
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, weigh
-from voicevault_retrievers.engines.languages import nothing_passes, said
 from voicevault_retrievers.engines.milvus import schema
 from voicevault_retrievers.engines.milvus.collection import PAGE, VERSION, MilvusCollection
 from voicevault_retrievers.engines.milvus.connection import MilvusAddress, ask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voicevault_retrievers.core.filters import Condition, Node, Not
-from voicevault_retrievers.engines.languages import (
+from voicevault_retrievers.engines.filters import (
     KEY,
     MAX_CONDITIONS,
     ORDERED,

@@ -34,7 +34,7 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.lexical.formulas import Formula
-from voicevault_retrievers.text.analyzed import tags_of
+from voicevault_retrievers.text.analyzed_texts import tags_of
 
 MOST_INDEXED = {False: 2000, True: 4000}
 """The most dimensions that pgvector indexes, of a vector and of a halfvec."""

@@ -18,7 +18,7 @@ from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metad
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError, SearchError
-from voicevault_retrievers.text.analyzed import language
+from voicevault_retrievers.text.analyzed_texts import language
 
 THERE = """
 SELECT to_regclass({collections_name}) IS NOT NULL, to_regclass({near_regclass}) IS NOT NULL,

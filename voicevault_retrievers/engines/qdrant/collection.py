@@ -14,7 +14,7 @@ from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
-from voicevault_retrievers.engines.languages import Qdrant, said
+from voicevault_retrievers.engines.filters import Qdrant, said
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import Way
 from voicevault_retrievers.engines.qdrant.clients import (

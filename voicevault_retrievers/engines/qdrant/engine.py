@@ -17,8 +17,8 @@ from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Query, Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.engines.channels import Asked
+from voicevault_retrievers.engines.filters import nothing_passes
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best
-from voicevault_retrievers.engines.languages import nothing_passes
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import (
     Fusion,

@@ -11,7 +11,7 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, parse
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Record
-from voicevault_retrievers.engines.languages import KEY, MAX_CONDITIONS
+from voicevault_retrievers.engines.filters import KEY, MAX_CONDITIONS
 from voicevault_retrievers.engines.qdrant import points
 from voicevault_retrievers.engines.qdrant.points import CHUNK, FAST, FULL, METADATA, PARENT, SPARSE, STATE, VERSION
 from voicevault_retrievers.engines.recipe import Recipe

@@ -20,9 +20,14 @@ from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import OnError, checked_weights
 from voicevault_retrievers.models.generation import CallableTextModel
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.pipeline.presets.absent import AbsentFlare, AbsentStage, channel_if_there, channels_there
-from voicevault_retrievers.pipeline.presets.asking import asked, asks, expansion, fusion, router
 from voicevault_retrievers.pipeline.presets.channels import CHANNEL_OPTIONS, CHANNELS
+from voicevault_retrievers.pipeline.presets.missing_parts import (
+    AbsentFlare,
+    AbsentStage,
+    channel_if_there,
+    channels_there,
+)
+from voicevault_retrievers.pipeline.presets.query_sections import asked, asks, expansion, fusion, router
 from voicevault_retrievers.pipeline.presets.sections import (
     MODEL_OPTIONS,
     choice,

@@ -6,7 +6,6 @@ reverse of a hypothetical answer (`HyDE`): nothing is written while somebody wai
 own, so that a hit can say by which question it was found.
 """
 
-from voicevault_retrievers.structure.questions.asking import ModelQuestions, Questioner, questions_in
 from voicevault_retrievers.structure.questions.channel import QuestionChannel
 from voicevault_retrievers.structure.questions.index import QuestionIndex, QuestionUpdate
 from voicevault_retrievers.structure.questions.records import (
@@ -17,6 +16,7 @@ from voicevault_retrievers.structure.questions.records import (
     KeepsQuestions,
     digest,
 )
+from voicevault_retrievers.structure.questions.writers import ModelQuestions, Questioner, questions_in
 
 __all__ = [
     "COLLECTION",

@@ -14,7 +14,6 @@ from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.structure.questions.asking import ChunkQuestioner, Questioner
 from voicevault_retrievers.structure.questions.channel import QUESTIONS, QuestionChannel
 from voicevault_retrievers.structure.questions.records import (
     MARK,
@@ -32,6 +31,7 @@ from voicevault_retrievers.structure.questions.records import (
     questions_of,
     same_metadata,
 )
+from voicevault_retrievers.structure.questions.writers import ChunkQuestioner, Questioner
 
 T = TypeVar("T")
 

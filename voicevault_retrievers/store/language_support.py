@@ -5,7 +5,7 @@ from __future__ import annotations
 from voicevault_retrievers._support.extras import DISTRIBUTION
 from voicevault_retrievers.models.weights import SPEAKS, canonical
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
-from voicevault_retrievers.text.spoken import languages_of
+from voicevault_retrievers.text.corpus_languages import languages_of
 
 SAMPLE = 256
 """Chunks that are looked at."""

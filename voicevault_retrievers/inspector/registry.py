@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.engines.addresses import connect, is_address, open_bases
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import connect, is_address, open_bases
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_names

@@ -16,10 +16,10 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import IncompatibleIndexError, RetrievalError
 from voicevault_retrievers.testing.clients import CollectionClient, Collections
+from voicevault_retrievers.testing.concurrency import simultaneously
 from voicevault_retrievers.testing.corpora import WordEmbedder, chunks_of, vectors_of
 from voicevault_retrievers.testing.expect import alike, equal, held, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT, Suite, applies_where
-from voicevault_retrievers.testing.together import simultaneously
 from voicevault_retrievers.text import Analyzer
 
 T = TypeVar("T")

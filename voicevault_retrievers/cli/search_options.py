@@ -12,8 +12,8 @@ from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.core.filters import Filter, both, scope
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Query
+from voicevault_retrievers.engines.addresses import is_address, open_bases
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.opening import is_address, open_bases
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.pipeline.presets.sections import filled, text_model

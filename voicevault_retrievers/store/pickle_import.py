@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from voicevault_retrievers.errors import IncompatibleIndexError
-from voicevault_retrievers.store.unpickling import DOCUMENTS, MAX_BYTES, RANKERS, UnpickledObject, load
+from voicevault_retrievers.store.safe_unpickling import DOCUMENTS, MAX_BYTES, RANKERS, UnpickledObject, load
 
 MAX_ROOM = MAX_BYTES
 """Characters of all texts and metadata, a value counting as `_VALUE`. A pickle can hold once what it names often."""

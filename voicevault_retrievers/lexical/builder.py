@@ -23,7 +23,7 @@ from voicevault_retrievers.lexical.postings import (
     PostingsSource,
     Unsigned,
 )
-from voicevault_retrievers.text.analyzed import Analyzed
+from voicevault_retrievers.text.analyzed_texts import Analyzed
 
 T = TypeVar("T")
 
@@ -33,9 +33,9 @@ SLICE = 1 << 22
 
 def loops() -> ModuleType:
     """The compiled ones; MissingExtraError without numba."""
-    from voicevault_retrievers.lexical import counting
+    from voicevault_retrievers.lexical import build_kernels
 
-    return counting
+    return build_kernels
 
 
 class Inverted(NamedTuple):

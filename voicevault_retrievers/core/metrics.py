@@ -1,8 +1,8 @@
 """OpenTelemetry metrics of searches and ingests, where the application has loaded OpenTelemetry; else nothing is done.
 
 `METRICS` is all that is recorded. Attributes are of few values, whatever is searched: kinds, steps and outcomes, names
-of channels and stages (see `component`), and types of errors. No query, text, id, file or name of a knowledge base is among
-them. Recording never raises: what an SDK refuses is logged once.
+of channels and stages (see `component`), and types of errors. No query, text, id, file or name of a knowledge base is
+among them. Recording never raises: what an SDK refuses is logged once.
 """
 
 from __future__ import annotations

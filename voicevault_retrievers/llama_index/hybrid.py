@@ -65,7 +65,7 @@ class HybridRetriever(ComposedRetriever):
     """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
 
     It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`), or
-    one collection of an engine, by its address (see `engines.opening.connect`), which are opened on first use, and
+    one collection of an engine, by its address (see `engines.addresses.connect`), which are opened on first use, and
     `channels`, by name: each a Channel, a LlamaIndex retriever, an index, or a vector store. `embed_model` is for bases
     whose model cannot be loaded by its name, and for the vector stores, which else are searched with the
     `Settings.embed_model` that was set. `options` are those of `ComposedRetriever` and `PipelineRetriever`.

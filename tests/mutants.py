@@ -306,7 +306,8 @@ def run(folder: Path) -> None:
         asked.write_text("\n".join(tests))
         options = ["-x", "-n", "0", "-p", "no:randomly", "--no-header", f"@{asked}"]
         status = pytest(tree, options, 60 + 3 * part, **variables)
-        end = {0: "survived", 1: "killed", 2: "killed", None: "killed (hangs)"}.get(status, f"exit {status}")
+        ends = {0: "survived", 1: "killed", 2: "killed", 4: "killed (collecting)", None: "killed (hangs)"}
+        end = ends.get(status, f"exit {status}")
         return told | {"end": end, "seconds": round(time.monotonic() - started, 1)}
 
     with ThreadPoolExecutor(2) as pool:

@@ -138,8 +138,8 @@ class HybridRetriever(ComposedRetriever):
 
     It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`;
     `embeddings` where theirs cannot be loaded by name), or one collection of an engine, by its address (see
-    `engines.addresses.connect`); and `channels`, by name: each a Channel, a retriever, any runnable that gives documents,
-    or a vector store. Documents are the same where their ids are; channels without a common id find the same document
+    `engines.addresses.connect`); and `channels`, by name: each a Channel, a retriever, any runnable that gives
+    documents, or a vector store. Documents are the same where their ids are; channels without a common id find the same document
     where the texts are equal and no metadata key that both have differs. `id_key` names the metadata that is the id
     instead, of all retrievers and stores among the channels.
 

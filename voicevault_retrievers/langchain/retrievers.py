@@ -139,9 +139,9 @@ class HybridRetriever(ComposedRetriever):
     It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`;
     `embeddings` where theirs cannot be loaded by name), or one collection of an engine, by its address (see
     `engines.addresses.connect`); and `channels`, by name: each a Channel, a retriever, any runnable that gives
-    documents, or a vector store. Documents are the same where their ids are; channels without a common id find the same document
-    where the texts are equal and no metadata key that both have differs. `id_key` names the metadata that is the id
-    instead, of all retrievers and stores among the channels.
+    documents, or a vector store. Documents are the same where their ids are; channels without a common id find the same
+    document where the texts are equal and no metadata key that both have differs. `id_key` names the metadata that is
+    the id instead, of all retrievers and stores among the channels.
 
     `questions` and `graph` are channels of these names: True, or options, for those of the knowledge bases (see
     `KnowledgeBase.questions` and `graph`), or a channel. A graph store, such as FalkorDBGraph, is searched as `graph`,

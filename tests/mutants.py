@@ -241,16 +241,17 @@ def cover(folder: Path, arguments: Sequence[str]) -> None:
 def gather(folder: Path) -> None:
     """What the tests have noted, by mutant and by test.
 
-    A test that failed without a mutant tells nothing; one with a backslash in its name cannot be asked for by name.
+    A test that failed without a mutant tells nothing.
     """
     hits = folder / "hits"
     spent, failed = defaultdict[str, float](float), set[str]()
     for notes in hits.glob("reports-*"):
         for line in notes.read_text().splitlines():
             outcome, seconds, test = line.split("\t", 2)
+            test = askable(test)
             spent[test] += float(seconds)
             failed |= {test} if outcome != "passed" else set()
-    spent = {test: seconds for test, seconds in spent.items() if test not in failed and "\\" not in test}
+    spent = {test: seconds for test, seconds in spent.items() if test not in failed}
     (folder / "spent.json").write_text(json.dumps(spent, indent=1))
     reached: dict[int, set[str]] = defaultdict(set)
     files: dict[str, list[str]] = defaultdict(list)
@@ -260,9 +261,15 @@ def gather(folder: Path) -> None:
         for line in notes.read_text().splitlines():
             number, test = line.split("\t", 1)
             name, _, phase = test.rpartition(" (")
+            name = askable(name)
             found = [name] if phase == "call)" else files[name.partition("::")[0]]
             reached[int(number)].update(one for one in found if one in spent)
     (folder / "reached.json").write_text(json.dumps({key: sorted(reached[key]) for key in sorted(reached)}, indent=1))
+
+
+def askable(test: str) -> str:
+    """The name by which a test can be asked for: without its parameters where these have a backslash."""
+    return test.partition("[")[0] if "\\" in test else test
 
 
 def pytest(tree: Path, options: Sequence[str], timeout: float | None = None, **variables: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from voicevault_retrievers.cli.options import as_json
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase
 
@@ -73,3 +75,12 @@ def test_what_an_encoding_does_not_have_is_written_out(root: Path) -> None:
     shown = _run(root, TEXT, "--explain", PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
     assert rb"\u6d6e" in shown.stdout
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", TEXT), ("cp1252", None), (None, None)])
+def test_json_is_beyond_ascii_where_that_can_be_written(
+    encoding: str | None, shown: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = type("Stream", (io.StringIO,), {"encoding": encoding})
+    monkeypatch.setattr("sys.stdout", stream())
+    assert as_json([TEXT], None) == (f'["{shown}"]' if shown else json.dumps([TEXT]))

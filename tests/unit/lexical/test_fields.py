@@ -169,3 +169,11 @@ def test_without_chunks_nothing_is_found_and_the_recipe_says_so() -> None:
         f"BM25F({{'title': 3.0, 'text': 1.0}}, k1=1.2, b={{'title': 0.75, 'text': 0.75}}, "
         f"analyzer={Analyzer('en')!r}, chunks=0)"
     )
+
+
+def test_a_single_chunk_is_as_long_as_the_mean() -> None:
+    channel = BM25F.from_chunks([Chunk("1", "x y z", metadata={"title": "pump"})], {"title": 1.0, "text": 1.0}, k1=1.2)
+    idf, pseudo = math.log(1 + 0.5 / 1.5), 1.0
+    for where in (None, {"title": "pump"}):
+        (hit,) = channel.search(Query("pump", where=where), k=1)
+        assert hit.score == pytest.approx(idf * pseudo / (1.2 + pseudo), rel=1e-12)

@@ -473,7 +473,7 @@ def test_a_bundles_embedding_stands_for_its_text() -> None:
 def preset(**more: Any) -> Preset:
     stages = [{"rerank": {"model": "not there"}}, {"page_cap": {"max_chunks_per_page": 1}}]
     return Preset.of(
-        {"version": 1, "k": 3, "timeout": 30, "fusion": {"method": "rrf", "k": 7}, "stages": stages, **more}
+        {"version": 1, "k": 3, "timeout": 3600, "fusion": {"method": "rrf", "k": 7}, "stages": stages, **more}
     )
 
 

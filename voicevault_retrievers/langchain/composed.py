@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,11 @@ from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.foreign_stages import changing, stage_of
 from voicevault_retrievers.langchain.models import as_scorer, as_text_model
 from voicevault_retrievers.langchain.query import QueryExpander
-from voicevault_retrievers.pipeline.composing import compose, router_of
+from voicevault_retrievers.pipeline.composing import preset_of_options, router_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channels_there
-from voicevault_retrievers.pipeline.presets.sections import NO_PRESET, graph_over
+from voicevault_retrievers.pipeline.presets.sections import NO_PRESET
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store
@@ -149,8 +149,24 @@ class ComposedRetriever(PipelineRetriever):
         if not self._said("k"):
             self.k = self._preset().k
 
-    def _preset(self) -> Preset:
-        """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given."""
+    def _preset(self, channels: Iterable[str] = ()) -> Preset:
+        """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given.
+
+        Without one that of this retriever's options, for these channels and the graph that is given.
+        """
+        if self.preset is None:
+            return preset_of_options(
+                [*channels, *(() if self._graph_store() is None else ("graph",))],
+                weights=self.weights,
+                depth=self.depth,
+                fusion=method_of(self.fusion),
+                expansion=[_rewriter(part) for part in _expanders(self.expansion)],
+                rerank=self._reranker(),
+                max_chunks_per_page=self.max_chunks_per_page,
+                route=self.route,
+                timeout=self.timeout,
+                on_error=self.on_error,
+            )
         preset = self._whole()
         given: dict[str, Any] = {name: getattr(self, name) for name in ("timeout", "on_error") if self._said(name)}
         if self.fusion is not None:
@@ -166,17 +182,13 @@ class ComposedRetriever(PipelineRetriever):
         return self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
 
     def _over_base(self, base: Base, more: Mapping[str, Channel] | None = None) -> Pipeline:
-        if self.preset is not None and not more:
-            return self._preset().over(base, **self._given())
-        notes = getattr(base, "notes", ())
-        if self.preset is None:
-            own = channels_there(base, {"bm25": {}, "dense": {}})
-            return self._over(beside(own, more or {}), base=base, notes=notes)
-        preset, given = self._preset(), dict(more or {})
-        apart = {"graph"} if self._graph_store() is not None else set()
-        made = {name: options for name, options in preset.channels.items() if name not in (*given, *apart)}
-        own = channels_there(base, made)
-        return self._over({**own, **given}, base=base, notes=notes)
+        given, wanted = dict(more or {}), dict(_BOTH)
+        if self.preset is not None:
+            apart = {"graph"} if self._graph_store() is not None else set()
+            channels = self._preset().channels
+            wanted = {name: options for name, options in channels.items() if name not in (*given, *apart)}
+        own = channels_there(base, wanted)
+        return self._over(beside(own, given), base=base, notes=getattr(base, "notes", ()))
 
     def _llm(self) -> TextModel | None:
         return None if self.llm is None else self.made.get("llm", [self.llm], lambda: as_text_model(self.llm))
@@ -185,28 +197,10 @@ class ComposedRetriever(PipelineRetriever):
         """The graph that is read in place of a base's, if one is given."""
         return None
 
-    def _given(self) -> dict[str, Any]:
-        """What a preset is given; its language model where a call's `rerank` leaves something that asks one."""
-        llm = self._llm() if self._preset().asks else None
-        return {"llm": llm, "parents": self.parents, "graph": self._graph_store()}
-
     def _over(self, channels: Mapping[str, Channel], base: Base | None = None, **options: Any) -> Pipeline:
-        if self.preset is not None:
-            return self._preset().build(channels, base=base, **self._given(), **options)
-        store = self._graph_store()
-        return compose(
-            channels if store is None else beside(channels, {"graph": graph_over(store, base)}),
-            weights=self.weights,
-            depth=self.depth,
-            fusion=method_of(self.fusion),
-            expansion=[_rewriter(part) for part in _expanders(self.expansion)],
-            rerank=self._reranker(),
-            max_chunks_per_page=self.max_chunks_per_page,
-            route=self.route,
-            timeout=self.timeout,
-            on_error=self.on_error,
-            **options,
-        )
+        preset, store = self._preset(channels), self._graph_store()
+        llm = self._llm() if preset.asks else None  # a call's `rerank` may leave nothing that asks one
+        return preset.build(channels, base=base, llm=llm, parents=self.parents, graph=store, **options)
 
     def _reranker(self) -> Stage | None:
         if self.rerank is None or self.rerank is False:
@@ -240,4 +234,6 @@ def _rewriter(part: Rewriter | QueryExpander) -> Rewriter:
     return part.rewriter if isinstance(part, QueryExpander) else part
 
 
+_BOTH: Mapping[str, Mapping[str, Any]] = {"bm25": {}, "dense": {}}
+"""The channels of a knowledge base that are searched where no preset says it."""
 _COMPOSED = ("weights", "depth", "expansion", "max_chunks_per_page", "route")

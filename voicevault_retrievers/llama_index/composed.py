@@ -30,10 +30,10 @@ from voicevault_retrievers.llama_index.filters import Where, weights_of
 from voicevault_retrievers.llama_index.models import as_text_model
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
-from voicevault_retrievers.pipeline.composing import compose, router_of
+from voicevault_retrievers.pipeline.composing import preset_of_options, router_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, load_preset
-from voicevault_retrievers.pipeline.presets.sections import NO_PRESET, graph_over, store_of
+from voicevault_retrievers.pipeline.presets.sections import NO_PRESET, store_of
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 from voicevault_retrievers.structure import parent_store
@@ -192,16 +192,21 @@ class ComposedRetriever(PipelineRetriever):
         return self._over(*self._sources())
 
     def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
-        around, store = self._surroundings(), self._graph_store()
+        store = self._graph_store()
         if store is not None:
             beside(getattr(self, "channels", {}), {"graph": store})  # says where one is given as a channel too
+        own = {name: channel for name, channel in channels.items() if name != "graph" or store is None}
+        preset = self._specified(own)
+        llm = self.llm if preset.asks else None  # a call's `rerank` may leave nothing that asks one
+        given: dict[str, Any] = {"llm": llm, "parents": self.parents, "graph": store, **self._surroundings()}
+        return preset.build(own, notes=notes, **given)
+
+    def _specified(self, channels: Iterable[str]) -> Preset:
+        """The preset as it is varied here; without one that of the options, for these channels and the graph given."""
         if self.preset is not None:
-            own = {name: channel for name, channel in channels.items() if name != "graph" or store is None}
-            preset = self._varied(self.preset)
-            llm = self.llm if preset.asks else None  # a call's `rerank` may leave nothing that asks one
-            return preset.build(own, notes=notes, llm=llm, parents=self.parents, graph=store, **around)
-        return compose(
-            channels if store is None else beside(channels, {"graph": graph_over(store, around.get("base"))}),
+            return self._varied(self.preset)
+        return preset_of_options(
+            [*channels, *(() if self._graph_store() is None else ("graph",))],
             weights=self.weights,
             depth=DEPTH if self.depth is None else self.depth,
             fusion=self.fusion,
@@ -211,7 +216,6 @@ class ComposedRetriever(PipelineRetriever):
             route=self.route,
             timeout=self.timeout,
             on_error=self.on_error or "skip",
-            notes=notes,
         )
 
     def _graph_store(self) -> GraphStore | None:

@@ -79,8 +79,6 @@ class Preset:
     name: str
     channels: Mapping[str, Mapping[str, Any]]
     depths: Mapping[str, int]
-    model: str
-    backend: str
     route: Rewriter | None
     expansion: Rewriter | None
     method: Method
@@ -90,6 +88,8 @@ class Preset:
     k: int
     timeout: float | None
     on_error: OnError
+    model: str = DEFAULT_MODEL
+    backend: str = AUTO
     llm: TextModel | None = None
     flare: Mapping[str, Any] = field(default_factory=dict, repr=False)
     confidence: Callable[[Ranking], Confidence] = any_hit

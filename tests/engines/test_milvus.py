@@ -231,6 +231,14 @@ def test_what_milvus_is_told_passes_what_the_filter_passes_and_no_more_where_it_
     assert exact >= 20
 
 
+@pytest.mark.parametrize("operator", ["$and", "$or"])
+def test_a_composed_filter_is_told_exactly_where_all_its_parts_are(operator: str) -> None:
+    exact, wide = {"a": 1}, {"b": {"$contains": "x"}}
+    assert Milvus().exactly(parse({operator: [exact, {"c": "y"}]}))
+    assert not Milvus().exactly(parse({operator: [exact, wide]}))
+    assert not Milvus().exactly(parse({operator: [wide, exact]}))
+
+
 def test_a_value_of_more_members_than_an_array_holds_is_found_by_filters(engine: MilvusEngine) -> None:
     many = [Chunk("many", "pump", None, {"v": list(range(5000)), "w": "x"}), Chunk("few", "pump", None, {"v": [1]})]
     engine.upsert(many)

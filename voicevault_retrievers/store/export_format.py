@@ -1,4 +1,4 @@
-"""The lines of an export (see `exchange`), read one at a time, none of them trusted."""
+"""The lines of an export (see `export`), read one at a time, none of them trusted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Milvus: a collection on a server, or in a file by Milvus Lite.
 
 Milvus computes no BM25 whose statistics are ours, so a keyword search takes what may be among the best from a sparse
-index (see `rows`), by bounds that no score exceeds, and scores it exactly from the terms that each chunk keeps;
+index (see `schema`), by bounds that no score exceeds, and scores it exactly from the terms that each chunk keeps;
 it asks deeper until what was not seen cannot be among the k best. N, the mean length and how many chunks have a term
 are counted by Milvus, under the same rights. What was counted is kept until the collection's version changes, which
 each write sets anew before and after it.

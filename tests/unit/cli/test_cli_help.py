@@ -124,7 +124,7 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setattr(demo, "shipped", lambda name: tmp_path / name)
     monkeypatch.setattr(speed, "CHUNKS", 100)
     monkeypatch.setattr(speed, "load_scorer", lambda: shared_scorer(DEFAULT_MODEL))
-    for module in ("dense.embedders", "cli.demo", "cli.index", "cli.measuring"):
+    for module in ("dense.embedders", "cli.demo", "cli.index", "cli.speed"):
         monkeypatch.setattr(f"voicevault_retrievers.{module}.load_embedder", _embedder)
     monkeypatch.setattr(speed, "rate", partial(speed.rate, seconds=0.01))
     return tmp_path

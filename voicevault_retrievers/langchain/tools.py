@@ -4,8 +4,6 @@ A number names one source throughout a conversation: those of a search go on aft
 or is mentioned in it.
 """
 
-from __future__ import annotations
-
 # Without `from __future__ import annotations`: langchain-core before 1.6 does not see InjectedToolArg in their texts.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +40,19 @@ from voicevault_retrievers.langchain.events import DEGRADED_EVENT
 
 GIVEN = "voicevault_given"
 """The state key under which the middleware keeps what it gave."""
+
+
+class _Heard(BaseCallbackHandler):
+    """Hears of a degraded search, which tells of it by an event even where it finds nothing."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.degraded: list[str] = []
+
+    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
+        if name == DEGRADED_EVENT:
+            self.degraded += data["degraded"]
 
 
 @dataclass(frozen=True)
@@ -105,19 +116,6 @@ class DocumentSearch:
         kept = tuple(document for rank, document in zip(ranks, documents, strict=True) if rank in best)
         told = (one for document in documents for one in sources.skipped(told_of(document)))
         return FoundDocuments(kept, sources.failures([*heard.degraded, *told]))
-
-
-class _Heard(BaseCallbackHandler):
-    """Hears of a degraded search, which tells of it by an event even where it finds nothing."""
-
-    run_inline = True
-
-    def __init__(self) -> None:
-        self.degraded: list[str] = []
-
-    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
-        if name == DEGRADED_EVENT:
-            self.degraded += data["degraded"]
 
 
 def listed(found: FoundDocuments, builder: ContextBuilder, numbers: Sequence[int]) -> NumberedDocuments:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from voicevault_retrievers.answers import ContextBuilder
-from voicevault_retrievers.answers.citations import citation_of
+from voicevault_retrievers.answers.citations import LAST, citation_of
 from voicevault_retrievers.answers.source_numbers import (
     Layout,
+    Reserved,
     as_data,
     block_numbers,
     from_data,
@@ -63,3 +64,11 @@ def test_citations_as_plain_data_come_back_each_once() -> None:
     told = [*as_data(citations), other, None, "a text", *as_data(citations)]
     assert from_data(told) == citations
     assert indexes(told) == [1, 2, 3, 1, 2]
+
+
+def test_reserved_numbers_begin_again_where_a_marker_could_not_say_the_next() -> None:
+    reserved = Reserved(last=LAST - 2)
+    assert reserved.next(2) == range(LAST - 1, LAST + 1)
+    assert reserved.next(1) == range(1, 2)
+    assert Reserved(last=LAST - 1).next(2) == range(1, 3)
+    assert reserved.next(3) == range(2, 5)

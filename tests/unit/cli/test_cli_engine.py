@@ -83,6 +83,7 @@ def test_info_says_what_a_collection_was_made_with(run: Run, address: str) -> No
     assert (told["exists"], told["chunks"], told["made_with"]) == (False, 0, None)
 
 
+@pytest.mark.weights
 def test_a_search_takes_an_address(run: Run, address: str) -> None:
     run("engine", "copy", "--from", "plant", "--to", address)
     told = json.loads(run("search", "turbine", "--kb", address, "--json").stdout)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from voicevault_retrievers.core.execution import plan
 from voicevault_retrievers.core.execution.driver import aexecute
-from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.execution.plan import aoutcome_of, outcome_of
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -33,45 +35,39 @@ def asking(function: Callable[[], T]) -> Steps[T]:
 
 def run(steps: Steps[T], ask: Callable[[Any], Any]) -> T:
     """Take the steps, asking with `ask`; steps that are broken off are closed."""
-    answer: Any = None
-    error: Exception | None = None
+    outcome: Any = None
     with closing(steps):
         while True:
             try:
-                asked = steps.send(answer) if error is None else steps.throw(error)
+                asked = _resumed(steps, outcome)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
-            answer = error = None
-            try:
-                answer = asked.function() if isinstance(asked, Compute) else ask(asked)
-            except Exception as raised:  # noqa: BLE001 - the steps get it, and raise it where they do not expect it
-                error = raised
+            outcome = outcome_of(asked.function if isinstance(asked, Compute) else partial(ask, asked))
 
 
 async def arun(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
     """`run` on the running event loop."""
-    answer: Any = None
-    error: Exception | None = None
+    outcome: Any = None
     with closing(steps):
         while True:
             try:
-                asked = steps.send(answer) if error is None else steps.throw(error)
+                asked = _resumed(steps, outcome)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
-            answer = error = None
-            try:
-                answer = await in_thread(asked.function) if isinstance(asked, Compute) else await ask(asked)
-            except Exception as raised:  # noqa: BLE001 - as above
-                error = raised
+            outcome = await aoutcome_of(_answer(asked, ask))
 
 
-async def in_thread(function: Callable[[], Any]) -> Any:
+def _resumed(steps: Steps[Any], outcome: Any) -> Any:
+    """What is to be asked next; the steps get an error where they asked, and raise one that they do not expect."""
+    return steps.throw(outcome) if isinstance(outcome, Exception) else steps.send(outcome)
+
+
+async def _answer(asked: Any, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    return await (in_thread(asked.function) if isinstance(asked, Compute) else ask(asked))
+
+
+async def in_thread(function: Callable[[], T]) -> T:
     """What a function returns that an event loop must not wait for."""
-    return await aexecute(_called(function))
-
-
-def _called(function: Callable[[], Any]) -> Plan[Any]:
-    (outcome,) = yield (Call("engine", function),)
-    return value_of(outcome)
+    return await aexecute(plan.in_thread("engine", function))

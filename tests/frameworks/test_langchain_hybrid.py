@@ -452,7 +452,7 @@ async def test_a_search_does_not_wait_for_what_another_makes(manual: Path, monke
         assert made.wait(10)
         raise ConfigError("made at last")
 
-    monkeypatch.setattr("voicevault_retrievers.langchain.composed.preset_of_options", slow)
+    monkeypatch.setattr("voicevault_retrievers.langchain.composed.compose", slow)
     other = asyncio.create_task(retriever.ainvoke("pump", fusion=RRF(k=1)))
     await asyncio.to_thread(making.wait, 10)
     assert await asyncio.wait_for(retriever.ainvoke("pump"), 5) == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.foreign_stages import changing, stage_of
 from voicevault_retrievers.langchain.models import as_scorer, as_text_model
 from voicevault_retrievers.langchain.query import QueryExpander
-from voicevault_retrievers.pipeline.composing import preset_of_options, router_of
+from voicevault_retrievers.pipeline.composing import compose, router_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channels_there
@@ -149,24 +149,8 @@ class ComposedRetriever(PipelineRetriever):
         if not self._said("k"):
             self.k = self._preset().k
 
-    def _preset(self, channels: Iterable[str] = ()) -> Preset:
-        """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given.
-
-        Without one that of this retriever's options, for these channels and the graph that is given.
-        """
-        if self.preset is None:
-            return preset_of_options(
-                [*channels, *(() if self._graph_store() is None else ("graph",))],
-                weights=self.weights,
-                depth=self.depth,
-                fusion=method_of(self.fusion),
-                expansion=[_rewriter(part) for part in _expanders(self.expansion)],
-                rerank=self._reranker(),
-                max_chunks_per_page=self.max_chunks_per_page,
-                route=self.route,
-                timeout=self.timeout,
-                on_error=self.on_error,
-            )
+    def _preset(self) -> Preset:
+        """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given."""
         preset = self._whole()
         given: dict[str, Any] = {name: getattr(self, name) for name in ("timeout", "on_error") if self._said(name)}
         if self.fusion is not None:
@@ -198,9 +182,24 @@ class ComposedRetriever(PipelineRetriever):
         return None
 
     def _over(self, channels: Mapping[str, Channel], base: Base | None = None, **options: Any) -> Pipeline:
-        preset, store = self._preset(channels), self._graph_store()
-        llm = self._llm() if preset.asks else None  # a call's `rerank` may leave nothing that asks one
-        return preset.build(channels, base=base, llm=llm, parents=self.parents, graph=store, **options)
+        given: dict[str, Any] = {"base": base, "graph": self._graph_store(), **options}
+        if self.preset is not None:
+            preset = self._preset()
+            llm = self._llm() if preset.asks else None  # a call's `rerank` may leave nothing that asks one
+            return preset.build(channels, llm=llm, parents=self.parents, **given)
+        return compose(
+            channels,
+            weights=self.weights,
+            depth=self.depth,
+            fusion=method_of(self.fusion),
+            expansion=[_rewriter(part) for part in _expanders(self.expansion)],
+            rerank=self._reranker(),
+            max_chunks_per_page=self.max_chunks_per_page,
+            route=self.route,
+            timeout=self.timeout,
+            on_error=self.on_error,
+            **given,
+        )
 
     def _reranker(self) -> Stage | None:
         if self.rerank is None or self.rerank is False:

@@ -30,7 +30,7 @@ from voicevault_retrievers.llama_index.filters import Where, weights_of
 from voicevault_retrievers.llama_index.models import as_text_model
 from voicevault_retrievers.llama_index.options import CommonOptions, RetrieverOptions
 from voicevault_retrievers.llama_index.query import QueryExpander
-from voicevault_retrievers.pipeline.composing import preset_of_options, router_of
+from voicevault_retrievers.pipeline.composing import compose, router_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, load_preset
 from voicevault_retrievers.pipeline.presets.sections import NO_PRESET, store_of
@@ -196,17 +196,13 @@ class ComposedRetriever(PipelineRetriever):
         if store is not None:
             beside(getattr(self, "channels", {}), {"graph": store})  # says where one is given as a channel too
         own = {name: channel for name, channel in channels.items() if name != "graph" or store is None}
-        preset = self._specified(own)
-        llm = self.llm if preset.asks else None  # a call's `rerank` may leave nothing that asks one
-        given: dict[str, Any] = {"llm": llm, "parents": self.parents, "graph": store, **self._surroundings()}
-        return preset.build(own, notes=notes, **given)
-
-    def _specified(self, channels: Iterable[str]) -> Preset:
-        """The preset as it is varied here; without one that of the options, for these channels and the graph given."""
+        given: dict[str, Any] = {"notes": notes, "graph": store, **self._surroundings()}
         if self.preset is not None:
-            return self._varied(self.preset)
-        return preset_of_options(
-            [*channels, *(() if self._graph_store() is None else ("graph",))],
+            preset = self._varied(self.preset)
+            llm = self.llm if preset.asks else None  # a call's `rerank` may leave nothing that asks one
+            return preset.build(own, llm=llm, parents=self.parents, **given)
+        return compose(
+            own,
             weights=self.weights,
             depth=DEPTH if self.depth is None else self.depth,
             fusion=self.fusion,
@@ -216,6 +212,7 @@ class ComposedRetriever(PipelineRetriever):
             route=self.route,
             timeout=self.timeout,
             on_error=self.on_error or "skip",
+            **given,
         )
 
     def _graph_store(self) -> GraphStore | None:

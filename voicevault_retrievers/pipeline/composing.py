@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from voicevault_retrievers.answers import ContextBuilder
+from voicevault_retrievers.answers.flare import Flare
+from voicevault_retrievers.core.access_control import Access
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.protocols import Scorer
+from voicevault_retrievers.core.types import Failure, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import AdaptiveSum, Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.pipeline.presets import Preset
+from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.query import RuleExpansion, RuleRouter, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank, PageCap
+from voicevault_retrievers.rerank.calibration import Confidence, any_hit
+from voicevault_retrievers.structure.graph import GraphStore
 
 
-def compose(channels: Mapping[str, Channel], **options: Any) -> Pipeline:
-    """The usual pipeline over channels: expansion, fusion, reranking, the page cap; each where it is asked for.
-
-    `options` are those of `preset_of_options`.
-    """
-    return preset_of_options(channels, **options).build(channels)
-
-
-def preset_of_options(
-    channels: Iterable[str],
+def compose(
+    channels: Mapping[str, Channel],
     *,
     expansion: Rewriter | Sequence[Rewriter] | bool = False,
     fusion: Method | None = None,
@@ -39,18 +35,25 @@ def preset_of_options(
     context: ContextBuilder | None = None,
     timeout: float | None = None,
     on_error: OnError = "skip",
-) -> Preset:
-    """The preset of these options, for channels of these names.
+    confidence: Callable[[Ranking], Confidence] = any_hit,
+    access: Access = "optional",
+    flare: Flare | None = None,
+    notes: Iterable[Failure] = (),
+    graph: GraphStore | None = None,
+    base: Base | None = None,
+) -> Pipeline:
+    """The usual pipeline: expansion, the channels fused, reranking, the page cap; each only where it is asked for.
 
     `expansion` True is by rules; several go together. `route` True, or the channels of each route by name, is by rules
-    too, see `RuleRouter`. `rerank` is a stage, a scorer or the name of a cross-encoder. Raises ConfigError for options
-    that are none of these.
+    too, see `RuleRouter`. `rerank` is a stage, a scorer or the name of a cross-encoder. `graph` is searched as a
+    channel of that name, with the references that `base` knows. The others are options of `Pipeline`. Raises
+    ConfigError for what is none of these.
     """
-    names = tuple(channels)
     stages = [] if rerank is None else [_reranker(rerank)]
     if max_chunks_per_page is not None:
         stages.append(PageCap(max_chunks_per_page))
-    return Preset(
+    names = [*channels, *(() if graph is None else ("graph",))]
+    preset = Preset(
         name="custom",
         channels={name: {} for name in names},
         depths=depth if isinstance(depth, Mapping) else dict.fromkeys(names, depth),
@@ -63,7 +66,11 @@ def preset_of_options(
         k=k,
         timeout=timeout,
         on_error=on_error,
+        confidence=confidence,
+        access=access,
     )
+    pipeline = preset.build(channels, notes=notes, base=base, graph=graph)
+    return pipeline if flare is None else pipeline.flaring(flare)
 
 
 def _rewriter(expansion: Rewriter | Sequence[Rewriter] | bool) -> Rewriter | None:

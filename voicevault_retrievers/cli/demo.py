@@ -11,7 +11,7 @@ from rich.panel import Panel
 
 from voicevault_retrievers.answers import header
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.live import bar, plain
+from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.cli.render import metrics_table, show
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.dense import load_embedder

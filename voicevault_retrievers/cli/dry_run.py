@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.live import plain
+from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.cli.search_options import SearchOptions
 from voicevault_retrievers.core.channel import Channel, Rewriter, Then
 from voicevault_retrievers.core.execution.plan import Plan

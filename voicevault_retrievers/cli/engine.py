@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.live import bar
+from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.engines.addresses import connect, is_address
 from voicevault_retrievers.engines.copy import Copied, copy
 from voicevault_retrievers.engines.engine import Engine

@@ -15,7 +15,7 @@ from rich.table import Table
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.demo import indexed
-from voicevault_retrievers.cli.live import bar, plain
+from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation import (

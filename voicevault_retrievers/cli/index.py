@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.live import following, interruptible, shown
+from voicevault_retrievers.cli.live import following, interruptible
 from voicevault_retrievers.cli.metered import metered
+from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import CHILD_CHARS, PARENT_CHARS, discover
 from voicevault_retrievers.pipeline.presets import DEFAULT_MODEL

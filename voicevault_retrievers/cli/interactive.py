@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from voicevault_retrievers.cli import options, render
-from voicevault_retrievers.cli.live import plain
+from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.cli.search_options import SearchOptions
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.engine import Engine

@@ -13,7 +13,7 @@ from rich.progress import DownloadColumn
 from rich.table import Table
 
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.live import bar
+from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.cli.structure import graph, parents, questions
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import ConfigError, RetrievalError

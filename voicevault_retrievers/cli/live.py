@@ -1,9 +1,8 @@
-"""What a long command shows: a bar or a view on a terminal, a line now and then elsewhere; and how Ctrl-C ends it."""
+"""What a long command shows: a view on a terminal, a line now and then elsewhere; and how Ctrl-C ends it."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -19,44 +18,10 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.filesize import decimal
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.store.indexing import Observer, ReadingProgress
-
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-@contextmanager
-def bar(console: Console, what: str, *, counts: ProgressColumn | None = None) -> Iterator[Callable[[int, int], None]]:
-    """A callback (done, total), which draws a bar, and nothing where the output is not a terminal.
-
-    `counts` says how far it is, where that is not in numbers of pieces.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        counts or MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-
-        def draw(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield draw
-
-
-def shown(text: str) -> str:
-    """A text of others on one line: what a terminal would obey, or turn around, is written out."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-
-
-def plain(text: str) -> str:
-    """A text of others without what a terminal obeys, or what turns others around."""
-    return _OBEYED.sub("", text)
-
 
 Clock: TypeAlias = Callable[[], float]
 

@@ -202,7 +202,7 @@ def as_json(data: Any, indent: int | None = 2) -> str:
 
 def said(error: object) -> str:
     """An error's text as a terminal may be shown it, with what the command line adds to it."""
-    from voicevault_retrievers.cli.live import plain
+    from voicevault_retrievers.cli.progress import plain
 
     return plain(str(error)) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from voicevault_retrievers.answers import header
 from voicevault_retrievers.answers.citations import citation_of
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.live import plain
+from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.core.explanation import explain as explained
 from voicevault_retrievers.core.explanation import provenance, told_wordings, wordings
 from voicevault_retrievers.core.types import Hit, Result

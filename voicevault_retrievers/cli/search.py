@@ -14,7 +14,7 @@ from rich.console import Console
 from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.dry_run import rehearse
 from voicevault_retrievers.cli.interactive import InteractiveSession
-from voicevault_retrievers.cli.live import bar
+from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.cli.search_options import SearchOptions
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.live import bar, plain
+from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.models.language import OllamaModel, OpenAIModel

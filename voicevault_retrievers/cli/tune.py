@@ -14,7 +14,7 @@ from rich.table import Table
 
 from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.live import bar
+from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.files import load_judged, load_questions
 from voicevault_retrievers.evaluation.judgements import By, judge, unit_of

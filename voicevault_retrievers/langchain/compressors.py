@@ -204,7 +204,7 @@ class MMRFilter(Reranker):
     `lambda_mult` is in [0, 1]: 1 goes by relevance alone, which is the score or the rank that a document came with.
     `by` is "shingles", an `Embeddings`, an embedder, or a vector channel that has stored the documents, such as a
     knowledge base's. It orders all documents, or the first `depth`; behind a retriever (`>>`) it asks for `depth`, or
-    at least 100. `metadata["relevance_score"]` becomes the marginal relevance. See `diversity.MMR`.
+    at least 100. `metadata["relevance_score"]` becomes the marginal relevance. See `rerank.MMR`.
     """
 
     lambda_mult: float = 0.7
@@ -223,7 +223,7 @@ class NearDuplicateFilter(StageCompressor):
     """Drops each document whose text is nearly that of one before it, and keeps the order of the others.
 
     Nearly: alike by `threshold` or more; None is 0.8 of the shingles, or a cosine of 0.95. `by` and `timeout` are as of
-    `MMRFilter`. See `diversity.NearDuplicates`.
+    `MMRFilter`. See `rerank.NearDuplicates`.
     """
 
     threshold: float | None = None

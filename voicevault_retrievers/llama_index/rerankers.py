@@ -212,7 +212,7 @@ class MMRPostprocessor(Reranker):
 
     `lambda_mult` is in [0, 1]: 1 goes by relevance alone, which is the score or the rank that a node came with. `by` is
     "shingles", a BaseEmbedding, an embedder, or a vector channel that has stored the nodes, such as a knowledge base's.
-    It orders all nodes, or the first `depth`; in a retriever it asks for `depth`, or at least 100. See `diversity.MMR`.
+    It orders all nodes, or the first `depth`; in a retriever it asks for `depth`, or at least 100. See `rerank.MMR`.
     """
 
     lambda_mult: float = Field(default=0.7, description="How much relevance counts, the rest is diversity.")
@@ -235,7 +235,7 @@ class NearDuplicatePostprocessor(StagePostprocessor):
     """Drops each node whose text is nearly that of one before it, and keeps the order of the others.
 
     Nearly: alike by `threshold` or more; None is 0.8 of the shingles, or a cosine of 0.95. `by` and `timeout` are as of
-    `MMRPostprocessor`. See `diversity.NearDuplicates`.
+    `MMRPostprocessor`. See `rerank.NearDuplicates`.
     """
 
     threshold: float | None = Field(default=None, description="From where on two nodes are nearly the same.")

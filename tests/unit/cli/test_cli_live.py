@@ -16,7 +16,8 @@ from rich.console import Console
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.cli import live
-from voicevault_retrievers.cli.live import Lines, Pace, ProgressView, following, interruptible, on_disk, shown, tail
+from voicevault_retrievers.cli.live import Lines, Pace, ProgressView, following, interruptible, on_disk, tail
+from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.documents import Skipped
 from voicevault_retrievers.store import KnowledgeBase, indexing, update
 from voicevault_retrievers.store.indexing import ReadingProgress

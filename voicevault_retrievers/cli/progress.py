@@ -1,0 +1,43 @@
+"""A progress bar, on a terminal only; and texts of others as a terminal may be shown them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@contextmanager
+def bar(console: Console, what: str, *, counts: ProgressColumn | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A callback (done, total), which draws a bar, and nothing where the output is not a terminal.
+
+    `counts` says how far it is, where that is not in numbers of pieces.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        counts or MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+
+        def draw(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield draw
+
+
+def shown(text: str) -> str:
+    """A text of others on one line: what a terminal would obey, or turn around, is written out."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def plain(text: str) -> str:
+    """A text of others without what a terminal obeys, or what turns others around."""
+    return _OBEYED.sub("", text)

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from voicevault_retrievers.lexical import BM25, BM25F
     from voicevault_retrievers.models.generation import CallableTextModel
     from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
-    from voicevault_retrievers.pipeline.composing import compose
+    from voicevault_retrievers.pipeline.builder import compose
+    from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
     from voicevault_retrievers.pipeline.pipeline import Pipeline
     from voicevault_retrievers.pipeline.presets import load_preset
     from voicevault_retrievers.pipeline.samples import shipped
@@ -107,9 +108,11 @@ __all__ = [
     "CrossEncoderRerank",
     "DistributionBased",
     "EmbeddedGraph",
+    "Expand",
     "Failure",
     "Flare",
     "FollowUp",
+    "Fusion",
     "GraphChannel",
     "GraphExpansion",
     "Hit",
@@ -131,6 +134,7 @@ __all__ = [
     "QuestionChannel",
     "Ranking",
     "RecencyRerank",
+    "Rerank",
     "Result",
     "Rewriter",
     "Route",
@@ -183,9 +187,11 @@ _HOMES = {
     "CrossEncoderRerank": "rerank",
     "DistributionBased": "fusion",
     "EmbeddedGraph": "structure.graph",
+    "Expand": "pipeline.options",
     "Failure": "core.types",
     "Flare": "answers.flare",
     "FollowUp": "query",
+    "Fusion": "pipeline.options",
     "GraphChannel": "structure.graph",
     "GraphExpansion": "structure.graph",
     "Hit": "core.types",
@@ -211,6 +217,7 @@ _HOMES = {
     "RRF": "fusion",
     "Ranking": "core.types",
     "RecencyRerank": "rerank",
+    "Rerank": "pipeline.options",
     "Result": "core.types",
     "Rewriter": "core.channel",
     "Route": "core.types",
@@ -230,7 +237,7 @@ _HOMES = {
     "WeightedRerank": "rerank",
     "WeightedSum": "fusion",
     "check_claims": "answers.claims",
-    "compose": "pipeline.composing",
+    "compose": "pipeline.builder",
     "explain": "display",
     "fuse": "fusion",
     "hybrid_search": "fusion.hybrid",

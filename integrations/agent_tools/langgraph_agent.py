@@ -44,7 +44,7 @@ def retriever_over(folder: Path, name: str, root: Path | None) -> BaseRetriever:
     """Hybrid search, reranked, of a folder's documents; only what has changed since the last time is embedded."""
     with KnowledgeBase.open_or_create(name, root=root, embedder=load_embedder()) as base:
         update(base, folder)
-    return HybridRetriever(kb_names=[name], root=root, preset="voicevault")
+    return HybridRetriever(kb_names=[base.path], preset="voicevault")
 
 
 def main() -> None:

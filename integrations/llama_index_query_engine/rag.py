@@ -38,7 +38,7 @@ def retriever_over(folder: Path, name: str, root: Path | None) -> BaseRetriever:
     """
     with KnowledgeBase.open_or_create(name, root=root, embedder=load_embedder()) as base:
         update(base, folder)
-    retriever = HybridRetriever(kb_names=[name], root=root, expansion=True, k=5)
+    retriever = HybridRetriever(kb_names=[base.path], expansion=True, k=5)
     return retriever >> CrossEncoderRerank(depth=20, timeout=30) >> PageDiversityPostprocessor(max_chunks_per_page=2)
 
 

@@ -24,6 +24,7 @@ from tests.benchmarks.concurrency_measure import WAIT, Searched, by_length, comp
 from tests.benchmarks.results import write
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, VectorRetriever
+from voicevault_retrievers.pipeline.options import Fusion
 
 PEER = "EnsembleRetriever"
 
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def _ours(channels: dict[str, BaseRetriever], wait: float) -> Searched:
-    ours = HybridRetriever(channels=channels, depth=20, rerank=by_length(wait))
+    ours = HybridRetriever(channels=channels, rerank=by_length(wait), fusion=Fusion(depth=20))
     return Searched(ours.invoke, ours.ainvoke)
 
 

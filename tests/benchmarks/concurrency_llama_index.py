@@ -26,6 +26,7 @@ from tests.benchmarks.concurrency_measure import WAIT, Searched, by_length, comp
 from tests.benchmarks.results import write
 from tests.frameworks.llama_index_parts import HashEmbedding
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, VectorRetriever
+from voicevault_retrievers.pipeline.options import Fusion
 
 DEPTH, PEER = 20, "QueryFusionRetriever"
 
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def _ours(channels: dict[str, BaseRetriever], wait: float) -> Searched:
-    ours = HybridRetriever(channels=channels, depth=DEPTH, rerank=by_length(wait))
+    ours = HybridRetriever(channels=channels, rerank=by_length(wait), fusion=Fusion(depth=DEPTH))
     return Searched(ours.retrieve, ours.aretrieve)
 
 

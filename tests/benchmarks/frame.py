@@ -63,6 +63,7 @@ from tests.benchmarks.lexical_measure import Figures, medians, percentiles, rati
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import RRF, Pipeline, langchain, llama_index
 from voicevault_retrievers.llama_index.convert import chunk_of as chunk_of_node
+from voicevault_retrievers.pipeline.options import Fusion
 
 SIZES = (2_000, 20_000, 100_000)
 CASES = (
@@ -295,7 +296,7 @@ def in_langchain(collection: Collection) -> Framework:
         return {"bm25": langchain.BM25Retriever(bm25=parts.fresh_words(), k=depth), "dense": dense}
 
     def hybrid(depth: int, fusion: RRF | None) -> Searched:
-        return searched(langchain.HybridRetriever(channels=two(depth), depth=depth, fusion=fusion, k=K))
+        return searched(langchain.HybridRetriever(channels=two(depth), fusion=Fusion(fusion, depth=depth), k=K))
 
     def peer(depth: int) -> Searched:
         return searched(EnsembleRetriever(retrievers=list(two(depth).values()), weights=[0.5, 0.5], c=CONSTANT))
@@ -322,7 +323,7 @@ def in_llama_index(collection: Collection) -> Framework:
         return {"bm25": llama_index.BM25Retriever(parts.fresh_words(), k=depth), "dense": dense}
 
     def hybrid(depth: int, fusion: RRF | None) -> Searched:
-        return searched(llama_index.HybridRetriever(channels=two(depth), depth=depth, fusion=fusion, k=K))
+        return searched(llama_index.HybridRetriever(channels=two(depth), fusion=Fusion(fusion, depth=depth), k=K))
 
     def peer(depth: int) -> Searched:
         mode, given = FUSION_MODES.RECIPROCAL_RANK, list(two(depth).values())

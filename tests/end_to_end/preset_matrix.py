@@ -271,12 +271,12 @@ class _Search:
 
     def core(self) -> Result:
         bases = Bases([self.case.base], root=self.root)
-        return load_preset(self.file).over(bases, **self.llm).search(Query(self.text, require=self.require))
+        return load_preset(self.file, **self.llm).over(bases).search(Query(self.text, require=self.require))
 
     def langchain(self) -> Result:
         from voicevault_retrievers.langchain import HybridRetriever
 
-        retriever = HybridRetriever(kb_names=[self.case.base], root=self.root, preset=self.file, **self.llm)
+        retriever = HybridRetriever(kb_names=[self.root / self.case.base], preset=load_preset(self.file, **self.llm))
         result = retriever.search(self.text, require=self.require)
         with _unheard():
             documents = retriever.invoke(self.text, require=self.require)
@@ -286,7 +286,7 @@ class _Search:
     def llama_index(self) -> Result:
         from voicevault_retrievers.llama_index import HybridRetriever
 
-        retriever = HybridRetriever([self.case.base], root=self.root, preset=self.file, **self.llm)
+        retriever = HybridRetriever([self.root / self.case.base], preset=load_preset(self.file, **self.llm))
         retriever = retriever.with_options(require=self.require)
         result = retriever.search(self.text)
         with _unheard():

@@ -307,7 +307,7 @@ def test_the_frameworks_give_the_same_ids_and_scores(
     framework: Callable[..., Ask], tenant: str, root: Path, opened: list[str]
 ) -> None:
     index = TenantIndex(tenant, root=root)
-    named = framework(newsroom(), _is_news, kb_names=[tenant], root=root)
+    named = framework(newsroom(), _is_news, kb_names=[root / tenant])
     live = framework(newsroom(), _is_news, channels={"bm25": index.bm25(), "dense": index.dense()})
     core = _core(index)
     assert opened == []

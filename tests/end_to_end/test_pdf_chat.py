@@ -277,7 +277,7 @@ def test_the_frameworks_give_the_same_ids_and_scores(
     over_engine, over_base = (load_preset("pdf-chat").over(one) for one in (engine, kb))
     asked = (
         framework("pdf-chat", _is_found_as_told, channels=channels(engine)),
-        framework("pdf-chat", _is_found_as_told, kb_names=[kb.name], root=kb.path.parent),
+        framework("pdf-chat", _is_found_as_told, kb_names=[kb.path]),
     )
     for question in QUESTIONS:
         for where in (None, {"source_file": {"$in": ["file-05.pdf", "file-06.pdf"]}}):

@@ -16,6 +16,7 @@ from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import AccessError, ConfigError
+from voicevault_retrievers.pipeline.options import Expand
 from voicevault_retrievers.pipeline.presets import Preset, preset_data
 from voicevault_retrievers.store.graphs import update_graph
 from voicevault_retrievers.store.questions import question_index
@@ -112,7 +113,7 @@ def test_legal_reads_parents_and_flares_where_it_is_told_to(law: KnowledgeBase) 
     data["flare"] = {"enabled": True, "max_retrievals": 2}
     doubtful = tokens_in("Pilots come aboard at the outer buoy.", buoy=0.1)
     with model_server(writes(doubtful, "Pilots come aboard at the inner buoy.")) as server:
-        pipeline = Preset.of(data).over(law, llm=server.openai())
+        pipeline = Preset.of(data).given(llm=server.openai()).over(law)
         analysed = pipeline.search("Analyse and evaluate the duties of pilots", 5)
         assert analysed.route is Route.ANALYTICAL
         assert (analysed.flare_retrievals, analysed.answer) == (1, "Pilots come aboard at the inner buoy.")
@@ -128,7 +129,8 @@ def test_both_frameworks_take_questions_a_graph_and_a_model_that_searches(law: K
     own = {"bm25": law.bm25(), "dense": law.dense(), "questions": law.questions(by="dense"), "graph": law.graph()}
     asked = "Analyse what section 49 HNA requires"
     expected = compose(own, fusion=RRF(), k=5).search(asked).hits
-    options: dict[str, Any] = {"kb_names": [law], "fusion": "rrf", "k": 5, "graph": True, "questions": {"by": "dense"}}
+    options: dict[str, Any] = {"kb_names": [law], "fusion": "rrf", "k": 5}
+    options["channels"] = {"questions": {"by": "dense"}, "graph": True}
     documents = lc.HybridRetriever(**options).invoke(asked)
     nodes = li.HybridRetriever(**options).retrieve(asked)
     assert [one.id for one in documents] == [one.node_id for one in nodes] == [hit.id for hit in expected]
@@ -137,15 +139,17 @@ def test_both_frameworks_take_questions_a_graph_and_a_model_that_searches(law: K
     doubtful = tokens_in("It asks for a lamp.", lamp=0.1)
     for framework in (lc, li):
         with model_server(writes(doubtful, "It asks for a pilot.", doubtful, "It asks for a pilot.")) as server:
-            retriever = framework.HybridRetriever(**options, route=True, flare=server.openai())
+            retriever = framework.HybridRetriever(**options, expansion=Expand(route=True, flare=server.openai()))
             result = retriever.search(asked)
             assert (result.answer, result.flare_retrievals) == ("It asks for a pilot.", 1)
             assert result.hits[: len(expected)] == tuple(expected)
             assert len(result.hits) >= len(expected)
     with pytest.raises(ConfigError, match="graph is made of knowledge bases"):
-        lc.HybridRetriever(channels=own, graph=True)
-    with pytest.raises(ConfigError, match="questions is true, a mapping of options, or a channel"):
-        li.HybridRetriever(kb_names=[law], questions="yes")  # type: ignore[arg-type]
+        lc.HybridRetriever(channels={**own, "graph": True})
+    with pytest.raises(ConfigError, match="a channel is a"):
+        li.HybridRetriever(kb_names=[law], channels={"questions": "yes"})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="unknown channel of a knowledge base 'questoins'"):
+        li.HybridRetriever(kb_names=[law], channels={"questoins": True})
 
 
 ALL = {"source_file": {"$exists": True}}
@@ -211,10 +215,10 @@ async def test_casefile_is_read_within_its_budget_through_both_frameworks(case: 
     data = preset_data("casefile")
     del data["stages"][0]
     preset, asked = Preset.of(data), "When did a pump run dry?"
-    options: dict[str, Any] = {"kb_names": [case], "preset": preset, "parents": parents, "require": ALL}
+    options: dict[str, Any] = {"kb_names": [case], "preset": preset.given(parents=parents), "require": ALL}
 
     documents = lc.HybridRetriever(**options).invoke(asked)
-    hits = preset.over(case, parents=parents).search(Query(asked, require=ALL)).hits
+    hits = preset.given(parents=parents).over(case).search(Query(asked, require=ALL)).hits
     assert [document.id for document in documents] == [hit.id for hit in hits]
     assert 9000 < sum(len(document.page_content) for document in documents) <= 12_000
     over = [document for document in documents if document.metadata["voicevault"].get("over_budget")]

@@ -101,7 +101,7 @@ async def test_sync_and_async_agree(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize("framework", [by_langchain, by_llama_index])
 def test_the_frameworks_give_the_same_ids_and_scores(framework: Any, root: Path, pipeline: Pipeline) -> None:
-    ask = framework("voicevault", lambda text, metadata, told: bool(told), kb_names=["sample"], root=root)
+    ask = framework("voicevault", lambda text, metadata, told: bool(told), kb_names=[root / "sample"])
     for question, where in ((QUESTIONS[0].text, {}), (QUESTIONS[1].text, {"page_number": {"$gte": 5}})):
         expected = pipeline.search(Query(question, where=where or None)).hits
         assert expected

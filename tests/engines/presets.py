@@ -40,19 +40,19 @@ def asked_of(chunk: Chunk) -> list[str]:
 
 
 def core(preset: Preset, base: Any, **stores: Any) -> Any:
-    return preset.over(base, **stores)
+    return preset.given(**stores).over(base)
 
 
 def langchain(preset: Preset, base: Any, **stores: Any) -> Any:
     from voicevault_retrievers.langchain import HybridRetriever
 
-    return HybridRetriever(kb_names=[base], preset=preset, **stores)
+    return HybridRetriever(kb_names=[base], preset=preset.given(**stores))
 
 
 def llama_index(preset: Preset, base: Any, **stores: Any) -> Any:
     from voicevault_retrievers.llama_index import HybridRetriever
 
-    return HybridRetriever(base, preset=preset, **stores)
+    return HybridRetriever(base, preset=preset.given(**stores))
 
 
 THROUGH = pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def found(result: Result) -> Found:
 async def test_legal_finds_in_an_engine_what_it_finds_in_the_base(
     kb: KnowledgeBase, engine: Engine, graph: EmbeddedGraph, through: Through
 ) -> None:
-    wanted = {text: legal().over(kb, graph=graph).search(text) for text in ASKED}
+    wanted = {text: legal().given(graph=graph).over(kb).search(text) for text in ASKED}
     searched = through(legal(), engine, graph=graph)
     for text in ASKED:
         for result in (searched.search(text), await searched.asearch(text)):

@@ -206,7 +206,7 @@ def test_the_bases_own_graph_is_not_made_where_a_server_has_it(
         closing(graph_store(servers.graph)) as graph,
         KnowledgeBase.open(kb.path, embedder=HashEmbedder()) as fresh,
     ):
-        result = legal().over(fresh, graph=graph).search(query)
+        result = legal().given(graph=graph).over(fresh).search(query)
         assert (found(result), result.errors) == (wanted, ())
         assert wanted[1] == ("section:2:water act", "s2")
 
@@ -266,23 +266,21 @@ async def test_a_preset_whose_stores_are_named_needs_no_base(servers: Servers) -
     data["stages"] = ["graph_expansion", "parents"]
     with closing(graph_store(servers.graph)) as graph, parents_in(servers.redis) as parents:
         unnamed = Preset.of(data)
-        given = unnamed.build(channels, parents=parents, graph=graph)
+        given = unnamed.given(parents=parents, graph=graph).build(channels)
         assert found(given.search("section 3 of the Water Act")) == found(result)
         with pytest.raises(ConfigError, match="parents= another store"):
-            unnamed.build(channels, graph=graph)
+            unnamed.given(graph=graph).build(channels)
+        with pytest.raises(ConfigError, match="parents are in a knowledge base, in a mapping"):
+            unnamed.given(parents=5)  # type: ignore[arg-type]  # of no kind that parents are in
         for framework in ("langchain", "llama_index"):
             module = pytest.importorskip(f"voicevault_retrievers.{framework}")
-            options: dict[str, Any] = {"parents": parents, "graph": graph, "k": 5}
-            retriever = module.HybridRetriever(channels=channels, preset=unnamed, **options)
+            preset = unnamed.given(parents=parents)
+            retriever = module.HybridRetriever(channels={**channels, "graph": graph}, preset=preset, k=5)
             assert found(retriever.search("section 3 of the Water Act")) == found(result)
-            bare = module.HybridRetriever(channels=channels, graph=graph, fusion="rrf")
+            bare = module.HybridRetriever(channels={**channels, "graph": graph}, fusion="rrf")
             assert bare.search("section 4 of the Water Act").hits[0].id == "s4"
-            with pytest.raises(ConfigError, match="for the stage of that name of a preset"):
+            with pytest.raises(ConfigError, match=r"parents.*load_preset\(name, parents=...\)"):
                 module.HybridRetriever(channels=channels, parents={})
-            with pytest.raises(ConfigError, match="parents are in a knowledge base, in a mapping"):
-                module.HybridRetriever(channels=channels, preset=unnamed, graph=graph, parents=5)
-            with pytest.raises(ConfigError, match="channels already"):
-                module.HybridRetriever(channels={**channels, "graph": channels["bm25"]}, graph=graph)
     await closed(named)
 
 
@@ -296,8 +294,7 @@ async def test_nodes_in_memory_have_their_graph_and_parents_on_servers(servers: 
     preset = Preset.of({**data, "fusion": {"method": "rrf"}})
     nodes = [TextNode(id_=chunk.id, text=chunk.text, metadata=dict(chunk.metadata)) for chunk in CHUNKS]
     with parents_in(servers.redis) as parents:
-        retriever = llama_index.HybridRetriever.from_nodes(nodes, HashEmbedder(), preset=preset, parents=parents)
-        assert "RedisParents(" in repr(retriever)
+        retriever = llama_index.HybridRetriever.from_nodes(nodes, HashEmbedder(), preset=preset.given(parents=parents))
         result = retriever.search("section 3 of the Water Act", 5)
         assert result.errors == ()
         assert "graph" in {vote.stage for hit in result.hits for vote in hit.votes[0].leaves()}

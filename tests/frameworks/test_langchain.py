@@ -32,6 +32,7 @@ from voicevault_retrievers.langchain import (
     chunk_of,
     document_of,
 )
+from voicevault_retrievers.pipeline.options import Fusion, Rerank
 from voicevault_retrievers.rerank import CallableScorer
 from voicevault_retrievers.store import KnowledgeBase
 
@@ -76,7 +77,7 @@ def test_a_malformed_filter_is_the_callers_error_and_not_a_degraded_search() -> 
 
 
 def test_weights_of_a_call_override_by_name() -> None:
-    found = hybrid(weights={"dense": 0.5}).invoke("pump seal", weights={"bm25": 2.0})
+    found = hybrid(fusion={"method": "rrf", "weights": {"dense": 0.5}}).invoke("pump seal", weights={"bm25": 2.0})
     channels = found[0].metadata["voicevault"]["channels"]
     assert {name: told["weight"] for name, told in channels.items()} == {"bm25": 2.0, "dense": 0.5}
 
@@ -91,7 +92,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest(retriever: Any) -> None:
     "options",
     [
         {},
-        {"channels": {"list": ListChannel([])}, "weights": {"lisst": 1.0}},
+        {"channels": {"list": ListChannel([])}, "fusion": {"weights": {"lisst": 1.0}}},
         {"channels": {"list": "bm25"}},
         {"channels": {"list": ListChannel([])}, "embeddings": HashEmbedder()},
     ],
@@ -111,11 +112,11 @@ def test_a_vector_retriever_searches_one_thing() -> None:
 
 def test_a_changed_field_is_searched_with() -> None:
     retriever = hybrid()
-    retriever.weights = {"dense": 0.0}
+    retriever.fusion = Fusion("rrf", weights={"dense": 0.0})
     assert {d.metadata["voicevault"]["found_by"] for d in retriever.invoke("pump")} == {"keyword"}
     retriever.k = 3
     assert len(retriever.invoke("pump")) == 3
-    other = retriever.model_copy(update={"weights": {"bm25": 0.0}})
+    other = retriever.model_copy(update={"fusion": Fusion(weights={"bm25": 0.0})})
     assert {d.metadata["voicevault"]["found_by"] for d in other.invoke("pump")} == {"semantic"}
 
 
@@ -234,9 +235,9 @@ async def test_a_failing_channel_degrades_the_result_and_the_documents_say_so(ca
 
 async def test_on_error_raise_raises_the_channels_error() -> None:
     with pytest.raises(SearchNotAvailableError, match="down"):
-        failing(on_error="raise").invoke("pump")
+        failing(fusion=Fusion(on_error="raise")).invoke("pump")
     with pytest.raises(SearchNotAvailableError, match="down"):
-        await failing(on_error="raise").ainvoke("pump")
+        await failing(fusion=Fusion(on_error="raise")).ainvoke("pump")
 
 
 # Chains, callbacks, configuration
@@ -296,7 +297,7 @@ def test_own_fields_can_be_configured_and_a_reranker_is_kept() -> None:
 @pytest.mark.parametrize("query", ["pump", "hot water", "zeppelin", ""])
 async def test_sync_and_async_give_the_same(query: str) -> None:
     child = AsyncChild(found=documents()[::-1], seen=[])
-    for retriever in (hybrid(expansion=True, max_chunks_per_page=1), parent_of(child)):
+    for retriever in (hybrid(expansion=True, rerank=Rerank(max_chunks_per_page=1)), parent_of(child)):
         assert retriever.invoke(query) == await retriever.ainvoke(query)
         assert retriever.search(query).ranking == (await retriever.asearch(query)).ranking
 
@@ -319,11 +320,11 @@ async def test_a_retriever_without_an_async_search_runs_in_a_thread_that_exit_do
 def base(root: Path) -> dict[str, Any]:
     with KnowledgeBase.create("manual", root=root, embedder=HashEmbedder()) as made:
         made.add([chunk_of(document) for document in documents()])
-    return {"root": root, "embeddings": HashEmbedder()}
+    return {"embeddings": HashEmbedder()}
 
 
 async def test_a_knowledge_base_is_searched_as_its_documents_are(tmp_path: Path) -> None:
-    retriever = HybridRetriever(kb_names=["manual"], **base(tmp_path))
+    retriever = HybridRetriever(kb_names=[tmp_path / "manual"], **base(tmp_path))
     found = await retriever.ainvoke("pump seal")
     assert found == retriever.invoke("pump seal")
     told = [(document.id, document.page_content, document.metadata["relevance_score"]) for document in found]
@@ -334,16 +335,18 @@ async def test_a_knowledge_base_is_searched_as_its_documents_are(tmp_path: Path)
 
 def test_a_knowledge_base_that_is_missing_is_named(tmp_path: Path) -> None:
     options = base(tmp_path)
-    found = HybridRetriever(kb_names=["manual", "gone"], **options).invoke("pump")
+    found = HybridRetriever(kb_names=[tmp_path / "manual", tmp_path / "gone"], **options).invoke("pump")
     assert "gone" in found[0].metadata["voicevault"]["degraded"][0]
-    joined = HybridRetriever(channels={"bases": HybridRetriever(kb_names=["manual", "gone"], **options)}).invoke("pump")
+    joined = HybridRetriever(
+        channels={"bases": HybridRetriever(kb_names=[tmp_path / "manual", tmp_path / "gone"], **options)}
+    ).invoke("pump")
     assert "gone" in joined[0].metadata["voicevault"]["degraded"][0]
 
 
 def test_a_preset_says_how_to_search(tmp_path: Path) -> None:
     preset = tmp_path / "own.yaml"
     preset.write_text("version: 1\nk: 1\nchannels: {bm25: {}, dense: {}}\nfusion: {method: rrf, k: 10}\n")
-    by_base = HybridRetriever(kb_names=["manual"], preset=preset, **base(tmp_path))
+    by_base = HybridRetriever(kb_names=[tmp_path / "manual"], preset=preset, **base(tmp_path))
     by_channels = HybridRetriever(channels=hybrid().channels, preset=preset)
     for retriever in (by_base, by_channels):
         (found,) = retriever.invoke("rated for hot water")
@@ -351,15 +354,15 @@ def test_a_preset_says_how_to_search(tmp_path: Path) -> None:
     assert len(by_base.invoke("pump", k=2)) == len(HybridRetriever(**dict(by_channels) | {"k": 2}).invoke("pump")) == 2
     (over,) = HybridRetriever(channels=hybrid().channels, preset=preset, fusion=RRF(20)).invoke("rated for hot water")
     assert over.metadata["voicevault"]["fused"] == 1 / 21 + 1 / 21
-    with pytest.raises(ConfigError, match="weights"):
-        HybridRetriever(channels=hybrid().channels, preset=preset, weights={"bm25": 2.0})
+    heavy = HybridRetriever(channels=hybrid().channels, preset=preset, fusion=Fusion(weights={"bm25": 2.0}))
+    assert heavy.invoke("rated for hot water")[0].metadata["voicevault"]["fused"] == 2 / 11 + 1 / 11
 
 
 def test_what_a_preset_says_stays_where_another_field_is_configured(tmp_path: Path) -> None:
     for name, k in (("one", 7), ("two", 2)):
         text = f"version: 1\nk: {k}\ntimeout: 30\non_error: raise\nchannels: {{bm25: {{}}, dense: {{}}}}\n"
         (tmp_path / f"{name}.yaml").write_text(text)
-    fields = {name: ConfigurableField(name) for name in ("where", "preset", "fusion", "on_error", "k")}
+    fields = {name: ConfigurableField(name) for name in ("where", "preset", "fusion", "k")}
     configured = HybridRetriever(channels=hybrid().channels, preset=tmp_path / "one.yaml").configurable_fields(**fields)
 
     def made(**options: Any) -> HybridRetriever:
@@ -368,6 +371,7 @@ def test_what_a_preset_says_stays_where_another_field_is_configured(tmp_path: Pa
 
     for retriever, k in ((made(), 7), (made(where={"page": 1}), 7), (made(preset=tmp_path / "two.yaml"), 2)):
         pipeline = retriever.pipeline
-        assert (retriever.k, pipeline.timeout, pipeline.on_error) == (k, 30, "raise")
+        assert (pipeline.k, pipeline.timeout, pipeline.on_error) == (k, 30, "raise")
+    assert len(made(preset=tmp_path / "two.yaml").invoke("pump")) == 2
     assert made(k=5).k == 5
     assert made(fusion=RRF(k=1)).invoke("pump")

@@ -63,7 +63,7 @@ async def test_a_knowledge_base_is_opened_and_searched_without_blocking(watched:
             base.add([chunk_of(document) for document in documents()])
 
     await asyncio.to_thread(made)
-    retriever = HybridRetriever(kb_names=["manual"], root=tmp_path, embeddings=HashEmbedder())
+    retriever = HybridRetriever(kb_names=[tmp_path / "manual"], embeddings=HashEmbedder())
     found = await asyncio.gather(*(retriever.ainvoke(query, rerank=False) for query in QUERIES))
     assert ids(found[0])[:1] == ids(await retriever.ainvoke(QUERIES[0], k=1))
 

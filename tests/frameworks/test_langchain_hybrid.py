@@ -38,6 +38,8 @@ from voicevault_retrievers.langchain import (
     VectorRetriever,
     chunk_of,
 )
+from voicevault_retrievers.langchain.channels import as_channel
+from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.rerank import CallableScorer
 from voicevault_retrievers.store import KnowledgeBase
 
@@ -110,14 +112,14 @@ async def test_batches_are_what_single_calls_are() -> None:
 
 
 async def test_every_field_can_be_configured() -> None:
-    fields = ("k", "where", "weights", "fusion", "rerank")
+    fields = ("k", "where", "fusion", "rerank")
     retriever = hybrid().configurable_fields(**{name: ConfigurableField(name) for name in fields})
     chain = RunnablePassthrough() | retriever
     for searched in (retriever, chain):
         for configurable in (
             {"k": 1},
             {"where": {"page": 1}},
-            {"weights": {"bm25": 0.0}},
+            {"fusion": {"weights": {"bm25": 0.0}}},
             {"fusion": RRF(k=1)},
             {"rerank": SHORT_FIRST, "k": 2},
         ):
@@ -130,7 +132,7 @@ async def test_every_field_can_be_configured() -> None:
 
 def test_a_configured_call_opens_no_knowledge_base_again(manual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = counted(monkeypatch)
-    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder())
+    retriever = HybridRetriever(kb_names=[manual / "manual"], embeddings=HashEmbedder())
     configured = retriever.configurable_fields(k=ConfigurableField("k"), kb_names=ConfigurableField("bases"))
     for k in (1, 2, 3):
         assert len(configured.invoke("pump", {"configurable": {"k": k}})) == k
@@ -138,13 +140,13 @@ def test_a_configured_call_opens_no_knowledge_base_again(manual: Path, monkeypat
     assert opened == ["manual"]
     with KnowledgeBase.create("other", root=manual, embedder=HashEmbedder()) as base:
         base.add([chunk_of(Document("A pump for oil", id="oil"))])
-    assert ids(configured.invoke("pump", {"configurable": {"bases": ["other"]}})) == ["oil"]
+    assert ids(configured.invoke("pump", {"configurable": {"bases": [manual / "other"]}})) == ["oil"]
     assert len(configured.invoke("pump", {"configurable": {"k": 2}})) == 2
     assert opened.count("manual") == 1
 
 
 def test_what_is_committed_is_seen_after_a_reload_by_all_copies(manual: Path) -> None:
-    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder(), k=9)
+    retriever = HybridRetriever(kb_names=[manual / "manual"], embeddings=HashEmbedder(), k=9)
     twin = copy.copy(retriever)
     before = ids(retriever.invoke("oil"))
     with KnowledgeBase.open("manual", root=manual, embedder=HashEmbedder()) as base:
@@ -163,12 +165,12 @@ def test_knowledge_bases_and_other_channels_are_searched_together(manual: Path) 
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
     store.add_documents(documents())
     more = {"child": Child(found=documents()[:2], seen=[]), "store": store, "list": ListChannel([("flush", 1.0)])}
-    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder(), channels=more)
+    retriever = HybridRetriever(kb_names=[manual / "manual"], embeddings=HashEmbedder(), channels=more)
     found = retriever.invoke("pump")
     assert found[0].id == "flush"
     assert set(found[0].metadata["voicevault"]["channels"]) == {"bm25", "dense", "child", "store", "list"}
     with pytest.raises(ConfigError, match="give bm25 other names"):
-        HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder(), channels={"bm25": store})
+        HybridRetriever(kb_names=[manual / "manual"], embeddings=HashEmbedder(), channels={"bm25": store})
 
 
 def test_documents_without_ids_are_told_by_their_metadata() -> None:
@@ -177,7 +179,9 @@ def test_documents_without_ids_are_told_by_their_metadata() -> None:
 
     channels = {"a": Child(found=bare(seen=0), seen=[]), "b": AsyncChild(found=bare(seen=1)[::-1], seen=[])}
     assert len(HybridRetriever(channels=channels).invoke("pump")) == 4
-    found = HybridRetriever(channels=channels, id_key="key").invoke("pump")
+    found = HybridRetriever(channels={name: as_channel(part, id_key="key") for name, part in channels.items()}).invoke(
+        "pump"
+    )
     assert sorted(ids(found)) == ["pump ", "seal "]
     assert all(set(document.metadata["voicevault"]["channels"]) == {"a", "b"} for document in found)
 
@@ -209,7 +213,7 @@ async def test_a_model_that_fails_leaves_the_question_and_says_so() -> None:
         assert [document.id for document in found] == ids(hybrid().invoke("pump"))
         assert found[0].metadata["voicevault"]["degraded"] == ["expansion: OSError"]
     with pytest.raises(OSError, match="no route"):
-        hybrid(expansion=down, on_error="raise").invoke("pump")
+        hybrid(expansion=down, fusion=Fusion(on_error="raise")).invoke("pump")
 
 
 # Stages behind it
@@ -381,11 +385,9 @@ def test_what_is_no_stage_is_refused(stage: Any) -> None:
 @pytest.mark.filterwarnings("ignore:The function `loads`")
 def test_what_is_made_of_plain_options_can_be_dumped_and_loaded(manual: Path) -> None:
     retriever = HybridRetriever(
-        kb_names=["manual"],
-        root=str(manual),
+        kb_names=[(manual / "manual").as_uri()],
         k=3,
-        weights={"bm25": 2.0},
-        fusion="rrf",
+        fusion={"method": "rrf", "weights": {"bm25": 2.0}},
         rerank="ms-marco-MiniLM-L-12-v2",
     )
     again = loads(dumps(retriever), allowed_objects=[HybridRetriever], valid_namespaces=["voicevault_retrievers"])
@@ -401,7 +403,7 @@ def test_what_is_made_of_live_objects_says_so_in_a_dump() -> None:
 
 
 def test_pickles_and_copies_search_alike(manual: Path) -> None:
-    for retriever in (hybrid(k=2), HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder(), k=2)):
+    for retriever in (hybrid(k=2), HybridRetriever(kb_names=[manual / "manual"], embeddings=HashEmbedder(), k=2)):
         expected = ids(retriever.invoke("pump seal"))
         for again in (pickle.loads(pickle.dumps(retriever)), copy.deepcopy(retriever), copy.copy(retriever)):
             assert ids(again.invoke("pump seal")) == expected
@@ -444,7 +446,7 @@ def test_an_embedding_server_that_is_down_costs_its_channel_alone() -> None:
 
 
 async def test_a_search_does_not_wait_for_what_another_makes(manual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder())
+    retriever = HybridRetriever(kb_names=[manual / "manual"], embeddings=HashEmbedder())
     expected, making, made = await retriever.ainvoke("pump"), threading.Event(), threading.Event()
 
     def slow(*given: Any, **options: Any) -> Any:
@@ -452,7 +454,7 @@ async def test_a_search_does_not_wait_for_what_another_makes(manual: Path, monke
         assert made.wait(10)
         raise ConfigError("made at last")
 
-    monkeypatch.setattr("voicevault_retrievers.langchain.composed.compose", slow)
+    monkeypatch.setattr("voicevault_retrievers.langchain.composed.ComposedRetriever._preset", slow)
     other = asyncio.create_task(retriever.ainvoke("pump", fusion=RRF(k=1)))
     await asyncio.to_thread(making.wait, 10)
     assert await asyncio.wait_for(retriever.ainvoke("pump"), 5) == expected
@@ -467,15 +469,15 @@ def test_bases_that_calls_configure_are_reloaded_and_stay_open(manual: Path, mon
         with KnowledgeBase.create(name, root=manual, embedder=HashEmbedder()) as base:
             base.add([chunk_of(Document("pump", id=name))])
     opened = counted(monkeypatch)
-    retriever = HybridRetriever(kb_names=["manual"], root=manual, embeddings=HashEmbedder())
+    retriever = HybridRetriever(kb_names=[manual / "manual"], embeddings=HashEmbedder())
     tenants = retriever.configurable_fields(kb_names=ConfigurableField("kb"))
     for name in names * 2:
-        assert ids(tenants.invoke("pump", {"configurable": {"kb": [name]}})) == [name]
+        assert ids(tenants.invoke("pump", {"configurable": {"kb": [manual / name]}})) == [name]
     assert sorted(opened) == names
     with KnowledgeBase.open("tenant3", root=manual, embedder=HashEmbedder()) as base:
         base.add([chunk_of(Document("pump", id="new"))])
     assert retriever.reload()
-    assert set(ids(tenants.invoke("pump", {"configurable": {"kb": ["tenant3"]}}))) == {"tenant3", "new"}
+    assert set(ids(tenants.invoke("pump", {"configurable": {"kb": [manual / "tenant3"]}}))) == {"tenant3", "new"}
 
 
 def test_a_context_is_made_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from tests.helpers import Counting, HashEmbedder
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.langchain import HybridIndex, HybridRetriever
+from voicevault_retrievers.pipeline.options import Fusion, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 
@@ -139,7 +140,12 @@ def test_options_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", ["pump seal", "rated for hot water", "zeppelin", ""])
 async def test_it_is_searched_as_a_retriever_over_its_documents_is(tmp_path: Path, query: str) -> None:
-    options: dict[str, Any] = {"weights": {"dense": 0.5}, "expansion": True, "max_chunks_per_page": 1, "k": 3}
+    options: dict[str, Any] = {
+        "fusion": Fusion(weights={"dense": 0.5}),
+        "expansion": True,
+        "rerank": Rerank(max_chunks_per_page=1),
+        "k": 3,
+    }
     found = opened(tmp_path, *documents(), **options).invoke(query)
     assert found == await opened(tmp_path / "b", *documents(), **options).ainvoke(query)
     for document in found:
@@ -286,7 +292,7 @@ async def test_delete_by_a_filter_or_a_source(tmp_path: Path) -> None:
 
 def test_indexes_over_one_base_see_each_others_changes_at_once(tmp_path: Path) -> None:
     first = opened(tmp_path, *documents())
-    second = HybridIndex(kb=first.kb, weights={"dense": 0.0})
+    second = HybridIndex(kb=first.kb, fusion=Fusion(weights={"dense": 0.0}))
     assert ids(second.invoke("hot water")) == ["seal"]
     first.delete(["seal"])
     assert second.invoke("hot water") == []
@@ -294,7 +300,7 @@ def test_indexes_over_one_base_see_each_others_changes_at_once(tmp_path: Path) -
 
 def test_an_index_that_was_opened_apart_sees_changes_after_a_reload(tmp_path: Path) -> None:
     writer = opened(tmp_path, *documents())
-    reader = HybridIndex.open(tmp_path / "manual", embeddings=HashEmbedder(), weights={"dense": 0.0})
+    reader = HybridIndex.open(tmp_path / "manual", embeddings=HashEmbedder(), fusion=Fusion(weights={"dense": 0.0}))
     writer.upsert([NEW])
     assert reader.invoke("drawer") == []
     assert reader.reload()
@@ -340,7 +346,7 @@ async def test_a_commit_is_read_in_a_worker_thread(tmp_path: Path) -> None:
         return text.lower().split()
 
     analyzer = CustomAnalyzer(words, name="words")
-    made = await asyncio.to_thread(opened, tmp_path, analyzer=analyzer, weights={"dense": 0.0})
+    made = await asyncio.to_thread(opened, tmp_path, analyzer=analyzer, fusion=Fusion(weights={"dense": 0.0}))
     outer = await asyncio.to_thread(lambda: HybridRetriever(channels={"manual": made}))
     threads.clear()
     for at, searched in enumerate((made, outer, made)):

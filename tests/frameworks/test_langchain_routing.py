@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from tests.frameworks.langchain_parts import hybrid, ids
 from voicevault_retrievers.core.types import Route
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.pipeline.options import Expand
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import FollowUp
 
@@ -20,17 +21,17 @@ HISTORY = [HumanMessage("How is the seal of a pump replaced?"), AIMessage("By ha
 
 
 async def test_a_route_chooses_channels() -> None:
-    retriever = hybrid(route={"simple": ["bm25"]})
+    retriever = hybrid(expansion=Expand(route={"simple": ["bm25"]}))
     for result in (retriever.search("Section 420 IPC"), await retriever.asearch("Section 420 IPC")):
         assert (result.route, result.channels_used) == (Route.SIMPLE, ("bm25",))
     assert retriever.search("how to reset it").channels_used == ("bm25", "dense")
-    assert hybrid(route=True).search("Section 420 IPC").channels_used == ("bm25", "dense")
+    assert hybrid(expansion=Expand(route=True)).search("Section 420 IPC").channels_used == ("bm25", "dense")
     assert hybrid().search("Section 420 IPC").route is None
     for wrong in ({"simpel": ["bm25"]}, "rules", {"simple": ["graph"]}):
         with pytest.raises(ConfigError):
-            hybrid(route=wrong).search("pump")
-    with pytest.raises(ConfigError, match="route"):
-        hybrid(preset=Preset.of({"version": 1}), route=True)
+            hybrid(expansion=Expand(route=wrong)).search("pump")
+    over = hybrid(preset=Preset.of({"version": 1, "route": "rules"}), expansion=Expand(route={"simple": ["bm25"]}))
+    assert over.search("Section 420 IPC").channels_used == ("bm25",)
 
 
 @pytest.mark.parametrize("history", [HISTORY, [("How is the seal of a pump replaced?", "By hand.")]])

@@ -31,6 +31,7 @@ from voicevault_retrievers.langchain import (
     document_of,
 )
 from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.pipeline.options import Rerank
 from voicevault_retrievers.rerank import CallableScorer
 
 CHUNKS = [chunk_of(Document(f"pump {word}", id=word)) for word in ("valve", "motor", "seal", "filter", "hose")]
@@ -100,7 +101,7 @@ class TestHybridRetrieverOfEverything(TestHybridRetriever):
         store.add_documents([document_of(Hit(chunk)) for chunk in CHUNKS])
         channels = {**super().retriever_constructor_params["channels"], "store": store}
         scorer = CallableScorer(by_length, name="by length")
-        return {"channels": channels, "expansion": True, "rerank": scorer, "max_chunks_per_page": 1}
+        return {"channels": channels, "expansion": True, "rerank": Rerank(scorer, max_chunks_per_page=1)}
 
 
 class TestBM25Index(DocumentIndexerTestSuite):

@@ -24,6 +24,7 @@ from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import SearchNotAvailableError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, PageDiversityFilter, VectorRetriever
+from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.rerank import CallableScorer
 
 SCORER = CallableScorer(by_length, name="by length")
@@ -249,7 +250,7 @@ class Numpy(LeafChannel):
 
 
 def test_recording_drops_nothing_and_changes_no_outcome(exported: Any) -> None:
-    retriever = HybridRetriever(channels={"many": Numpy("many", "semantic")}, depth=150)
+    retriever = HybridRetriever(channels={"many": Numpy("many", "semantic")}, fusion=Fusion(depth=150))
     found = retriever.invoke("pump")
     assert "degraded" not in found[0].metadata["voicevault"]
     spans = {span.name: span for span in exported.get_finished_spans()}

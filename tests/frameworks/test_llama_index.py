@@ -37,6 +37,7 @@ from voicevault_retrievers.llama_index import (
     provenance,
 )
 from voicevault_retrievers.llama_index.convert import chunks_of
+from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import PageCap
 from voicevault_retrievers.store import KnowledgeBase
@@ -131,7 +132,7 @@ def test_repr_is_the_recipe(make: Make, tmp_path: Path) -> None:
         ("node_postprocessor", "Did you mean 'node_postprocessors'"),
         ("required", "Did you mean 'require'"),
         ("retrievers", "`channels`"),
-        ("retriever_weights", "`weights`"),
+        ("retriever_weights", "Fusion\\(weights="),
         ("mode", "`fusion`"),
         ("num_queries", "QueryExpander"),
         ("llm", "QueryExpander|a function from a prompt to a text, not a int"),
@@ -210,7 +211,7 @@ def test_options_of_one_call_leave_the_retriever_alone() -> None:
 
 
 def test_parts_add_up_exactly_to_the_score() -> None:
-    for found in hybrid(weights={"bm25": 0.3}).retrieve(QUESTION):
+    for found in hybrid(fusion=Fusion(weights={"bm25": 0.3})).retrieve(QUESTION):
         channels = [*told(found)["channels"].values(), *told(found).get("also_scored", {}).values()]
         assert math.fsum(channel["contribution"] for channel in channels) == told(found)["fused"] == found.score
 
@@ -301,7 +302,7 @@ async def test_a_failing_channel_degrades_and_says_so(caplog: pytest.LogCaptureF
         assert [told(node)["degraded"] for node in found] == [["broken: SearchError: server down"]] * 2
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     with pytest.raises(SearchError, match="server down"):
-        HybridRetriever(channels=parts, on_error="raise").retrieve("pump")
+        HybridRetriever(channels=parts, fusion=Fusion(on_error="raise")).retrieve("pump")
 
 
 def test_a_preset_is_the_whole_pipeline() -> None:
@@ -329,7 +330,7 @@ def test_knowledge_bases_by_name(tmp_path: Any) -> None:
         assert told(found[0])["found_by"] == "hybrid"
         assert found[0].node.parent_node is not None
         assert found[0].metadata == nodes()[1].metadata
-        degraded = HybridRetriever([base, "missing"], root=tmp_path).retrieve("pump")
+        degraded = HybridRetriever([base, tmp_path / "missing"]).retrieve("pump")
         assert "missing" in told(degraded[0])["degraded"][0]
-        nested = HybridRetriever(channels={"bases": HybridRetriever([base, "missing"], root=tmp_path)})
+        nested = HybridRetriever(channels={"bases": HybridRetriever([base, tmp_path / "missing"])})
         assert "missing" in told(nested.retrieve("pump")[0])["degraded"][0]

@@ -23,6 +23,7 @@ from voicevault_retrievers.llama_index import (
     VectorRetriever,
     provenance,
 )
+from voicevault_retrievers.pipeline.options import Rerank
 
 QUERIES = [f"{word} {at}" for at in range(10) for word in ("pump", "valve", "filter", "alarm", "winter")]
 
@@ -44,8 +45,7 @@ def searched() -> HybridRetriever:
             "index": VectorStoreIndex(nodes=nodes(), embed_model=HashEmbedding()),
             "child": Awaiting(scored(("valve", 0.9), ("alarm", 0.5))),
         },
-        rerank=SLOW,
-        max_chunks_per_page=1,
+        rerank=Rerank(SLOW, max_chunks_per_page=1),
     )
 
 
@@ -76,9 +76,9 @@ async def test_a_knowledge_base_is_opened_and_searched_without_blocking(watched:
         store.close()
 
     await asyncio.to_thread(made)
-    retriever = HybridRetriever(kb_names=["manual"], root=tmp_path, embed_model=HashEmbedding())
+    retriever = HybridRetriever(kb_names=[tmp_path / "manual"], embed_model=HashEmbedding())
     found = await asyncio.gather(*(retriever.aretrieve(query) for query in QUERIES))
-    again = HybridRetriever(kb_names=["manual"], root=tmp_path, embed_model=HashEmbedding())
+    again = HybridRetriever(kb_names=[tmp_path / "manual"], embed_model=HashEmbedding())
     expected = await asyncio.to_thread(lambda: [again.retrieve(query) for query in QUERIES])
     assert all(found)
     assert [told(each) for each in found] == [told(each) for each in expected]

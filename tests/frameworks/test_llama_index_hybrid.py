@@ -57,6 +57,7 @@ from voicevault_retrievers.llama_index import (
 )
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.llama_index.query import QueryExpander
+from voicevault_retrievers.pipeline.options import Fusion, Rerank
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.rerank import CallableScorer, PageCap
 from voicevault_retrievers.store import KnowledgeBase
@@ -78,7 +79,7 @@ def manual(tmp_path: Path) -> Path:
 
 
 def over(root: Path, **options: Any) -> HybridRetriever:
-    return HybridRetriever("manual", root=root, embed_model=HashEmbedding(), **options)
+    return HybridRetriever(root / "manual", embed_model=HashEmbedding(), **options)
 
 
 # What it searches
@@ -137,7 +138,10 @@ async def test_weights_of_its_own_go_with_a_retriever_that_is_a_channel() -> Non
 async def test_two_models_of_different_size_in_one_retriever() -> None:
     small, large = HashEmbedding(embed_dim=8), HashEmbedding(embed_dim=32)
     retriever = HybridRetriever.from_nodes(
-        nodes(), small, channels={"large": VectorRetriever.from_nodes(nodes(), large)}, weights={"bm25": 0}
+        nodes(),
+        small,
+        channels={"large": VectorRetriever.from_nodes(nodes(), large)},
+        fusion=Fusion(weights={"bm25": 0}),
     )
     found = retriever.retrieve(QUESTION)
     assert set(told(found[0])["channels"]) == {"dense", "large"}
@@ -157,16 +161,16 @@ async def test_two_models_of_different_size_in_one_retriever() -> None:
         ({}, "kb_names, channels, or both"),
         ({"channels": [BM25.from_chunks([])]}, "mapping of names"),
         ({"channels": {"a": 3}}, "a channel is"),
-        ({"channels": {"a": BM25.from_chunks([])}, "root": "here"}, "root is for kb_names"),
+        ({"channels": {"a": BM25.from_chunks([])}, "root": "here"}, "here it is `kb_names`, a base by its path"),
         ({"channels": {"a": BM25.from_chunks([])}, "embed_model": HashEmbedding()}, "embed_model is for"),
         ({"kb_names": "manual", "channels": {"dense": BM25.from_chunks([])}}, "give dense other names"),
-        ({"kb_names": "manual", "weights": {"bm52": 1.0}}, "Did you mean 'bm25'"),
+        ({"kb_names": "manual", "fusion": {"weights": {"bm52": 1.0}}}, "Did you mean 'bm25'"),
         ({"kb_names": "manual", "fusion": "rff"}, "Did you mean 'rrf'"),
         ({"kb_names": "manual", "fusion": 60}, "fusion method"),
         ({"kb_names": "manual", "rerank": 3}, "a stage is"),
         ({"kb_names": "manual", "expansion": 3}, "llm is"),
         ({"kb_names": "manual", "node_postprocessors": [3]}, "a stage is"),
-        ({"kb_names": "manual", "on_error": "ignore"}, "on_error"),
+        ({"kb_names": "manual", "fusion": {"on_error": "ignore"}}, "on_error"),
         ({"kb_names": "manual", "timeout": -1}, "timeout"),
         ({"channels": {"inner": hybrid(timeout=5.0)}}, "has no timeout"),
     ],
@@ -191,7 +195,7 @@ async def test_a_base_is_opened_on_first_use_once_and_never_on_the_event_loop(
 
     monkeypatch.setattr(KnowledgeBase, "open", noted)
     retriever = over(manual, k=2)
-    assert repr(retriever).startswith("HybridRetriever(kb_names=['manual'], root=")
+    assert repr(retriever).startswith(f"HybridRetriever(kb_names=[{manual / 'manual'!r}]")
     assert threads == []
     every = await asyncio.gather(*(retriever.aretrieve(QUESTION) for _ in range(50)))
     assert len(threads) == 1
@@ -218,7 +222,7 @@ def test_what_is_committed_is_seen_after_a_reload_by_all_copies(manual: Path) ->
 def test_nodes_of_two_bases_with_one_id_are_two_nodes(manual: Path) -> None:
     with KnowledgeBase.create("other", root=manual, embedder=LlamaIndexEmbedder(HashEmbedding())) as base:
         base.add(chunks_of(nodes()))
-    retriever = HybridRetriever(["manual", "other"], root=manual, embed_model=HashEmbedding(), k=9)
+    retriever = HybridRetriever([manual / "manual", manual / "other"], embed_model=HashEmbedding(), k=9)
     found = [node.node_id for node in retriever.retrieve("pump") if "pump" in node.text]
     assert sorted(found) == ["manual:pump", "manual:valve", "other:pump", "other:valve"]
 
@@ -295,7 +299,7 @@ async def test_a_model_that_fails_leaves_the_question_and_says_so() -> None:
         assert ids(found) == ids(hybrid().retrieve("pump"))
         assert told(found[0])["degraded"] == ["expansion: OSError"]
     with pytest.raises(OSError, match="no route"):
-        hybrid(expansion=Answering(answer=""), on_error="raise").retrieve("pump")
+        hybrid(expansion=Answering(answer=""), fusion=Fusion(on_error="raise")).retrieve("pump")
 
 
 def test_prompts_reach_the_expansion_and_the_children() -> None:
@@ -459,7 +463,7 @@ async def test_custom_embedding_strings_are_what_is_embedded(strings: list[str] 
 
 def test_a_bundles_embedding_stands_for_its_text() -> None:
     model = Counting()
-    retriever = HybridRetriever.from_nodes(nodes(), model, weights={"bm25": 0})
+    retriever = HybridRetriever.from_nodes(nodes(), model, fusion=Fusion(weights={"bm25": 0}))
     model.asked = []
     vector = model._embed(nodes()[3].text)
     found = retriever.retrieve(QueryBundle("zzz", custom_embedding_strs=["winter"], embedding=vector))
@@ -491,12 +495,15 @@ def test_k_timeout_fusion_and_rerank_go_over_a_presets_own() -> None:
     assert all(told(node)["rerank"]["score"] == len(node.text) for node in reranked.retrieve("pump"))
 
 
-@pytest.mark.parametrize(
-    "option", [{"weights": {"bm25": 2}}, {"depth": 5}, {"expansion": True}, {"max_chunks_per_page": 1}]
-)
-def test_what_a_preset_says_itself_is_not_said_beside_it(option: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"sets {next(iter(option))}"):
-        hybrid(preset=preset(), **option)
+def test_what_is_given_beside_a_preset_goes_over_its_own() -> None:
+    options = {
+        "expansion": True,
+        "fusion": Fusion(weights={"bm25": 2}, depth=5),
+        "rerank": Rerank(max_chunks_per_page=1),
+    }
+    told_of = repr(hybrid(preset=preset(), **options).pipeline)
+    for said in ("RuleExpansion(", "'bm25': 2", "5", "PageCap(1"):
+        assert said in told_of
 
 
 # Stages behind it
@@ -725,7 +732,10 @@ async def test_objects_are_entered_at_the_same_time_and_off_the_event_loop() -> 
             lambda: HybridRetriever.from_nodes(nodes(), HashEmbedding()).with_options(weights=[1]),
             "weights is a mapping",
         ),
-        (lambda: HybridRetriever.from_nodes(nodes(), HashEmbedding(), weights=3), "weights is a mapping"),
+        (
+            lambda: HybridRetriever.from_nodes(nodes(), HashEmbedding(), fusion=Fusion(weights=3)),
+            "weights is a mapping",
+        ),
         (
             lambda: CitedQueryEngine(VectorStoreIndex(nodes(), embed_model=HashEmbedding()), llm=MockLLM()),
             "an index has as_retriever",

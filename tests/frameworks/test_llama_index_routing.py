@@ -10,21 +10,22 @@ from tests.frameworks.llama_index_parts import hybrid
 from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.pipeline.options import Expand
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import FollowUp
 
 
 async def test_a_route_chooses_channels() -> None:
-    retriever = hybrid(route={"simple": ["bm25"]})
+    retriever = hybrid(expansion=Expand(route={"simple": ["bm25"]}))
     for result in (retriever.search("Section 420 IPC"), await retriever.asearch("Section 420 IPC")):
         assert (result.route, result.channels_used) == (Route.SIMPLE, ("bm25",))
     assert retriever.search("how to reset it").channels_used == ("bm25", "dense")
     assert hybrid().search("Section 420 IPC").route is None
-    assert "RuleRouter(" in repr(hybrid(route=True))
+    assert "Expand(route=True)" in repr(hybrid(expansion=Expand(route=True)))
     with pytest.raises(ConfigError, match="Did you mean 'simple'"):
-        hybrid(route={"simpel": ["bm25"]})
-    with pytest.raises(ConfigError, match="sets route"):
-        hybrid(preset=Preset.of({"version": 1}), route=True)
+        hybrid(expansion=Expand(route={"simpel": ["bm25"]}))
+    over = hybrid(preset=Preset.of({"version": 1, "route": "rules"}), expansion=Expand(route={"simple": ["bm25"]}))
+    assert over.search("Section 420 IPC").channels_used == ("bm25",)
 
 
 async def test_a_follow_up_question_is_searched_with_its_topic() -> None:

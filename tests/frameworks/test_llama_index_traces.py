@@ -37,6 +37,7 @@ from voicevault_retrievers.llama_index import (
 )
 from voicevault_retrievers.llama_index import events as told
 from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
+from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.rerank import CallableScorer
 
 QUESTION = "where is the pump valve"
@@ -252,7 +253,9 @@ async def test_reranking_that_fails_ends_too(events: Events, is_async: bool, on_
     def broken(query: str, passages: Sequence[str]) -> list[float]:
         raise OSError("no route to the model")
 
-    retriever = searched(rerank=CallableScorer(broken, name="broken"), on_error=on_error, node_postprocessors=[])
+    retriever = searched(
+        rerank=CallableScorer(broken, name="broken"), fusion=Fusion(on_error=on_error), node_postprocessors=[]
+    )
     try:
         found = await run(retriever, is_async)
         assert (provenance(found[0]) or {})["degraded"] == ["rerank: OSError"]

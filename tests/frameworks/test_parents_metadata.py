@@ -100,8 +100,8 @@ def test_a_kept_node_has_its_parents_metadata_too(tmp_path: Any) -> None:
     preset = tmp_path / "parents.yaml"
     preset.write_text("version: 1\nchannels: {bm25: {}}\nstages: [parents]\n")
     for retriever in (
-        llama_index.HybridRetriever("kept", root=tmp_path, preset=str(preset)),
-        llama_index.HybridRetriever("kept", root=tmp_path, preset=_plain(tmp_path))
+        llama_index.HybridRetriever(tmp_path / "kept", preset=str(preset)),
+        llama_index.HybridRetriever(tmp_path / "kept", preset=_plain(tmp_path))
         >> llama_index.ParentExpansionPostprocessor({"p": parent}),
     ):
         (found,) = retriever.retrieve("pump")

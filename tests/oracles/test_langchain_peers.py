@@ -24,6 +24,7 @@ from tests.frameworks.langchain_parts import TEXTS, documents, ids
 from tests.oracles.langchain_peers import A, B, C, child, degraded, peer, texts
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, ParentExpander, retrieval_tool
+from voicevault_retrievers.pipeline.options import Fusion
 
 # EnsembleRetriever
 
@@ -105,14 +106,16 @@ def test_a_negative_weight_is_refused() -> None:
     theirs, _ = ensembles(child(A), child(B, A), weights=[1.0, -1.0])
     assert ids(theirs.invoke("pump")) == ["a", "b"]
     with pytest.raises(ConfigError, match="at least 0"):
-        HybridRetriever(channels={"one": child(A), "other": child(B, A)}, weights={"one": 1.0, "other": -1.0})
+        HybridRetriever(
+            channels={"one": child(A), "other": child(B, A)}, fusion=Fusion(weights={"one": 1.0, "other": -1.0})
+        )
 
 
 def test_a_misspelt_option_is_refused() -> None:
     theirs, _ = ensembles(child(A), child(B, A), wieghts=[1.0, 0.0])
     assert theirs.weights == [0.5, 0.5]
     with pytest.raises(ConfigError, match="'weights'"):
-        HybridRetriever(channels={"one": child(A), "other": child(B, A)}, wieghts={"other": 0.0})  # type: ignore[call-arg]
+        HybridRetriever(channels={"one": child(A), "other": child(B, A)}, fusion={"wieghts": {"other": 0.0}})
     keyword(["cat sat"], preproces_func=str.split)
     with pytest.raises(ConfigError, match="preproces_func"):
         BM25Retriever.from_texts(["cat sat"], preproces_func=str.split)

@@ -46,6 +46,7 @@ from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, NodeWithProvenance
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.llama_index.tools import RetrievalTool
+from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.rerank import CallableScorer
 
 A, B = (TextNode(id_=name, text=f"text {name}") for name in "ab")
@@ -58,7 +59,9 @@ def test_weights_count_in_rrf() -> None:
     one, other = child(("a", 0.9)), child(("b", 0.9))
     theirs, _ = fusions(one, other, retriever_weights=[1.0, 9.0])
     assert pairs(theirs.retrieve("pump")) == [("a", 1 / 60), ("b", 1 / 60)]
-    ours = HybridRetriever(channels={"one": one, "other": other}, weights={"one": 1.0, "other": 9.0}, fusion="rrf")
+    ours = HybridRetriever(
+        channels={"one": one, "other": other}, fusion=Fusion("rrf", weights={"one": 1.0, "other": 9.0})
+    )
     assert pairs(ours.retrieve("pump")) == [("b", 9 / 61), ("a", 1 / 61)]
 
 
@@ -78,7 +81,7 @@ def test_a_negative_weight_is_refused() -> None:
     theirs, _ = fusions(one, other, mode="relative_score", retriever_weights=[2.0, -1.0])
     assert pairs(theirs.retrieve("pump")) == [("a", 2.0), ("b", -1.0)]
     with pytest.raises(ConfigError, match="at least 0"):
-        HybridRetriever(channels={"one": one, "other": other}, weights={"one": 2.0, "other": -1.0})
+        HybridRetriever(channels={"one": one, "other": other}, fusion=Fusion(weights={"one": 2.0, "other": -1.0}))
 
 
 def test_no_language_model_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +212,7 @@ async def test_a_child_without_async_leaves_the_event_loop_free() -> None:
     await asyncio.gather(*(in_turn.aretrieve("pump") for _ in range(3)))
     assert in_turn.threads == {threading.get_ident()}
     together = Meeting(threading.Barrier(3, timeout=60).wait)
-    ours = HybridRetriever(channels={"child": together}, on_error="raise")
+    ours = HybridRetriever(channels={"child": together}, fusion=Fusion(on_error="raise"))
     await asyncio.gather(*(ours.aretrieve("pump") for _ in range(3)))
     assert threading.get_ident() not in together.threads
 

@@ -30,7 +30,8 @@ from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.lexical.bm25 import BM25
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
+from voicevault_retrievers.pipeline.options import Fusion, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.store import Bases, KnowledgeBase, commit
@@ -254,10 +255,16 @@ def _pipelines(channels: Mapping[str, Channel]) -> dict[str, Pipeline]:
     both = {"bm25": channels["bm25"], "dense": channels["dense"]}
     return {
         "bm25": Pipeline(channels["bm25"], context=context),
-        "okapi": compose({"okapi": channels["okapi"]}, context=context, max_chunks_per_page=2),
+        "okapi": compose({"okapi": channels["okapi"]}, context=context, rerank=Rerank(max_chunks_per_page=2)),
         "dense": Pipeline(channels["dense"], context=context),
-        "hybrid": compose(both, context=context, depth=6),
-        "whole": compose(both, context=context, depth=6, expansion=True, rerank=Digest(), max_chunks_per_page=1),
+        "hybrid": compose(both, context=context, fusion=Fusion(depth=6)),
+        "whole": compose(
+            both,
+            context=context,
+            expansion=True,
+            rerank=Rerank(Digest(), max_chunks_per_page=1),
+            fusion=Fusion(depth=6),
+        ),
     }
 
 

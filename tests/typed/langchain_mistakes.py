@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from langchain_core.documents import Document
 
+from voicevault_retrievers import Fusion
 from voicevault_retrievers.langchain import BM25Retriever, CrossEncoderReranker, HybridRetriever, retrieval_tool
 
 
 async def mistaken(retriever: HybridRetriever, documents: list[Document]) -> None:
-    HybridRetriever(channels={}, wieghts={"bm25": 1.0})  # call-arg
-    HybridRetriever(channels={}, on_error="ignore")  # arg-type
+    HybridRetriever(channels={}, fusoin="rrf")  # call-arg
+    HybridRetriever(channels={}, fusion=Fusion(on_error="ignore"))  # arg-type
     HybridRetriever(channels={}, k="3")  # arg-type
     CrossEncoderReranker(topn=3)  # call-arg
     BM25Retriever.from_documents("a text")  # arg-type

@@ -20,6 +20,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 from typing_extensions import assert_type
 
+from voicevault_retrievers import Fusion, Rerank
 from voicevault_retrievers.answers import ResolvedAnswer
 from voicevault_retrievers.core.types import Citation, Context, Result
 from voicevault_retrievers.fusion import RRF
@@ -90,18 +91,14 @@ async def hybrid_search(documents: list[Document], store: VectorStore, theirs: B
     retriever = HybridRetriever(
         channels={"bm25": BM25Retriever.from_documents(documents), "dense": store, "theirs": theirs},
         k=3,
-        weights={"bm25": 0.4},
-        depth={"dense": 50},
-        fusion=RRF(k=20),
-        rerank="ms-marco-MiniLM-L-6-v2",
-        max_chunks_per_page=2,
+        fusion=Fusion(RRF(k=20), weights={"bm25": 0.4}, depth={"dense": 50}, on_error="raise"),
+        rerank=Rerank("ms-marco-MiniLM-L-6-v2", max_chunks_per_page=2),
         timeout=2.0,
-        on_error="raise",
         require={"tenant": "a"},
         tags=["manuals"],
     )
     assert_type(HybridRetriever.from_documents(documents, language="de", k=3), HybridRetriever)
-    assert_type(HybridRetriever(kb_names=["manuals", Path("notes")], root="kbs"), HybridRetriever)
+    assert_type(HybridRetriever(kb_names=[Path("kbs/manuals"), Path("kbs/notes")]), HybridRetriever)
     found = retriever.invoke("pump", {"tags": ["mine"]}, k=2, weights={"bm25": 1.0}, fusion="rrf", rerank=False)
     assert_type(found, list[Document])
     assert_type(await HybridRetriever.afrom_documents(documents, k=3), HybridRetriever)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode
 
+from voicevault_retrievers import Fusion
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
@@ -26,8 +27,8 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 
 async def retrievers(retriever: HybridRetriever, nodes: list[BaseNode], channel: Channel) -> None:
-    HybridRetriever(channels={}, wieghts={"bm25": 1.0})  # call-arg
-    HybridRetriever(channels={}, on_error="ignore")  # arg-type
+    HybridRetriever(channels={}, fusoin="rrf")  # arg-type
+    HybridRetriever(channels={}, fusion=Fusion(depht=5))  # call-arg
     HybridRetriever(channels={}, similarity_top_k="3")  # arg-type
     HybridRetriever.from_nodes(nodes, mode="reciprocal_rerank")  # call-arg
     PipelineRetriever(Pipeline(channel), top_k=3)  # arg-type

@@ -28,6 +28,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.core.workflow import Context as WorkflowContext
 from typing_extensions import assert_type
 
+from voicevault_retrievers import Fusion, Rerank
 from voicevault_retrievers.answers import ResolvedAnswer
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.filters import Filter
@@ -103,20 +104,16 @@ async def hybrid_search(nodes: list[BaseNode], store: BasePydanticVectorStore, t
     retriever = HybridRetriever(
         channels={"bm25": BM25Retriever.from_nodes(nodes), "dense": store, "theirs": theirs},
         k=3,
-        weights={"bm25": 0.4},
-        depth={"dense": 50},
-        fusion=RRF(k=20),
-        rerank="ms-marco-MiniLM-L-6-v2",
-        max_chunks_per_page=2,
+        fusion=Fusion(RRF(k=20), weights={"bm25": 0.4}, depth={"dense": 50}, on_error="raise"),
+        rerank=Rerank("ms-marco-MiniLM-L-6-v2", max_chunks_per_page=2),
         timeout=2.0,
-        on_error="raise",
         require=MetadataFilters(filters=[ExactMatchFilter(key="tenant", value="a")]),
         node_postprocessors=[PageCap(1), SentenceWindowPostprocessor()],
         callback_manager=CallbackManager(),
         object_map={"table": theirs},
     )
     assert_type(HybridRetriever.from_nodes(nodes, language="de", similarity_top_k=3, rerank=True), HybridRetriever)
-    assert_type(HybridRetriever(["manuals", Path("notes")], root="kbs", preset="voicevault"), HybridRetriever)
+    assert_type(HybridRetriever([Path("kbs/manuals"), Path("kbs/notes")], preset="voicevault"), HybridRetriever)
     theirs_too: BaseRetriever = retriever
     assert_type(theirs_too.retrieve(QueryBundle("pump", custom_embedding_strs=["seal"])), list[NodeWithScore])
     assert_type(await HybridRetriever.afrom_nodes(nodes, k=3), HybridRetriever)

@@ -48,11 +48,11 @@ def rehearse(asking: SearchOptions, asked: Sequence[FileQuery], *, as_json: bool
 
     Exits with 2 where a query is wrong; raises ConfigError for a wrong preset, base or filter.
     """
-    preset = load_preset(asking.preset)
+    preset = load_preset(asking.preset, llm=asking.model)
     with asking.opened() as base:
         held = _held(asking)
         missing = list(_missing(base, preset, held))
-        pipeline = preset.build({name: Unasked(name) for name in preset.channels}, base=base, llm=asking.model)
+        pipeline = preset.build({name: Unasked(name) for name in preset.channels}, base=base)
         told = {
             "version": JSON_VERSION,
             "preset": preset.name,

@@ -56,7 +56,7 @@ def bases_in(folder: Path) -> list[Path]:
 
 def known_presets(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The shipped presets that begin so, or else files."""
-    from voicevault_retrievers.pipeline.presets.preset import preset_names
+    from voicevault_retrievers.pipeline.presets.files import preset_names
 
     found = [CompletionItem(name) for name in preset_names() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]

@@ -69,7 +69,7 @@ class SearchOptions:
 
     def over(self, base: Bases | Engine) -> Pipeline:
         """The preset over what is searched."""
-        return load_preset(self.preset).over(base, llm=self.model)
+        return load_preset(self.preset, llm=self.model).over(base)
 
     @property
     def model(self) -> TextModel | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.engines.engine import Engine
@@ -37,9 +39,10 @@ def open_bases(
 ) -> Bases | Engine:
     """What is searched: knowledge bases as one, or one engine's collection, which is named alone, by its address.
 
+    A knowledge base is named by its path too, as a Path or as `file:///FOLDER/BASE`.
     Raises ConfigError where a collection is named beside others, and as `Bases` and `connect` do.
     """
-    given = list(names)
+    given = [_local(name) for name in names]
     if not any(isinstance(name, Engine) or is_address(name) for name in given):
         return Bases(cast("list[str | Path | KnowledgeBase]", given), root=root, embedder=embedder)
     if len(given) > 1:
@@ -57,7 +60,7 @@ def several_bases(
     if isinstance(given, str | Path | KnowledgeBase | Engine) or not isinstance(given, Iterable):
         given = [given]
     named = list(given)
-    for one in named:
+    for one in map(_local, named):
         if is_address(one):
             _scheme(str(one))
         elif isinstance(one, str | Path):
@@ -65,6 +68,11 @@ def several_bases(
         elif not isinstance(one, KnowledgeBase | Engine):
             raise ConfigError(f"a knowledge base is a name, a Path, an open one, or an engine, not {one!r}")
     return named
+
+
+def _local(name: Any) -> Any:
+    """The path of a `file://` address; anything else as it is."""
+    return Path(url2pathname(urlsplit(name).path)) if isinstance(name, str) and name.startswith("file://") else name
 
 
 def is_address(name: object) -> bool:

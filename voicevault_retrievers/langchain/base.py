@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -48,32 +48,33 @@ T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
 
 
+DEFAULT_K = 5
 _INVOKING = ("invoke", "ainvoke", "_get_relevant_documents", "_aget_relevant_documents")
 
 
 class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     """A pipeline as a retriever.
 
-    A search gives at most `k` documents, and only such as matched; each is a new one (see `convert.document_of`).
-    `where` narrows every search, `require` is the caller's access rights; a call may narrow further, never widen.
-    `stages` refine what was found, in their order: document compressors of this package or any other's, or Stages;
-    `retriever >> compressor` is the retriever with a stage more. `timeout` bounds a search in seconds. `on_error`
-    "skip" leaves out a channel or stage that fails: the documents say so in `metadata["voicevault"]["degraded"]`, a
-    warning is logged, and the event `voicevault_degraded` dispatched; "raise" raises its error.
+    A search gives at most `k` documents, 5 unless it or a preset says otherwise, and only such as matched; each is a
+    new one (see `convert.document_of`). `where` narrows every search, `require` is the caller's access rights; a call
+    may narrow further, never widen. `stages` refine what was found, in their order: document compressors of this
+    package or any other's, or Stages; `retriever >> compressor` is the retriever with a stage more. `timeout` bounds a
+    search in seconds. A channel or stage that fails is left out: the documents say so in
+    `metadata["voicevault"]["degraded"]`, a warning is logged, and the event `voicevault_degraded` dispatched; with
+    `on_error` "raise" its error is raised.
 
     What is called shows in events, as soon as it has ended (see `events.EVENTS`); LangChain's own parts show as runs.
     """
 
     model_config = STRICT
-    k: int = 5
+    k: int | None = None
     where: OwnFilter = None
     require: OwnFilter = None
     stages: Sequence[Any] = Field(default_factory=list)
     timeout: float | None = None
-    on_error: Literal["skip", "raise"] = "skip"
 
     def _check(self) -> None:
-        check_k(self.k)
+        self._k()
         seconds_or_none("timeout", self.timeout)
         compile_filter(self.where)
         compile_filter(self.require)
@@ -113,7 +114,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         rewriters of follow-up questions. `observe` is as of `Pipeline.search`.
         """
         asked = self._asked(query, where, require, weights, history)
-        return self.pipeline.search(asked, check_k(self.k if k is None else k), observe=observe)
+        return self.pipeline.search(asked, self._k(k), observe=observe)
 
     async def asearch(
         self,
@@ -129,7 +130,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         """`search` on the running event loop; the same result but for the timings."""
         pipeline = await aexecute(self._opened(), timeout=self.timeout)
         asked = self._asked(query, where, require, weights, history)
-        return await pipeline.asearch(asked, check_k(self.k if k is None else k), observe=observe)
+        return await pipeline.asearch(asked, self._k(k), observe=observe)
 
     def refresh(self) -> bool:
         """See what is new in the vector stores of which a copy is searched; whether there was anything.
@@ -268,9 +269,17 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             weights: Mapping[str, float] | None = None,
             history: Sequence[Any] = (),
         ) -> tuple[Query, int]:
-            return self._asked(query, where, require, weights, history), check_k(self.k if k is None else k)
+            return self._asked(query, where, require, weights, history), self._k(k)
 
         return [outcome_of(partial(asked, query, **options)) for query in inputs]
+
+    def _k(self, k: int | None = None) -> int:
+        """How many documents a search gives: those of the call, else this retriever's, else the default."""
+        own = self._default_k() if self.k is None else self.k
+        return check_k(own if k is None else k)
+
+    def _default_k(self) -> int:
+        return DEFAULT_K
 
     def _unstaged(self) -> Pipeline:
         """What is searched, before this retriever's stages."""

@@ -20,6 +20,7 @@ from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex
 from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
 from voicevault_retrievers.langchain.stores import copied
@@ -48,6 +49,7 @@ class KeywordRetriever(PipelineRetriever):
     """
 
     bm25: Channel = Field(default_factory=lambda: BM25.from_chunks([]))
+    on_error: OnError = "skip"
 
     @classmethod
     def from_documents(

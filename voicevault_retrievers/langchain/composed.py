@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from langchain_core.documents import Document
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.runnables import Runnable
 from pydantic import InstanceOf
 
 from voicevault_retrievers.adapters.placeholders import beside
@@ -16,54 +18,50 @@ from voicevault_retrievers.core.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting
 from voicevault_retrievers.core.filters import Filter
-from voicevault_retrievers.core.protocols import Scorer, TextModel
-from voicevault_retrievers.core.types import Query, Ranking, Result
-from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.fusion import Method, method_of
-from voicevault_retrievers.fusion.fuse import DEPTH
+from voicevault_retrievers.core.protocols import Scorer
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Result
+from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import document_of
 from voicevault_retrievers.langchain.foreign_stages import changing, stage_of
-from voicevault_retrievers.langchain.models import as_scorer, as_text_model
+from voicevault_retrievers.langchain.models import as_scorer, as_text_model, flare_of
 from voicevault_retrievers.langchain.query import QueryExpander
-from voicevault_retrievers.pipeline.composing import compose, router_of
+from voicevault_retrievers.langchain.validation import AS_GIVEN
+from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channels_there
-from voicevault_retrievers.pipeline.presets.sections import NO_PRESET
-from voicevault_retrievers.rerank import CrossEncoderRerank
-from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
-from voicevault_retrievers.structure import parent_store
+from voicevault_retrievers.pipeline.presets.written import preset_of_parts
 from voicevault_retrievers.structure.graph import GraphStore
 
 C = TypeVar("C", bound="ComposedRetriever")
+Rewriters: TypeAlias = bool | QueryExpander | Rewriter | Runnable[Any, Any] | Callable[[str], str] | Sequence[Any]
+Reranker: TypeAlias = bool | str | Scorer | Stage | BaseCrossEncoder | BaseDocumentCompressor
+Expansion: TypeAlias = Expand | Rewriters | Mapping[str, object] | None
+FusionOption: TypeAlias = Fusion | Method | str | Mapping[str, object] | None
+RerankOption: TypeAlias = Rerank | Reranker | Mapping[str, object] | None
+BASE_CHANNELS = ("bm25", "dense")
+"""The channels of a knowledge base that are searched where no preset says it."""
 
 
 class ComposedRetriever(PipelineRetriever):
     """Several channels fused, then reranked and capped by page where that is asked for.
 
-    `weights` and `depth` (hits asked of a channel) go by channel name. `fusion` is a method such as RRF(k=60), or its
-    name. `expansion` is True for rules, a QueryExpander, a chat model, or a list of such. `rerank` is True for the
-    default cross-encoder, the name of one, a Scorer, a LangChain cross-encoder, or a stage, such as a document
-    compressor. `route` is True for rules, the channels of each route by name, or a router. A `preset` says all of this
-    itself; `k`, `timeout`, `on_error`, `fusion` and `rerank` go over its own, and `llm`, a model, over that of the
-    whole preset. `parents` are where its stage of that name reads in place of the knowledge bases:
-    RedisParents, a mapping, or what has `fetch(ids)`.
+    `expansion` is True for rules, a QueryExpander, a chat model, or a list of such; `Expand(...)` says the route and
+    FLARE too. `fusion` is a method such as RRF(k=60), or its name; `Fusion(...)` says the channels' weights and depths,
+    and what becomes of one that fails. `rerank` is True for the default cross-encoder, the name of one, a Scorer, a
+    LangChain cross-encoder, or a stage, such as a document compressor; `Rerank(...)` says its depth and the page cap
+    too. Each may be a mapping of such a group's fields. A `preset`, by its name, its file's path, or as `load_preset`
+    gives it, says all of this; what is given beside it goes over its own.
 
     A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself, and bring the
     conversation so far as `history`, which a rewriter such as FollowUp() in `expansion` reads.
     """
 
     preset: str | Path | InstanceOf[Preset] | None = None
-    weights: dict[str, float] | None = None
-    depth: int | dict[str, int] = DEPTH
-    fusion: Any = None
-    expansion: Any = False
-    rerank: Any = None
-    max_chunks_per_page: int | None = None
-    route: Any = False
-    parents: Any = None
-    llm: Any = None
+    expansion: Annotated[Expansion, AS_GIVEN] = None
+    fusion: Annotated[FusionOption, AS_GIVEN] = None
+    rerank: Annotated[RerankOption, AS_GIVEN] = None
 
     def search(
         self,
@@ -73,8 +71,8 @@ class ComposedRetriever(PipelineRetriever):
         where: Filter | None = None,
         require: Filter | None = None,
         weights: Mapping[str, float] | None = None,
-        fusion: Method | str | None = None,
-        rerank: Any = None,
+        fusion: FusionOption = None,
+        rerank: RerankOption = None,
         history: Sequence[Any] = (),
         observe: Observer | None = None,
     ) -> Result:
@@ -89,8 +87,8 @@ class ComposedRetriever(PipelineRetriever):
         where: Filter | None = None,
         require: Filter | None = None,
         weights: Mapping[str, float] | None = None,
-        fusion: Method | str | None = None,
-        rerank: Any = None,
+        fusion: FusionOption = None,
+        rerank: RerankOption = None,
         history: Sequence[Any] = (),
         observe: AsyncObserver | None = None,
     ) -> Result:
@@ -118,93 +116,71 @@ class ComposedRetriever(PipelineRetriever):
     def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
         return self._varied(options.pop("fusion", None), options.pop("rerank", None))
 
-    def _varied(self: C, fusion: Method | str | None, rerank: Any) -> C:
+    def to_preset(self) -> Preset:
+        """All that this retriever does but for what its channels hold and its filters; `save_preset` writes it."""
+        parts = self._named_channels()
+        return preset_of_parts(self._preset(parts), parts, map(stage_of, self.stages), self._k())
+
+    def _named_channels(self) -> Mapping[str, Channel | None]:
+        """The channels that are searched, by name; None is one that a knowledge base makes."""
+        return dict.fromkeys(BASE_CHANNELS)
+
+    def _varied(self: C, fusion: FusionOption, rerank: RerankOption) -> C:
         """This retriever with a call's own fusion and reranking; it shares what was opened and made."""
-        given = {"fusion": fusion, "rerank": rerank}
-        said = {name: value for name, value in given.items() if value is not None}
+        said: dict[str, object] = {}
+        if fusion is not None:
+            said["fusion"] = Fusion.of(fusion).over(Fusion.of(self.fusion))
+        if rerank is not None:
+            said["rerank"] = Rerank.of(rerank).over(Rerank.of(self.rerank))
         return self.model_copy(update=said) if said else self
 
     def _check(self) -> None:
         super()._check()
-        method_of(self.fusion)
-        self._reranker()
-        if self.preset is None:
-            if self.parents is not None:
-                raise ConfigError(
-                    "parents= is for the stage of that name of a preset: without one, put ParentExpander(store=...) "
-                    "behind the retriever"
-                )
-            if self.llm is not None:
-                raise ConfigError(NO_PRESET)
-            _expanders(self.expansion)
-            router_of(self.route)
-            return
-        if self.parents is not None:
-            parent_store(self.parents)
-        self._whole().refuse_unused(self.parents, self._graph_store(), self._llm())
-        fields = {name: type(self).model_fields[name].get_default() for name in _COMPOSED}
-        taken = [name for name, default in fields.items() if getattr(self, name) != default]
-        if taken:
-            raise ConfigError(f"the preset {self.preset!r} has its own {', '.join(taken)}: leave out one or the other")
-        if not self._said("k"):
-            self.k = self._preset().k
+        self._preset(self._named_channels())
 
-    def _preset(self) -> Preset:
-        """The preset, with this retriever's timeout and on_error, and a call's fusion and rerank, where given."""
-        preset = self._whole()
-        given: dict[str, Any] = {name: getattr(self, name) for name in ("timeout", "on_error") if self._said(name)}
-        if self.fusion is not None:
-            given["method"] = method_of(self.fusion)
-        if self.rerank is not None:
-            preset = preset.with_reranker(self._reranker())
-        return replace(preset, **given)
+    def _default_k(self) -> int:
+        preset = self._given_preset()
+        return super()._default_k() if preset is None else preset.k
 
-    def _whole(self) -> Preset:
-        return self.made.get("preset", [self.preset], self._loaded)
+    def _given_preset(self) -> Preset | None:
+        return None if self.preset is None else self.made.get("preset", [self.preset], self._loaded)
 
     def _loaded(self) -> Preset:
-        return self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
+        preset = self.preset if isinstance(self.preset, Preset) else load_preset(self.preset or "")
+        return preset if preset.llm is None else replace(preset, llm=as_text_model(preset.llm))
 
-    def _over_base(self, base: Base, more: Mapping[str, Channel] | None = None) -> Pipeline:
-        given, wanted = dict(more or {}), dict(_BOTH)
-        if self.preset is not None:
-            apart = {"graph"} if self._graph_store() is not None else set()
-            channels = self._preset().channels
-            wanted = {name: options for name, options in channels.items() if name not in (*given, *apart)}
-        own = channels_there(base, wanted)
-        return self._over(beside(own, given), base=base, notes=getattr(base, "notes", ()))
+    def _preset(self, channels: Iterable[str]) -> Preset:
+        """The preset, or a plain one of these channels, with this retriever's own options over it."""
+        graph = self._graph_store()
+        names = [*channels, *(() if graph is None else ("graph",))]
+        preset = self._options_over((self._given_preset() or Preset.plain(names)).given(graph=graph))
+        return preset if self.timeout is None else replace(preset, timeout=self.timeout)
 
-    def _llm(self) -> TextModel | None:
-        return None if self.llm is None else self.made.get("llm", [self.llm], lambda: as_text_model(self.llm))
+    def _options_over(self, preset: Preset) -> Preset:
+        given, rerank = Expand.of(self.expansion), Rerank.of(self.rerank)
+        expand = self.made.get("expansion", [given, preset.flare_options], lambda: _expand(given, preset))
+        asked = [rerank, *changing(rerank.model)]
+        reranker = self.made.get("rerank", asked, lambda: rerank.converted(_stage))
+        return preset.with_options(expand, Fusion.of(self.fusion), reranker)
+
+    def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
+        return self._preset(channels).build(channels, notes=notes)
+
+    def _over_base(
+        self, base: Base, made: Mapping[str, Channel] | None = None, more: Mapping[str, Channel] | None = None
+    ) -> Pipeline:
+        """The pipeline over a base's channels, of which `made` are made already, and `more` channels beside them."""
+        made, graph = made or {}, self._graph_store()
+        preset = self._given_preset() or Preset.plain(BASE_CHANNELS)
+        apart = {*made, *(() if graph is None else ("graph",))}
+        wanted = {name: options for name, options in preset.channels.items() if name not in apart}
+        channels = beside({**channels_there(base, wanted), **made}, more)
+        return self._preset(channels).build(channels, base=base, notes=getattr(base, "notes", ()))
 
     def _graph_store(self) -> GraphStore | None:
         """The graph that is read in place of a base's, if one is given."""
-        return None
-
-    def _over(self, channels: Mapping[str, Channel], base: Base | None = None, **options: Any) -> Pipeline:
-        given: dict[str, Any] = {"base": base, "graph": self._graph_store(), **options}
-        if self.preset is not None:
-            preset = self._preset()
-            llm = self._llm() if preset.asks else None  # a call's `rerank` may leave nothing that asks one
-            return preset.build(channels, llm=llm, parents=self.parents, **given)
-        return compose(
-            channels,
-            weights=self.weights,
-            depth=self.depth,
-            fusion=method_of(self.fusion),
-            expansion=[_rewriter(part) for part in _expanders(self.expansion)],
-            rerank=self._reranker(),
-            max_chunks_per_page=self.max_chunks_per_page,
-            route=self.route,
-            timeout=self.timeout,
-            on_error=self.on_error,
-            **given,
-        )
-
-    def _reranker(self) -> Stage | None:
-        if self.rerank is None or self.rerank is False:
-            return None
-        return self.made.get("rerank", [self.rerank, *changing(self.rerank)], lambda: _stage(self.rerank))
+        preset = self._given_preset()
+        return None if preset is None else preset.graph
 
 
 def _documents(found: Ranking) -> list[Document]:
@@ -212,27 +188,22 @@ def _documents(found: Ranking) -> list[Document]:
     return [document_of(hit, degraded) for hit in found]
 
 
-def _stage(rerank: Any) -> Stage:
-    scorer = as_scorer(DEFAULT_MODEL if rerank is True else rerank)
-    return CrossEncoderRerank(scorer) if isinstance(scorer, str | Scorer) else stage_of(scorer)
+def _stage(model: object) -> Stage | Scorer:
+    scorer = as_scorer(model)
+    return scorer if isinstance(scorer, Scorer) else stage_of(scorer)
 
 
-def _expanders(expansion: Any) -> list[Rewriter | QueryExpander]:
-    """What expands a query: none, one or several; a chat model is a QueryExpander's."""
-    if expansion is False:
-        return []
-    given = expansion if isinstance(expansion, list | tuple) else [expansion]
-    return [part if isinstance(part, Rewriter | QueryExpander) else _expander(part) for part in given]
+def _expand(given: Expand, preset: Preset) -> Expand:
+    """The options with the core's own parts: a chat model is a QueryExpander's, or writes for FLARE."""
+    flare = given.flare
+    if flare is not None and flare is not False:
+        flare = flare_of(flare, **preset.flare_options)
+    return replace(given, rewriters=given.rewriters and [_rewriter(part) for part in given.parts], flare=flare)
 
 
-def _expander(part: Any) -> QueryExpander:
-    return QueryExpander() if part is True else QueryExpander(llm=part)
-
-
-def _rewriter(part: Rewriter | QueryExpander) -> Rewriter:
-    return part.rewriter if isinstance(part, QueryExpander) else part
-
-
-_BOTH: Mapping[str, Mapping[str, Any]] = {"bm25": {}, "dense": {}}
-"""The channels of a knowledge base that are searched where no preset says it."""
-_COMPOSED = ("weights", "depth", "expansion", "max_chunks_per_page", "route")
+def _rewriter(part: object) -> Rewriter:
+    if isinstance(part, Rewriter):
+        return part
+    if not isinstance(part, QueryExpander):
+        part = QueryExpander() if part is True else QueryExpander(llm=part)
+    return part.rewriter

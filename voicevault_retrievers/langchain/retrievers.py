@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypedDict, TypeVar
 
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.vectorstores import VectorStore
 from pydantic import BeforeValidator, Field
+from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.embedders import model_of
@@ -20,24 +22,27 @@ from voicevault_retrievers.adapters.placeholders import NotOpenBase, beside
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
-from voicevault_retrievers.core.protocols import VectorIndex
+from voicevault_retrievers.core.protocols import Embedder, VectorIndex
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import MemoryVectors
 from voicevault_retrievers.engines.addresses import open_bases, several_bases
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with
 from voicevault_retrievers.langchain.channels import as_channel
-from voicevault_retrievers.langchain.composed import ComposedRetriever
+from voicevault_retrievers.langchain.composed import ComposedRetriever, Expansion, FusionOption, RerankOption
 from voicevault_retrievers.langchain.convert import chunks_of
-from voicevault_retrievers.langchain.models import as_embedder, flare_of
+from voicevault_retrievers.langchain.models import as_embedder
+from voicevault_retrievers.langchain.validation import AS_GIVEN
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
+from voicevault_retrievers.pipeline.options import Expand, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.pipeline.presets import Base
-from voicevault_retrievers.pipeline.presets.sections import channel_of, store_of, structural
+from voicevault_retrievers.pipeline.presets import Base, Preset
+from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
@@ -45,6 +50,11 @@ from voicevault_retrievers.structure.graph import GraphStore
 COLLECTION = "voicevault"
 BASES_KEPT = 64
 """How many sets of knowledge bases stay open where calls configure `kb_names`."""
+
+Part: TypeAlias = (
+    Channel | Runnable[Any, Any] | VectorStore | GraphStore | Callable[..., Any] | Mapping[str, object] | bool
+)
+"""What is searched as a channel; options, or True, are for one that a knowledge base has."""
 
 V = TypeVar("V", bound="VectorRetriever")
 H = TypeVar("H", bound="HybridRetriever")
@@ -61,6 +71,7 @@ class VectorRetriever(PipelineRetriever):
     vectorstore: VectorStore | None = None
     index: VectorIndex | None = None
     embeddings: Any = None
+    on_error: OnError = "skip"
 
     @classmethod
     def from_documents(
@@ -133,32 +144,43 @@ class VectorRetriever(PipelineRetriever):
         return _with_embedding(params, embeddings)
 
 
+class HybridOptions(TypedDict, total=False):
+    """The options of a HybridRetriever that are not what it searches."""
+
+    preset: str | Path | Preset | None
+    k: int
+    where: dict[str, Any] | None
+    require: dict[str, Any] | None
+    expansion: Expansion
+    fusion: FusionOption
+    rerank: RerankOption
+    stages: Sequence[Any]
+    timeout: float | None
+    name: str | None
+    tags: list[str] | None
+    metadata: dict[str, Any] | None
+
+
 class HybridRetriever(ComposedRetriever):
     """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
 
-    It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`;
-    `embeddings` where theirs cannot be loaded by name), or one collection of an engine, by its address (see
-    `engines.addresses.connect`); and `channels`, by name: each a Channel, a retriever, any runnable that gives
-    documents, or a vector store. Documents are the same where their ids are; channels without a common id find the same
-    document where the texts are equal and no metadata key that both have differs. `id_key` names the metadata that is
-    the id instead, of all retrievers and stores among the channels.
+    It searches the knowledge bases `kb_names`, by name, by path (a Path, or `file:///FOLDER/BASE`) or open (channels
+    `bm25` and `dense`; `embeddings` where theirs cannot be loaded by name), or one collection of an engine, by its
+    address (see `engines.addresses.connect`); and `channels`, by name: each a Channel, a retriever, any runnable that
+    gives documents, or a vector store. Documents are the same where their ids are; channels without a common id find
+    the same document where the texts are equal and no metadata key that both have differs;
+    `as_channel(part, id_key=...)` names the metadata that is the id instead.
 
-    `questions` and `graph` are channels of these names: True, or options, for those of the knowledge bases (see
-    `KnowledgeBase.questions` and `graph`), or a channel. A graph store, such as FalkorDBGraph, is searched as `graph`,
-    and all that a preset reads of a graph is read there. `flare` is a Flare, or a chat model, which answers ANALYTICAL
-    questions, and has what it is not sure of searched for: see `Pipeline`.
+    `channels={"questions": True, "graph": {"hops": 2}}` are the knowledge bases' own, with the options of
+    `KnowledgeBase.questions` and `graph`. A graph store, such as FalkorDBGraph, is searched as `graph`, and all that a
+    preset reads of a graph is read there.
     """
 
     kb_names: Annotated[Sequence[str | Path | KnowledgeBase | Engine], BeforeValidator(several_bases)] = Field(
         default_factory=list
     )
-    root: str | Path | None = None
-    embeddings: Any = None
-    channels: dict[str, Any] = Field(default_factory=dict)
-    id_key: str | None = None
-    questions: Any = False
-    graph: Any = False
-    flare: Any = None
+    channels: Annotated[Mapping[str, Part], AS_GIVEN] = Field(default_factory=dict)
+    embeddings: Annotated[Embeddings | Embedder | None, AS_GIVEN] = None
 
     @classmethod
     def from_documents(
@@ -169,8 +191,8 @@ class HybridRetriever(ComposedRetriever):
         language: str | None = "auto",
         formula: Formula | str = "lucene",
         analyzer: AnyAnalyzer | None = None,
-        channels: Mapping[str, Any] | None = None,
-        **options: Any,
+        channels: Mapping[str, Part] | None = None,
+        **options: Unpack[HybridOptions],
     ) -> H:
         """BM25 (`bm25`) and exact vector search (`dense`) over documents held in memory; embeds them now.
 
@@ -234,13 +256,9 @@ class HybridRetriever(ComposedRetriever):
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What its parts can be configured with, as `config={"configurable": {...}}`."""
-        given = [
-            *self.channels.values(),
-            *self.stages,
-            self.rerank,
-            self.expansion,
-            getattr(self.expansion, "llm", None),
-        ]
+        expanders, reranker = Expand.of(self.expansion).parts, Rerank.of(self.rerank).model
+        given = [*self.channels.values(), *self.stages, reranker, *expanders]
+        given += [getattr(part, "llm", None) for part in expanders]
         parts = [part for part in given if isinstance(part, Runnable)]
         return get_unique_config_specs(spec for part in parts for spec in part.config_specs)
 
@@ -253,11 +271,12 @@ class HybridRetriever(ComposedRetriever):
         return _with_embedding(params, embeddings)
 
     def _check(self) -> None:
-        super()._check()
+        beside({}, self.channels)
         if not self.kb_names and not self.channels:
             raise ConfigError("a HybridRetriever searches kb_names, channels, or both: give one of them")
-        if not self.kb_names and (self.embeddings is not None or self.root is not None):
-            raise ConfigError("embeddings and root are for kb_names; with channels alone they would not be used")
+        if not self.kb_names and self.embeddings is not None:
+            raise ConfigError("embeddings are for kb_names; with channels alone they would not be used")
+        super()._check()
         if not self.kb_names:
             self._built()
         elif not self._is_built():
@@ -267,32 +286,35 @@ class HybridRetriever(ComposedRetriever):
         return self._assembled(self._bases() if self.kb_names else None)
 
     def _assembled(self, bases: Base | None) -> Pipeline:
-        channels = self.made.get("channels", [self.channels, self.id_key], self._parts)
-        given, made = structural(self.questions, self.graph, based=bases is not None)
-        given |= {name: channel_of(bases, name, options) for name, options in made.items()}
-        more = beside(channels, given)
-        if (store := self._graph_store()) is not None:
-            beside(channels, {"graph": store})  # says where one is given as a channel too
-        pipeline = self._over(more) if bases is None else self._over_base(bases, more)
-        if self.flare is None:
-            return pipeline
-        options = {} if self.preset is None else self._preset().flare_options
-        return pipeline.flaring(self.made.get("flare", [self.flare, options], lambda: flare_of(self.flare, **options)))
+        given = given_channels(self.channels, based=bases is not None)
+        parts = self.made.get("channels", [dict(given.parts)], lambda: _channels(given.parts))
+        if bases is None:
+            return self._over(parts)
+        made = {name: channel_of(bases, name, options) for name, options in given.made.items()}
+        return self._over_base(bases, made, parts)
+
+    def _named_channels(self) -> Mapping[str, Channel | None]:
+        given = given_channels(self.channels, based=True)
+        own = dict.fromkeys((*(super()._named_channels() if self.kb_names else ()), *given.made))
+        return {**own, **{name: as_channel(part) for name, part in given.parts.items()}}
 
     def _graph_store(self) -> GraphStore | None:
-        return store_of(self.graph)
-
-    def _parts(self) -> dict[str, Channel]:
-        return {name: as_channel(part, id_key=self.id_key) for name, part in self.channels.items()}
+        given = given_channels(self.channels, based=True).graph
+        return super()._graph_store() if given is None else given
 
     def _bases(self) -> Bases | Engine:
         """The knowledge bases, opened once for all copies of this retriever."""
 
         def opened() -> Bases | Engine:
             embedder = None if self.embeddings is None else as_embedder(self.embeddings)
-            return open_bases(self.kb_names, root=self.root, embedder=embedder)
+            return open_bases(self.kb_names, embedder=embedder)
 
-        return self.made.get("bases", [self.kb_names, self.root, self.embeddings], opened, keep=BASES_KEPT)
+        return self.made.get("bases", [self.kb_names, self.embeddings], opened, keep=BASES_KEPT)
+
+
+def _channels(parts: Mapping[str, Part]) -> dict[str, Channel]:
+    channels = {name: as_channel(part) for name, part in parts.items()}
+    return {name: channel.named(name) if name in STRUCTURAL else channel for name, channel in channels.items()}
 
 
 def _with_embedding(params: LangSmithRetrieverParams, embeddings: Any) -> LangSmithRetrieverParams:

@@ -15,7 +15,8 @@ from pydantic import InstanceOf
 from voicevault_retrievers.core.channel import MAX_DEPTH
 from voicevault_retrievers.core.filters import scope
 from voicevault_retrievers.core.types import Query, Result
-from voicevault_retrievers.langchain.base import PipelineRetriever
+from voicevault_retrievers.fusion.fuse import OnError
+from voicevault_retrievers.langchain.base import DEFAULT_K, PipelineRetriever
 from voicevault_retrievers.langchain.channels import as_channel, asks_for_k, takes_k
 from voicevault_retrievers.langchain.models import bound_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
@@ -30,6 +31,7 @@ class StagedRetriever(PipelineRetriever):
     """
 
     retriever: InstanceOf[Runnable]  # type: ignore[type-arg]  # pydantic cannot check what it takes and gives
+    on_error: OnError = "skip"
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -77,4 +79,4 @@ def _own_k(retriever: Runnable[str, list[Document]]) -> int:
     if isinstance(retriever, VectorStoreRetriever):
         default = inspect.signature(type(retriever.vectorstore).similarity_search).parameters.get("k")
         k = None if default is None else default.default
-    return k if isinstance(k, int) and k > 0 else int(StagedRetriever.model_fields["k"].default)
+    return k if isinstance(k, int) and k > 0 else DEFAULT_K

@@ -6,15 +6,25 @@ from abc import abstractmethod
 from copy import deepcopy
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic_core import core_schema
 
-from voicevault_retrievers._support.caches import Parts, same
+from voicevault_retrievers._support.caches import Parts
 from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.errors import ConfigError, unknown
 
 T = TypeVar("T")
 OwnFilter = Annotated[dict[str, Any] | None, AfterValidator(deepcopy)]
 """A filter that stays as it was given, whatever becomes of what it was made of."""
+
+
+class _AsGiven:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.any_schema()
+
+
+AS_GIVEN = _AsGiven()
+"""Annotation of an option that stays as it is given: `_check` says what is wrong with it."""
 
 STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -28,25 +38,32 @@ _ELSEWHERE = {
     "bm25_params": "`formula`, such as Lucene(k1=1.2)",
     "c": "`fusion=RRF(k=60)`",
     "docs": "`from_documents`",
+    "depth": "`fusion=Fusion(depth=...)`",
+    "flare": "`expansion=Expand(flare=...)`",
+    "graph": "`channels={'graph': ...}`",
+    "id_key": "`channels={name: as_channel(part, id_key=...)}`",
+    "llm": "`preset=load_preset(name, llm=...)`, or `expansion=QueryExpander(llm=...)`",
+    "max_chunks_per_page": "`rerank=Rerank(max_chunks_per_page=...)`",
     "model": "`scorer`",
+    "on_error": "`fusion=Fusion(on_error=...)`",
+    "parents": "`preset=load_preset(name, parents=...)`",
+    "questions": "`channels={'questions': ...}`",
     "retrievers": "`channels`, a retriever by name",
     "search_kwargs": "`k` and `where`",
+    "root": "`kb_names`, a base by its path",
+    "route": "`expansion=Expand(route=...)`",
     "search_type": "a channel, `store.as_retriever(search_type=...)`",
+    "weights": "`fusion=Fusion(weights={...})`, by channel name",
 }
-"""What options of langchain-classic's classes are called here."""
+"""Where options are that belong to a group or a part, and what those of langchain-classic's classes are called."""
 
 
 class MadeParts(Parts):
-    """What was made of options, by name; and which options were given at first.
+    """What was made of options, by name.
 
     LangChain makes a retriever anew for each call with a configured field; the new one shares what the old one has
     opened. It is no part of a recipe: any two are equal.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given: frozenset[str] = frozenset()
-        self.first: dict[str, Any] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MadeParts)
@@ -65,11 +82,7 @@ class Checked(BaseModel, Generic[T]):
             super().__init__(**options)
         except ValidationError as error:
             raise _config_error(type(self), error) from error
-        if "made" not in options:
-            self.made.given = frozenset(options)
         self._check()
-        if "made" not in options:
-            self.made.first = dict(self)
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
@@ -84,11 +97,6 @@ class Checked(BaseModel, Generic[T]):
     def __repr_str__(self, join_str: str) -> str:
         text: str = super().__repr_str__(join_str)  # type: ignore[misc]  # pydantic has it of another class
         return mask_credentials(text)
-
-    def _said(self, option: str) -> bool:
-        """Whether an option was given, or changed since; LangChain gives all of them where it makes a model anew."""
-        first = self.made.first
-        return option in self.made.given or (option in first and not same(getattr(self, option), first[option]))
 
     def _check(self) -> None:
         """Raises ConfigError where options do not go together."""

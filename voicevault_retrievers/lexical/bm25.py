@@ -141,6 +141,11 @@ class BM25(LeafChannel):
         self.operators = flag("operators", operators)
         self._plain = PlainWords(name) if flag("plain_words", plain_words) else None
 
+    @property
+    def plain_words(self) -> bool:
+        """Whether a warning says where the analyzer of an index is of no use to its queries."""
+        return self._plain is not None
+
     @classmethod
     def from_chunks(
         cls, chunks: Iterable[Chunk], analyzer: AnyAnalyzer | None = None, *, backend: str = "auto", **options: Any

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.schema import BaseNode
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import BaseNode, IndexNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
-from typing_extensions import Unpack
+from typing_extensions import Never, Unpack
 
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
 from voicevault_retrievers.adapters.placeholders import NotOpenBase, NotOpenChannel, beside
-from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.protocols import Embedder
@@ -33,78 +35,109 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.channels import Part, as_channel
-from voicevault_retrievers.llama_index.composed import ComposedOptions, ComposedRetriever, preset_of
+from voicevault_retrievers.llama_index.composed import (
+    ComposedRetriever,
+    Expansion,
+    FusionOption,
+    RerankOption,
+    preset_of,
+)
 from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
+from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.llama_index.listing import copied
-from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, flare_of, store_model
-from voicevault_retrievers.llama_index.options import refuse
-from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, store_model
+from voicevault_retrievers.llama_index.options import CommonOptions, refuse
 from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channel_if_there
-from voicevault_retrievers.pipeline.presets.sections import channel_of, store_of, structural
+from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
 
 H = TypeVar("H", bound="HybridRetriever")
-Structural = bool | Mapping[str, Any] | Channel
-Graph = Structural | GraphStore
 KnowledgeBases = Sequence[str | Path | KnowledgeBase | Engine] | KnowledgeBase | Engine | str | Path
+Channels: TypeAlias = Mapping[str, Part | GraphStore | Mapping[str, object] | bool]
+"""What is searched, by channel name; options, or True, are for one that a knowledge base has."""
 EmbedModel = BaseEmbedding | Embedder | str | None
 
 
-class HybridOptions(ComposedOptions, total=False):
-    """What a hybrid retriever takes by name, but for its preset, and what it searches."""
+class HybridOptions(CommonOptions, total=False):
+    """The options of a HybridRetriever that are not its preset, and not what it searches."""
 
-    questions: Structural
-    graph: Graph
-    flare: Any
+    k: int | None
+    expansion: Expansion
+    fusion: FusionOption
+    rerank: RerankOption
+    timeout: float | None
+    similarity_top_k: int | None
 
 
 class HybridRetriever(ComposedRetriever):
     """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
 
-    It searches the knowledge bases `kb_names`, by name under `root`, by path or open (channels `bm25` and `dense`), or
-    one collection of an engine, by its address (see `engines.addresses.connect`), which are opened on first use, and
-    `channels`, by name: each a Channel, a LlamaIndex retriever, an index, or a vector store. `embed_model` is for bases
-    whose model cannot be loaded by its name, and for the vector stores, which else are searched with the
-    `Settings.embed_model` that was set. `options` are those of `ComposedRetriever` and `PipelineRetriever`.
+    It searches the knowledge bases `kb_names`, by name, by path (a Path, or `file:///FOLDER/BASE`) or open (channels
+    `bm25` and `dense`), or one collection of an engine, by its address (see `engines.addresses.connect`), which are
+    opened on first use, and `channels`, by name: each a Channel, a LlamaIndex retriever, an index, or a vector store.
+    `embed_model` is for bases whose model cannot be loaded by its name, and for the vector stores, which else are
+    searched with the `Settings.embed_model` that was set.
 
-    `questions` and `graph` are channels of these names: True, or options, for those of the knowledge bases (see
-    `KnowledgeBase.questions` and `graph`), or a channel. A graph store, such as FalkorDBGraph, is searched as `graph`,
-    and all that a preset reads of a graph is read there. `flare` is a Flare, or an LLM, which answers ANALYTICAL
-    questions, and has what it is not sure of searched for: see `Pipeline`.
+    `channels={"questions": True, "graph": {"hops": 2}}` are the knowledge bases' own, with the options of
+    `KnowledgeBase.questions` and `graph`. A graph store, such as FalkorDBGraph, is searched as `graph`, and all that a
+    preset reads of a graph is read there.
     """
 
     def __init__(
         self,
         kb_names: KnowledgeBases = (),
         *,
-        root: str | Path | None = None,
+        channels: Channels | None = None,
         embed_model: EmbedModel = None,
-        channels: Mapping[str, Part] | None = None,
-        questions: Structural = False,
-        graph: Graph = False,
-        flare: Any = None,
         preset: Preset | str | Path | None = None,
-        **options: Unpack[ComposedOptions],
+        k: int | None = None,
+        where: Where = None,
+        require: Where = None,
+        expansion: Expansion = None,
+        fusion: FusionOption = None,
+        rerank: RerankOption = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor | Stage] | None = None,
+        timeout: float | None = None,
+        similarity_top_k: int | None = None,
+        callback_manager: CallbackManager | None = None,
+        object_map: dict[str, Any] | None = None,
+        objects: list[IndexNode] | None = None,
+        verbose: bool = False,
+        **unknown: Never,
     ) -> None:
-        super().__init__(preset=preset, **options)
+        refuse(type(self), unknown)
+        super().__init__(
+            preset=preset,
+            k=k,
+            where=where,
+            require=require,
+            expansion=expansion,
+            fusion=fusion,
+            rerank=rerank,
+            node_postprocessors=node_postprocessors,
+            timeout=timeout,
+            similarity_top_k=similarity_top_k,
+            callback_manager=callback_manager,
+            object_map=object_map,
+            objects=objects,
+            verbose=verbose,
+        )
         self.kb_names = several_bases(kb_names)
-        self.root = root
         self.embed_model = embed_model
         self.channels = beside({}, channels)
-        self.questions, self.graph = questions, graph
-        self.flare = flare if flare is None else flare_of(flare, **(self.preset.flare_options if self.preset else {}))
-        self._refuse_unused()
-        self.object_map = {**_objects_of(self.channels), **self.object_map}
-        given = {name: as_channel(part) for name, part in _embedded(self.channels, embed_model).items()}
-        more, made = structural(questions, graph, based=bool(self.kb_names))
-        given = beside(given, more)
-        wanted = {**(_wanted(self.preset, graph=graph) if self.kb_names else {}), **made}
-        make = partial(_channels, wanted=wanted, asked=made)
-        self._searched = _Searched(self._bases if self.kb_names else None, make, given)
-        self._over(beside({name: NotOpenChannel(name) for name in wanted}, given))  # says what does not go together
+        given = given_channels(self.channels, based=bool(self.kb_names))
+        self._refuse_unused(given.parts)
+        self.graph = self.preset.graph if given.graph is None and self.preset else given.graph
+        self.object_map = {**_objects_of(given.parts), **self.object_map}
+        parts = {name: as_channel(part) for name, part in _embedded(given.parts, embed_model).items()}
+        parts = {name: part.named(name) if name in STRUCTURAL else part for name, part in parts.items()}
+        wanted = {**(_wanted(self.preset, graph=self.graph) if self.kb_names else {}), **given.made}
+        make = partial(_channels, wanted=wanted, asked=given.made)
+        self._searched = _Searched(self._bases if self.kb_names else None, make, parts)
+        self._over(beside({name: NotOpenChannel(name) for name in wanted}, parts))  # says what does not go together
 
     @classmethod
     def from_nodes(
@@ -116,7 +149,7 @@ class HybridRetriever(ComposedRetriever):
         formula: Formula | str | None = None,
         analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
-        channels: Mapping[str, Part] | None = None,
+        channels: Channels | None = None,
         **options: Unpack[HybridOptions],
     ) -> H:
         """BM25 over nodes held in memory (`bm25`, "lucene" unless the `formula` or the preset says otherwise).
@@ -128,7 +161,8 @@ class HybridRetriever(ComposedRetriever):
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
         base = InMemoryNodes(nodes, analyzer_of(language, analyzer), embed_model, chosen)
-        wanted = _wanted(chosen, formula, options.get("graph"))
+        graph = given_channels(beside({}, channels), based=True).graph
+        wanted = _wanted(chosen, formula, chosen.graph if graph is None and chosen else graph)
         own = _channels(base, wanted, asked=wanted)
         return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
 
@@ -141,7 +175,7 @@ class HybridRetriever(ComposedRetriever):
         formula: Formula | str | None = None,
         analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
-        channels: Mapping[str, Part] | None = None,
+        channels: Channels | None = None,
         **options: Unpack[HybridOptions],
     ) -> H:
         """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`); `channels` are searched beside.
@@ -202,17 +236,15 @@ class HybridRetriever(ComposedRetriever):
         """
         return self._searched.reload()
 
-    def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
-        pipeline = super()._over(channels, notes)
-        return pipeline if self.flare is None else pipeline.flaring(self.flare)
+    def _base(self) -> Base | None:
+        return (self._searched.bases or NotOpenBase()) if self.kb_names else None
 
-    def _surroundings(self) -> dict[str, Any]:
-        base: Any = None if not self.kb_names else self._searched.bases or NotOpenBase()
-        return {"base": base}
+    def _graph_store(self) -> GraphStore | None:
+        return self.graph
 
     def _bases(self) -> Bases | Engine:
         embedder = None if self.embed_model is None else as_embedder(self.embed_model)
-        return open_bases(self.kb_names, root=self.root, embedder=embedder)
+        return open_bases(self.kb_names, embedder=embedder)
 
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         return self._searched.get()
@@ -220,12 +252,10 @@ class HybridRetriever(ComposedRetriever):
     def _ready(self) -> bool:
         return self._searched.ready
 
-    def _refuse_unused(self) -> None:
+    def _refuse_unused(self, parts: Mapping[str, Part]) -> None:
         if not self.kb_names and not self.channels:
             raise ConfigError("a HybridRetriever searches kb_names, channels, or both: give one of them")
-        if not self.kb_names and self.root is not None:
-            raise ConfigError("root is for kb_names; with channels alone it would not be used")
-        stores = any(isinstance(part, BasePydanticVectorStore) for part in self.channels.values())
+        stores = any(isinstance(part, BasePydanticVectorStore) for part in parts.values())
         if self.embed_model is not None and not self.kb_names and not stores:
             raise ConfigError(
                 "embed_model is for kb_names and vector stores; other channels have their own, and it would not be used"
@@ -238,8 +268,8 @@ class HybridRetriever(ComposedRetriever):
     def _recipe(self) -> dict[str, Any]:
         given = self.embed_model  # LlamaIndex's may show its key
         model = LlamaIndexEmbedder(given) if isinstance(given, BaseEmbedding) else given
-        said = {"kb_names": self.kb_names, "root": self.root, "embed_model": model, "channels": self._searched.given}
-        said |= {name: getattr(self, name) for name in ("questions", "graph", "flare") if getattr(self, name)}
+        options = {name: part for name, part in self.channels.items() if name not in self._searched.given}
+        said = {"kb_names": self.kb_names, "embed_model": model, "channels": {**self._searched.given, **options}}
         return {**said, **super()._recipe()}
 
 
@@ -320,15 +350,14 @@ class InMemoryNodes:
 
 
 def _wanted(
-    preset: Preset | None, formula: Formula | str | None = None, graph: Any = None
+    preset: Preset | None, formula: Formula | str | None = None, graph: GraphStore | None = None
 ) -> dict[str, Mapping[str, Any]]:
     """The channels to be built, and the options of each; that of a graph in a store of its own is none of them."""
     if preset is None:
         return {"bm25": {"formula": formula or "lucene"}, "dense": {}}
     if formula is not None:
         raise ConfigError(f"preset {preset.name!r} says which BM25 formula; formula={formula!r} is not given beside it")
-    apart = store_of(graph) is not None
-    return {name: options for name, options in preset.channels.items() if name != "graph" or not apart}
+    return {name: options for name, options in preset.channels.items() if name != "graph" or graph is None}
 
 
 def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]], asked: Iterable[str] = ()) -> dict[str, Channel]:
@@ -344,10 +373,10 @@ def _objects_of(channels: Mapping[str, Part]) -> dict[str, Any]:
     return {name: target for known in maps for name, target in known.items()}
 
 
-def _embedded(channels: Mapping[str, Part] | None, embed_model: EmbedModel) -> dict[str, Any]:
+def _embedded(channels: Channels | None, embed_model: EmbedModel) -> dict[str, Any]:
     """Vector stores as channels with this model, else the one that was set; the others as they are."""
 
-    def embedded(part: Part) -> Part:
+    def embedded(part: Any) -> Any:
         is_store = isinstance(part, BasePydanticVectorStore)
         return as_channel(part, embed_model=store_model(embed_model)) if is_store else part
 

@@ -189,6 +189,11 @@ class Comparing(Stage):
         self.timeout = seconds_or_none("timeout", timeout)
 
     @property
+    def likeness(self) -> Likeness | None:
+        """What hits are compared by; None for the vectors of a pipeline's dense channel."""
+        return self._by
+
+    @property
     def by(self) -> Likeness:
         """What hits are compared by; ConfigError where nobody has said which vectors."""
         if self._by is None:

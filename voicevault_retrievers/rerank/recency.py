@@ -51,7 +51,7 @@ class RecencyRerank(Stage):
     ) -> None:
         super().__init__()
         self.weight = number("weight", weight)
-        self.half_life_days = number("half_life_days", half_life_days)
+        self.half_life_days = float(number("half_life_days", half_life_days))
         if half_life_days == 0:
             raise ConfigError("half_life_days is a number of days above 0, not 0")
         self.date_key = date_key

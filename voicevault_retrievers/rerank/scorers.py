@@ -197,13 +197,13 @@ def load_scorer(name: str = DEFAULT_MODEL, backend: str = "auto") -> Scorer:
     tokenizers and the weights are, else sentence-transformers. Raises ConfigError for an unknown backend,
     MissingExtraError where `auto` finds none.
     """
-    kinds: dict[Backend, Callable[[str], Scorer]] = {
-        "onnx": OnnxScorer,
-        "openvino": OpenVinoScorer,
-        "sentence-transformers": SentenceTransformerScorer,
-    }
     model = PROFILES.get(name, name)
-    return kinds[choose(model, backend)](model)
+    return _SCORERS[choose(model, backend)](model)
+
+
+def backend_of(scorer: Scorer) -> Backend | None:
+    """The backend with which `load_scorer` makes a scorer of this class; None of any other class."""
+    return next((backend for backend, kind in _SCORERS.items() if kind is type(scorer)), None)
 
 
 def shared_scorer(name: str) -> Scorer:
@@ -243,3 +243,10 @@ def _single(name: str, logits: ArrayLike) -> list[float]:
     if found.ndim != 1:
         raise RerankerError(f"{name} gives shape {found.shape}; a reranker gives one score per passage")
     return [float(score) for score in found]
+
+
+_SCORERS: dict[Backend, Callable[[str], Scorer]] = {
+    "onnx": OnnxScorer,
+    "openvino": OpenVinoScorer,
+    "sentence-transformers": SentenceTransformerScorer,
+}

@@ -37,7 +37,7 @@ def case(folder: Path, name: str, root: Path | None) -> KnowledgeBase:
 
 def pipeline_over(base: KnowledgeBase, model: TextModel) -> Pipeline:
     """The preset with this language model in the place of the one that it names."""
-    return load_preset("casefile").over(base, llm=model)
+    return load_preset("casefile", llm=model).over(base)
 
 
 def ask(base: KnowledgeBase, pipeline: Pipeline, query: Query) -> None:

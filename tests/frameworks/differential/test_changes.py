@@ -133,8 +133,8 @@ def test_a_channel_that_cannot_be_changed_is_named_and_nothing_is_changed(tmp_pa
     with KnowledgeBase.create("manual", root=tmp_path, embedder=HashEmbedder()):
         pass
     for based in (
-        langchain.HybridRetriever(kb_names=["manual"], root=tmp_path, embeddings=HashEmbedder()),
-        llama_index.HybridRetriever("manual", root=tmp_path, embed_model=HashEmbedder()),
+        langchain.HybridRetriever(kb_names=[tmp_path / "manual"], embeddings=HashEmbedder()),
+        llama_index.HybridRetriever(tmp_path / "manual", embed_model=HashEmbedder()),
     ):
         with pytest.raises(ConfigError, match="of knowledge bases"):
             based.delete(["a"])

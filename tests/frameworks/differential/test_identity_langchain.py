@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from voicevault_retrievers.langchain.channels import as_channel
+from voicevault_retrievers.pipeline.options import Fusion
+
 pytest.importorskip("langchain_classic")
 
 from langchain_classic.retrievers import EnsembleRetriever
@@ -88,7 +91,7 @@ async def test_each_document_comes_once_as_from_the_ensemble_and_is_found_by_bot
     keywords = CommunityBM25.from_documents(loaded(kind), k=5)
     native = EnsembleRetriever(retrievers=[keywords, store.as_retriever(search_kwargs={"k": 5})], weights=[0.4, 0.6])
     ours = HybridRetriever(
-        channels={"bm25": keywords, "dense": store}, weights={"bm25": 0.4, "dense": 0.6}, fusion=RRF(k=60), k=10
+        channels={"bm25": keywords, "dense": store}, fusion=Fusion(RRF(k=60), weights={"bm25": 0.4, "dense": 0.6}), k=10
     )
     expected = native.invoke(QUESTION)
     assert len(expected) == len(TEXTS)
@@ -137,7 +140,9 @@ def test_an_id_key_holds_for_retrievers_of_others_and_for_our_own() -> None:
         id_key="key",
     )
     own = BM25Retriever.from_documents(keyed(of="words"))
-    found = HybridRetriever(channels={"bm25": own, "dense": store}, id_key="key", k=10).invoke(QUESTION)
+    found = HybridRetriever(
+        channels={"bm25": as_channel(own, id_key="key"), "dense": as_channel(store, id_key="key")}, k=10
+    ).invoke(QUESTION)
     assert sorted(str(document.id) for document in found) == sorted(
         document.metadata["key"] for document in native.invoke(QUESTION)
     )

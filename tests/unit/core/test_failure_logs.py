@@ -18,7 +18,8 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.stages import skippable
 from voicevault_retrievers.core.types import Chunk, Query, Ranking, Result
 from voicevault_retrievers.fusion import RRF, fuse
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
+from voicevault_retrievers.pipeline.options import Expand, Fusion
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import HyDE, ModelExpansion, ModelRouter, Together
@@ -61,10 +62,9 @@ def base(tmp_path: Path) -> KnowledgeBase:
     return KnowledgeBase.open("plant", root=tmp_path, embedder=HashEmbedder())
 
 
-async def by_core(base: KnowledgeBase, is_async: bool, flare: Flare | None = None, **options: Any) -> Result:
+async def by_core(base: KnowledgeBase, is_async: bool, **options: Any) -> Result:
     bases = Bases([base])
     pipeline = compose({"bm25": bases.bm25(), "dense": bases.dense()}, fusion=RRF(), **options)
-    pipeline = pipeline if flare is None else pipeline.flaring(flare)
     return await pipeline.asearch(QUESTION) if is_async else pipeline.search(QUESTION)
 
 
@@ -121,12 +121,12 @@ CAUSES: dict[str, tuple[Callable[[], dict[str, Any]], str, str]] = {
         "the query is searched as it was",
     ),
     "routing": (
-        lambda: {"route": ModelRouter(Down())},
+        lambda: {"expansion": Expand(route=ModelRouter(Down()))},
         "route: LostError",
         "the query is asked on route standard",
     ),
     "FLARE": (
-        lambda: {"route": True, "flare": Flare(Down().complete)},
+        lambda: {"expansion": Expand(route=True, flare=Flare(Down().complete))},
         "flare: LostError",
         "the hits and the answer stay as they were",
     ),
@@ -211,7 +211,9 @@ async def test_one_failing_embedder_is_one_warning_whatever_asks_it(
     """A search with four wordings, and three searches of FLARE's."""
     doubtful = "The [[pump]] is dry. The [[valve]] is shut. The [[seal]] leaks."
     channels = {"bm25": Bases([base]).bm25(), "far": FailingChannel(LostError(QUOTED))}
-    pipeline = compose(channels, fusion=RRF(), expansion=ModelExpansion(Says("a pump\na valve\na seal"), 4), route=True)
+    pipeline = compose(
+        channels, fusion=RRF(), expansion=Expand(ModelExpansion(Says("a pump\na valve\na seal"), 4), route=True)
+    )
     pipeline = pipeline.flaring(Flare(Says(doubtful).complete, signal="marks"))
     for is_async in (False, True):
         result = await searched(pipeline, is_async)
@@ -251,7 +253,7 @@ async def test_what_a_claim_search_goes_on_without_is_logged(
 
 
 def test_an_error_that_is_raised_is_not_logged_too(base: KnowledgeBase, caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = compose({"bm25": base.bm25()}, rerank=LLMRerank(Down()), on_error="raise")
+    pipeline = compose({"bm25": base.bm25()}, rerank=LLMRerank(Down()), fusion=Fusion(on_error="raise"))
     with pytest.raises(LostError):
         pipeline.search(QUESTION)
     assert not caplog.records

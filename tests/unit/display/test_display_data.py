@@ -20,7 +20,8 @@ from voicevault_retrievers.display.data import MOST, MOST_MARKED
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
+from voicevault_retrievers.pipeline.options import Expand, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import RuleRouter
 from voicevault_retrievers.rerank import CallableScorer, CrossEncoderRerank, PageCap, WeightedRerank
@@ -154,7 +155,7 @@ def test_what_was_skipped_is_named() -> None:
 
 def test_timings_begin_one_after_the_other() -> None:
     channels = {"bm25": bm25(), "dense": dense()}
-    data = result_data(compose(channels, expansion=Also(), max_chunks_per_page=2).search("contract"))
+    data = result_data(compose(channels, expansion=Also(), rerank=Rerank(max_chunks_per_page=2)).search("contract"))
     starts = {one["name"]: one["start_ms"] for one in reversed(data["timings"])}
     ends = {one["name"]: one["start_ms"] + one["ms"] for one in data["timings"]}
     assert list(starts.values()) == sorted(starts.values(), reverse=True)
@@ -163,7 +164,9 @@ def test_timings_begin_one_after_the_other() -> None:
 
 
 def test_wordings_are_what_channels_were_asked_for() -> None:
-    data = result_data(compose({"bm25": bm25(), "dense": dense()}, expansion=Also(), route=True).search("contract"))
+    data = result_data(
+        compose({"bm25": bm25(), "dense": dense()}, expansion=Expand(Also(), route=True)).search("contract")
+    )
     assert data["wordings"] == [
         {"text": "contract", "weight": 1.0, "channels": ["bm25", "dense"]},
         {"text": "notices", "weight": 0.5, "channels": ["bm25"]},
@@ -207,7 +210,7 @@ def test_lists_say_what_each_call_found() -> None:
 
 def test_a_list_of_scores_has_the_hits_that_came_to_the_next_stage() -> None:
     lists = Lists()
-    pipeline = compose({"dense": dense()}, rerank=CrossEncoderRerank(LENGTH), max_chunks_per_page=1)
+    pipeline = compose({"dense": dense()}, rerank=Rerank(CrossEncoderRerank(LENGTH), max_chunks_per_page=1))
     result = pipeline.search("contract", 1, observe=lists)
     told = {entry["name"]: [hit["id"] for hit in entry["hits"]] for entry in lists}
     assert told == {

@@ -11,7 +11,7 @@ from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.display import explain, hit_data
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import WeightedRerank
 from voicevault_retrievers.structure import ParentExpansion

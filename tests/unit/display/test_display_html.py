@@ -22,7 +22,8 @@ from voicevault_retrievers.display.html import MOST_HITS, MOST_TEXT
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
+from voicevault_retrievers.pipeline.options import Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import WeightedRerank
 
@@ -124,7 +125,7 @@ def test_a_search_with_such_names_stays_text_too(text: str) -> None:
     chunk = Chunk("a", f"{text} contract", metadata={"source_file": text})
     channels = {text: BM25.from_chunks([chunk]), "broken": FailingChannel(SearchError(text))}
     query = Query(f"contract {text}", variants=(Variant(f"variant {text}"),))
-    result = compose(channels, max_chunks_per_page=1).search(query)
+    result = compose(channels, rerank=Rerank(max_chunks_per_page=1)).search(query)
     page = read(result._repr_html_() or "")
     assert f"variant {text} (weight 1)" in page.text
     assert f"contract {text}" in page.text

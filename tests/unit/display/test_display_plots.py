@@ -13,7 +13,8 @@ from voicevault_retrievers.display import COLOURS, plot_result
 from voicevault_retrievers.display.plots import MOST_HITS
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
+from voicevault_retrievers.pipeline.options import Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 colors = pytest.importorskip("matplotlib.colors")
@@ -36,7 +37,7 @@ def names(axes: Any) -> list[str]:
 
 def test_a_bar_is_what_each_channel_added_and_below_when_each_call_ran() -> None:
     channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": ListChannel([("a", 0.9)])}
-    result = compose(channels, fusion=RRF(60), max_chunks_per_page=1).search("contract")
+    result = compose(channels, fusion=RRF(60), rerank=Rerank(max_chunks_per_page=1)).search("contract")
     above, below = drawn(result)
     votes = [vote for hit in result.hits for vote in hit.votes if vote.contribution]
     assert [bar.get_width() for bar in above] == pytest.approx([vote.contribution for vote in votes])

@@ -19,7 +19,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Ranking, Variant
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchTimeoutError, StageError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion, Together
 from voicevault_retrievers.rerank import CrossEncoderRerank, PageCap
@@ -144,7 +144,7 @@ def test_wrong_channels_and_options_are_refused() -> None:
     for options in ({"method": A}, {"depth": A}, {"method": "rff"}, {"on_error": "ignore"}):
         with pytest.raises(ConfigError):
             fuse({"a": A}, **options)  # type: ignore[arg-type]
-    for options in ({"expansion": "rules"}, {"rerank": 3}, {"rerank": True}, {"timeout": "5"}, {"timeout": -1}):
+    for options in ({"expansion": "rules"}, {"rerank": 3}, {"timeout": "5"}, {"timeout": -1}):
         with pytest.raises(ConfigError):
             compose({"a": A}, **options)  # type: ignore[arg-type]
 

@@ -93,7 +93,7 @@ async def test_a_language_model_that_is_not_given_is_a_note_on_what_it_would_ans
         assert (note.stage, note.kind, note.degrades, result.answer) == ("flare", "no model", False, None)
         assert "give llm=" in note.message
     assert legal(flare={"enabled": False}).over(kb).search(QUESTIONS[Route.ANALYTICAL]).errors == ()
-    answered = legal().over(kb, llm=Says("It is punished.")).search(QUESTIONS[Route.ANALYTICAL])
+    answered = legal().given(llm=Says("It is punished.")).over(kb).search(QUESTIONS[Route.ANALYTICAL])
     assert (answered.answer, failed(answered)) == ("It is punished.", {})
 
 
@@ -179,7 +179,7 @@ def test_both_frameworks_answer_from_the_rest(tmp_path: Path, framework: str) ->
     assert result.ranking == expected.ranking
     assert failed(result) == {"questions": "NotIndexedError", "dense": "NotIndexedError"}
     with pytest.raises(NotIndexedError, match="question_index"):
-        retrievers.HybridRetriever(kb_names=[kb], questions=True).search("who")  # it was asked for
+        retrievers.HybridRetriever(kb_names=[kb], channels={"questions": True}).search("who")  # it was asked for
 
 
 def test_parents_fill_k_where_they_are(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ async def test_what_names_no_model_asks_the_one_that_is_given(
     kb: KnowledgeBase, data: dict[str, Any], answer: str, asked: str
 ) -> None:
     model = Told(answer)
-    result = preset(**data).over(kb, llm=model).search(QUESTION)
+    result = preset(**data).given(llm=model).over(kb).search(QUESTION)
     assert len(model.prompts) == 1
     assert asked in model.prompts[0]
     assert not result.degraded
@@ -64,7 +64,7 @@ async def test_what_names_no_model_asks_the_one_that_is_given(
         ConfigError, match=r"needs a language model: name one in the preset, as `llm: \{ollama: NAME\}`"
     ):
         preset(**data).over(kb)
-    again = await preset(**data).over(kb, llm=model).asearch(QUESTION)
+    again = await preset(**data).given(llm=model).over(kb).asearch(QUESTION)
     assert again.ranking == result.ranking
 
 
@@ -73,7 +73,7 @@ def test_a_follow_up_question_is_completed_by_rules_and_by_a_model(kb: Knowledge
     by_rules = preset(expansion={"method": "follow_up", "turns": 2}).over(kb).search(asked)
     assert {vote.query for vote in by_rules.hits[0].votes} & {"and by hand? pump flushed"}
     model = Told("Is the pump flushed by hand?")
-    preset(expansion={"method": "model_follow_up"}).over(kb, llm=model).search(asked)
+    preset(expansion={"method": "model_follow_up"}).given(llm=model).over(kb).search(asked)
     assert "With water." in model.prompts[0]
 
 
@@ -91,10 +91,10 @@ def test_a_model_that_is_given_goes_before_that_of_the_preset_and_behind_that_of
     model = Told()
     preset(llm=named, stages=["llm_rerank"]).over(kb).search(QUESTION)
     assert len(served.requests) == 1
-    preset(llm=named, stages=["llm_rerank"]).over(kb, llm=model).search(QUESTION)
+    preset(llm=named, stages=["llm_rerank"]).given(llm=model).over(kb).search(QUESTION)
     assert (len(served.requests), len(model.prompts)) == (1, 1)
     own = preset(stages=[{"llm_rerank": named}], expansion={"method": "hyde"})
-    own.over(kb, llm=model).search(QUESTION)
+    own.given(llm=model).over(kb).search(QUESTION)
     assert (len(served.requests), len(model.prompts)) == (2, 2)
     assert {body["model"] for _, _, body in served.requests} == {"qwen3:8b"}
 
@@ -102,7 +102,7 @@ def test_a_model_that_is_given_goes_before_that_of_the_preset_and_behind_that_of
 def test_a_model_that_nothing_would_ask_is_refused(kb: KnowledgeBase) -> None:
     for data in ({}, {"stages": [{"llm_rerank": {"ollama": "a"}}]}, {"flare": {"enabled": False}}):
         with pytest.raises(ConfigError, match="llm= would not be used"):
-            preset(**data).over(kb, llm=Told())
+            preset(**data).given(llm=Told()).over(kb)
     with pytest.raises(ConfigError, match="named once"):
         preset(llm={"ollama": "a", "openai": "b"})
 
@@ -112,7 +112,9 @@ def test_flare_by_auto_is_where_a_model_is(kb: KnowledgeBase) -> None:
     unanswered = auto.over(kb).search(Query(QUESTION, route=Route.ANALYTICAL))
     assert (unanswered.answer, unanswered.degraded) == (None, False)
     assert [(one.stage, one.kind) for one in unanswered.errors] == [("flare", "no model")]
-    answered = auto.over(kb, llm=Told("The pump is flushed by hand.")).search(Query(QUESTION, route=Route.ANALYTICAL))
+    answered = (
+        auto.given(llm=Told("The pump is flushed by hand.")).over(kb).search(Query(QUESTION, route=Route.ANALYTICAL))
+    )
     assert answered.answer == "The pump is flushed by hand."
     assert preset(flare={"enabled": "auto"}, llm={"ollama": "a"}).over(kb).flare is not None
     with pytest.raises(ConfigError, match="flare needs a language model"):
@@ -124,15 +126,15 @@ def test_flare_by_auto_is_where_a_model_is(kb: KnowledgeBase) -> None:
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])
 def test_retrievers_hand_a_preset_its_model(kb: KnowledgeBase, framework: str) -> None:
     made, asked = retriever(framework)
-    by_hand = preset(stages=["llm_rerank"]).over(kb, llm=Told()).search(QUESTION)
+    by_hand = preset(stages=["llm_rerank"]).given(llm=Told()).over(kb).search(QUESTION)
     model = Told()
-    found = asked(made(kb_names=[kb], preset=preset(stages=["llm_rerank"]), llm=model), QUESTION)
+    found = asked(made(kb_names=[kb], preset=preset(stages=["llm_rerank"]).given(llm=model)), QUESTION)
     assert found == list(by_hand.ranking.ids)
     assert len(model.prompts) == 1
-    with pytest.raises(ConfigError, match="llm= is for a preset"):
+    with pytest.raises(ConfigError, match=r"llm.*load_preset\(name, llm=...\)"):
         made(kb_names=[kb], llm=model)
     with pytest.raises(ConfigError, match="llm= would not be used"):
-        made(kb_names=[kb], preset=preset(), llm=model)
+        preset().given(llm=model)
 
 
 @pytest.mark.parametrize("framework", ["langchain", "llama_index"])
@@ -142,9 +144,8 @@ def test_a_call_s_reranker_takes_the_place_of_the_model_and_false_asks_none(
 ) -> None:
     made, _ = retriever(framework)
     model = Told()
-    llm = {} if given else {"llm": model}
-    own = preset(stages=[{"llm_rerank": given}, "page_cap"])
-    plain = made(kb_names=[kb], preset=own, **llm)
+    own = preset(stages=[{"llm_rerank": given}, "page_cap"]).given(llm=None if given else model)
+    plain = made(kb_names=[kb], preset=own)
 
     class Lengths:
         name = "lengths"
@@ -152,7 +153,7 @@ def test_a_call_s_reranker_takes_the_place_of_the_model_and_false_asks_none(
         def score(self, query: str, passages: Any) -> list[float]:
             return [float(len(passage)) for passage in passages]
 
-    for one in (plain, made(kb_names=[kb], preset=own, rerank=Lengths(), **llm)):
+    for one in (plain, made(kb_names=[kb], preset=own, rerank=Lengths())):
         said = {} if one is not plain else {"rerank": Lengths()}
         result = one.search(QUESTION, **said)
         assert (result.degraded, model.prompts) == (False, [])
@@ -177,14 +178,14 @@ def test_a_chat_model_that_gives_probabilities_has_them_read_by_flare(kb: Knowle
     langchain = pytest.importorskip("voicevault_retrievers.langchain")
     models = pytest.importorskip("langchain_core.language_models")
     chat = models.FakeListChatModel(responses=["The pump is flushed by hand."])
-    found = langchain.HybridRetriever(kb_names=[kb], preset=preset(flare={"enabled": "auto"}), llm=chat)
+    found = langchain.HybridRetriever(kb_names=[kb], preset=preset(flare={"enabled": "auto"}).given(llm=chat))
     assert found.search(Query(QUESTION, route=Route.ANALYTICAL)).answer == "The pump is flushed by hand."
     assert callable(getattr(found.pipeline.flare.writer, "write", None))
 
 
 def test_shipped_presets_ask_the_given_model(kb: KnowledgeBase) -> None:
     model = Told("[2, 1]")
-    load_preset("casefile").over(kb, llm=model).search(Query(QUESTION, require={"id": {"$exists": False}}))
+    load_preset("casefile", llm=model).over(kb).search(Query(QUESTION, require={"id": {"$exists": False}}))
     assert len(model.prompts) == 1
     assert preset_data("casefile")["llm"] == {"ollama": "qwen3:8b"}
     json.dumps(preset_data("legal"))

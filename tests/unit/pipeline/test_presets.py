@@ -239,14 +239,14 @@ def test_a_store_that_nothing_would_read_is_refused() -> None:
     graph, parents = EmbeddedGraph(), dict[str, Chunk]()
     channels = {"bm25": B, "dense": A}
     with pytest.raises(ConfigError, match="no stage parents without a store of its own"):
-        load_preset("voicevault").build(channels, parents=parents)
+        load_preset("voicevault", parents=parents).build(channels)
     with pytest.raises(ConfigError, match="neither a channel graph nor a stage graph_expansion"):
-        load_preset("casefile").build(channels, graph=graph)
+        load_preset("casefile", graph=graph).build(channels)
     named = {"channels": {"bm25": {}, "graph": {"store": EmbeddedGraph()}}, "stages": [{"parents": {"store": {}}}]}
     preset = Preset.of({"version": 1, **named})
     for given in ({"parents": parents}, {"graph": graph}):
         with pytest.raises(ConfigError, match="of its own"):
-            preset.build({"bm25": B}, **given)
+            preset.given(**given)
     assert preset.build({"bm25": B}).search("q").ranking.ids == ("y",)
 
 

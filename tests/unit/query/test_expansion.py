@@ -9,7 +9,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.documents import read
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
 from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.query import RuleExpansion
 

@@ -11,7 +11,7 @@ from tests.helpers import HashEmbedder, ListChannel
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import AcronymExpansion, SynonymExpansion
 from voicevault_retrievers.store import Bases, KnowledgeBase

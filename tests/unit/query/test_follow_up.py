@@ -11,7 +11,7 @@ from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.models.generation import CallableTextModel
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import FollowUp, ModelFollowUp, RuleExpansion
 

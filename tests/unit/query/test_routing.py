@@ -11,8 +11,10 @@ from tests.helpers import Counting, FailingChannel, ListChannel, Says
 from voicevault_retrievers import RRF, Channel, Chunk, VectorChannel, fuse
 from voicevault_retrievers.core.types import Query, Route
 from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.models.generation import CallableTextModel
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
+from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import ModelRouter, RuleExpansion, RuleRouter
@@ -85,8 +87,11 @@ def test_a_rule_of_ones_own_goes_first() -> None:
     assert RuleRouter(rules=[rule]).explain("part 7, and why?") == (Route.SIMPLE, "a part number")
 
 
-def composed(parts: Mapping[str, Channel], **options: Any) -> Pipeline:
-    return compose(parts, fusion=RRF(), **options)
+def composed(
+    parts: Mapping[str, Channel], route: Any = None, on_error: OnError = "skip", expansion: Any = None, **options: Any
+) -> Pipeline:
+    fusion = Fusion(RRF(), on_error=on_error)
+    return compose(parts, fusion=fusion, expansion=Expand(expansion, route=route), **options)
 
 
 def channels() -> dict[str, ListChannel]:
@@ -116,7 +121,7 @@ async def test_a_route_searches_its_channels_alone(question: str, route: str, se
 
 async def test_a_result_has_route_channels_timings_errors_and_the_contexts_tokens() -> None:
     parts = {**channels(), "dense": FailingChannel(OSError("down"))}
-    pipeline = composed(parts, route=ROUTES, max_chunks_per_page=2)
+    pipeline = composed(parts, route=ROUTES, rerank=Rerank(max_chunks_per_page=2))
     for result in (pipeline.search("how to reset a pump"), await pipeline.asearch("how to reset a pump")):
         assert (result.route, result.channels_used, result.degraded) == (Route.STANDARD, ("bm25",), True)
         assert [str(failure) for failure in result.errors] == ["dense: OSError"]

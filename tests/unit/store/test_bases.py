@@ -205,7 +205,7 @@ async def test_a_base_with_nothing_in_it_finds_nothing_with_one_note(
         searching: list[Any] = [preset.over(Bases(named, root=tmp_path)), *([preset.over(base)] if base else [])]
     else:
         retriever = import_module(f"voicevault_retrievers.{way}").HybridRetriever
-        searching = [retriever(kb_names=named, root=tmp_path, **given) for given in ({}, {"preset": preset})]
+        searching = [retriever(kb_names=[base or tmp_path / "nothing"], **given) for given in ({}, {"preset": preset})]
     if base and way == "langchain":
         searching.append(import_module("voicevault_retrievers.langchain").HybridIndex(kb=base))
     for one in searching:

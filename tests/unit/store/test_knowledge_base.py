@@ -314,7 +314,7 @@ async def test_a_retriever_finds_nothing_in_a_base_to_come_and_reloads_what_was_
         pytest.skip("needs the weights of the extra `offline`")
     pytest.importorskip({"langchain": "langchain_core", "llama_index": "llama_index.core"}[framework])
     module = import_module(f"voicevault_retrievers.{framework}")
-    retriever = module.HybridRetriever(kb_names=["later"], root=tmp_path)
+    retriever = module.HybridRetriever(kb_names=[tmp_path / "later"])
     empty = retriever.search("pump")
     assert (empty.hits, empty.confidence, empty.degraded, len(empty.errors)) == ((), "none", False, 1)
     assert retriever.reload() is False

@@ -12,6 +12,7 @@ from tests.helpers import ListChannel
 from voicevault_retrievers import Chunk, KnowledgeBase, Pipeline, Query, RuleRouter, compose, fuse
 from voicevault_retrievers.core.types import Hit, Ranking
 from voicevault_retrievers.errors import StorageError
+from voicevault_retrievers.pipeline.options import Expand, Fusion
 from voicevault_retrievers.store import Bases, commit, graphs
 from voicevault_retrievers.store.graphs import FILE, GraphUpdate, update_graph
 from voicevault_retrievers.structure.graph import (
@@ -133,7 +134,7 @@ async def test_the_direct_answer_stays_within_what_narrows_the_graph() -> None:
     graph = EmbeddedGraph()
     build_graph(sections, graph, work="code")
     words = ListChannel([("p", 1.0)], kind="keyword")
-    inner = compose({"bm25": words, "graph": GraphChannel(graph)}, route=True)
+    inner = compose({"bm25": words, "graph": GraphChannel(graph)}, expansion=Expand(route=True))
     outer = Pipeline(RuleRouter() >> fuse({"tenant": inner.narrowed(require={"t": "a"}), "bm25": words}))
     for asked, chunk_id in (("Section 420", None), ("Section 421", "p")):
         for answer in (
@@ -155,13 +156,13 @@ async def test_a_direct_answer_that_fails_leaves_the_hits_and_says_so(monkeypatc
 
     monkeypatch.setattr(channel, "_direct", broken)
     monkeypatch.setattr(channel, "afind", None)
-    pipeline = compose({"graph": channel}, route=True)
+    pipeline = compose({"graph": channel}, expansion=Expand(route=True))
     for result in (pipeline.search("Section 421"), await pipeline.asearch("Section 421")):
         assert [hit.id for hit in result.hits] == ["p"]
         assert result.kg_direct_answer is None
         assert result.skipped == ("graph: StorageError: the disk is gone",)
     with pytest.raises(StorageError):
-        compose({"graph": channel}, route=True, on_error="raise").search("Section 421")
+        compose({"graph": channel}, expansion=Expand(route=True), fusion=Fusion(on_error="raise")).search("Section 421")
     assert pipeline.kg_direct_query("Section 421") is None
 
 

@@ -68,7 +68,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class ByRanks:
     """Reciprocal ranks, `1 / (k + rank)`, over two lists of this depth."""
 
     k: int
@@ -87,7 +87,9 @@ class QdrantSearch(SearchedEngine, Protocol):
 
     def near(self, vector: Vector, k: int, wanted: Filter | None, way: Way) -> Steps[list[Found]]: ...
 
-    def fusing(self, asked: Asked, vector: Vector, fusion: Fusion, k: int, query: Query) -> Steps[list[KeywordHit]]: ...
+    def fusing(
+        self, asked: Asked, vector: Vector, fusion: ByRanks, k: int, query: Query
+    ) -> Steps[list[KeywordHit]]: ...
 
 
 class QdrantDense(EngineDense):
@@ -149,7 +151,7 @@ class QdrantFused(EngineLeaf[QdrantSearch]):
         if vectors is None:
             return []
         asked = AskedWording(self._words, query, wording)
-        hits = yield from self.engine.fusing(asked, vectors[0], Fusion(self.k, max(self.depth, k)), k, query)
+        hits = yield from self.engine.fusing(asked, vectors[0], ByRanks(self.k, max(self.depth, k)), k, query)
         said = (f"RRF in Qdrant, k {self.k}",)
         return [Match(hit.chunk, hit.score, asked.words(hit.forms), said) for hit in hits]
 

@@ -21,7 +21,7 @@ from voicevault_retrievers.engines.filters import nothing_passes
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import (
-    Fusion,
+    ByRanks,
     QdrantDense,
     QdrantFused,
     Scoring,
@@ -203,7 +203,7 @@ class QdrantEngine(Collection):
             scored |= {hit.chunk.id: hit.score for hit in hits if hit is not None}
         return scored
 
-    def fusing(self, asked: Asked, vector: Vector, fusion: Fusion, k: int, query: Query) -> Steps[list[KeywordHit]]:
+    def fusing(self, asked: Asked, vector: Vector, fusion: ByRanks, k: int, query: Query) -> Steps[list[KeywordHit]]:
         """The best by both words and vectors, fused in Qdrant; see `QdrantFused`."""
         if not (yield from self._ready()) or self._analyzer is None or k == 0:
             return []

@@ -18,7 +18,7 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError
 
 if TYPE_CHECKING:
-    from voicevault_retrievers.engines.qdrant.channels import Fusion, Way
+    from voicevault_retrievers.engines.qdrant.channels import ByRanks, Way
 
 KINDS = ("bool", "datetime", "float", "integer", "keyword", "uuid")
 """The kinds of payload indexes."""
@@ -202,7 +202,7 @@ def dense(vector: Vector, limit: int, clause: Any, way: Way, params: Any) -> dic
 
 
 def fused(
-    words_vector: Mapping[int, float], vector: Vector, fusion: Fusion, limit: int, clause: Any, params: Any
+    words_vector: Mapping[int, float], vector: Vector, fusion: ByRanks, limit: int, clause: Any, params: Any
 ) -> dict[str, Any]:
     """A search by words and by vectors, fused by RRF in Qdrant, whose ranks begin at 0: hence one more than our k."""
     of, where = models(), _filter(clause)

@@ -34,28 +34,25 @@ confidence: {least: 0.3}  # "none" where no hit is as likely relevant, by the re
 context: {max_tokens: 3000, max_chars: 12000, history_turns: 5, markers: source, reorder: false}
 ```
 
-The language model of a part is its own (`ollama` or `openai`), else the one that is given, `over(kb, llm=...)`, else
+The language model of a part is its own (`ollama` or `openai`), else the one given as `load_preset(name, llm=...)`, else
 the preset's.
 
 A `store` is the address of a server (see `engines.addresses`); without one, the graph and the parents are the knowledge
-base's, or what is given: `over(kb, parents=..., graph=...)`. Write passwords as `${NAME}`.
+base's, or what is given: `load_preset(name, parents=..., graph=...)`. Write passwords as `${NAME}`.
 
 Which keys `fusion` has beside `method`, `depth` and `weights` depends on the method: `{method: convex, alpha: 0.5}`.
 `${NAME}` in a text reads the environment; alone it may be a number. An unknown key is an error that names the nearest.
 """
 
-from voicevault_retrievers.pipeline.presets.preset import (
-    DEFAULT_MODEL,
-    KEYS,
-    VERSION,
-    Base,
-    Preset,
+from voicevault_retrievers.pipeline.presets.files import (
     load_preset,
     preset_data,
     preset_file,
     preset_names,
     save_preset,
 )
+from voicevault_retrievers.pipeline.presets.preset import DEFAULT_MODEL, KEYS, VERSION, Base, Preset
+from voicevault_retrievers.pipeline.presets.written import preset_to_data
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -67,5 +64,6 @@ __all__ = [
     "preset_data",
     "preset_file",
     "preset_names",
+    "preset_to_data",
     "save_preset",
 ]

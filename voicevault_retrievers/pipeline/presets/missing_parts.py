@@ -10,12 +10,10 @@ from typing import Any, NoReturn
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.channel import Channel, Over, Stage, Through
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
-from voicevault_retrievers.core.types import ChannelKind, Failure, Query, Ranking, Result
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Result
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.models.generation import CallableTextModel
-from voicevault_retrievers.pipeline.presets.sections import channel_of
-
-KINDS: dict[str, ChannelKind] = {"bm25": "keyword", "dense": "semantic", "graph": "graph", "questions": "question"}
+from voicevault_retrievers.pipeline.presets.sections import KINDS, channel_of
 
 
 class AbsentChannel(Channel):

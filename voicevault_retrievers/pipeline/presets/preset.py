@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from voicevault_retrievers._support.checks import flag, seconds_or_none, whole
-from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.access_control import Access
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Failure, Ranking
-from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
-from voicevault_retrievers.fusion import Method, fuse
-from voicevault_retrievers.fusion.fuse import OnError, checked_weights
+from voicevault_retrievers.errors import ConfigError, NotIndexedError
+from voicevault_retrievers.fusion import AdaptiveSum, Method, fuse, method_of
+from voicevault_retrievers.fusion.fuse import DEPTH, OnError, checked_weights
 from voicevault_retrievers.models.generation import CallableTextModel
+from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets.channels import CHANNEL_OPTIONS, CHANNELS
 from voicevault_retrievers.pipeline.presets.missing_parts import (
@@ -40,9 +39,9 @@ from voicevault_retrievers.pipeline.presets.sections import (
     text_model,
 )
 from voicevault_retrievers.pipeline.presets.stages import Awaiting, PresetContext, confidence, stage, threshold
-from voicevault_retrievers.pipeline.samples import shipped
-from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
+from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, PageCap
 from voicevault_retrievers.rerank.calibration import Confidence, Threshold, any_hit
+from voicevault_retrievers.structure import parent_store
 from voicevault_retrievers.structure.graph import GraphStore
 from voicevault_retrievers.structure.parents import Parents
 
@@ -73,7 +72,8 @@ class Preset:
     """A pipeline but for the channels' contents. `channels` are the options of each channel's constructor.
 
     `model` and `backend` name the embedder for what is indexed with this preset; a knowledge base keeps its own. `llm`
-    is the language model for what asks one and names none of its own.
+    is the language model for what asks one and names none of its own. `parents` and `graph` are read in place of those
+    of the base that is searched, but for what names its `store` itself.
     """
 
     name: str
@@ -90,10 +90,31 @@ class Preset:
     on_error: OnError
     model: str = DEFAULT_MODEL
     backend: str = AUTO
-    llm: TextModel | None = None
-    flare: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    llm: object = None
+    flare: Mapping[str, Any] | Flare = field(default_factory=dict, repr=False)
     confidence: Callable[[Ranking], Confidence] = any_hit
     access: Access = "optional"
+    parents: Parents | None = None
+    graph: GraphStore | None = None
+
+    @classmethod
+    def plain(cls, channels: Iterable[str]) -> Preset:
+        """A preset that fuses channels of these names by the default, and does nothing more."""
+        names = list(channels)
+        return cls(
+            name="custom",
+            channels={name: {} for name in names},
+            depths=dict.fromkeys(names, DEPTH),
+            route=None,
+            expansion=None,
+            method=AdaptiveSum(),
+            weights={},
+            stages=(),
+            context=ContextBuilder(),
+            k=5,
+            timeout=None,
+            on_error="skip",
+        )
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Preset:
@@ -132,50 +153,76 @@ class Preset:
             access=choice("access", data.get("access", "optional"), _ACCESS),
         )
 
-    def over(
-        self,
-        base: Base,
-        *,
-        llm: TextModel | None = None,
-        parents: Parents | None = None,
-        graph: GraphStore | None = None,
-    ) -> Pipeline:
-        """The pipeline over a knowledge base, or several; `llm` goes before the preset's.
+    def given(self, *, llm: object = None, parents: Parents | None = None, graph: GraphStore | None = None) -> Preset:
+        """With another language model, and with parents and a graph that are read in place of the base's.
+
+        `llm` is a model of this package's, or in a framework's retriever one of the framework's; `parents` are
+        RedisParents, a mapping, or what has `fetch(ids)`. Raises ConfigError where nothing would use them.
+        """
+        reading = self._awaiting
+        if parents is not None and "parents" not in reading:
+            raise ConfigError(
+                f"preset {self.name!r} has no stage parents without a store of its own: parents= would not be used"
+            )
+        if graph is not None and "graph_expansion" not in reading and not self._reads(graph):
+            raise ConfigError(
+                f"preset {self.name!r} has neither a channel graph nor a stage graph_expansion without a store of its "
+                "own: graph= would not be used"
+            )
+        if llm is not None and not self._asks:
+            raise ConfigError(
+                f"preset {self.name!r} has nothing that asks a language model, or names its own there: llm= would not "
+                "be used"
+            )
+        return replace(
+            self,
+            llm=self.llm if llm is None else llm,
+            parents=self.parents if parents is None else parent_store(parents),
+            graph=self.graph if graph is None else graph,
+        )
+
+    def with_options(
+        self, expand: Expand | None = None, fusion: Fusion | None = None, rerank: Rerank | None = None
+    ) -> Preset:
+        """With these options in place of its own, where they are given."""
+        expand, fusion, rerank = expand or Expand(), fusion or Fusion(), rerank or Rerank()
+        reranker = rerank.stage
+        varied = replace(
+            self,
+            expansion=self.expansion if expand.rewriters is None else expand.rewriter,
+            route=self.route if expand.route is None else expand.router,
+            flare=self._flared(expand.flare),
+            method=method_of(fusion.method) or self.method,
+            weights={**self.weights, **(fusion.weights or {})},
+            depths=fusion.depths(self.depths),
+            on_error=fusion.on_error or self.on_error,
+        )
+        varied = varied if rerank.model is None else varied.with_reranker(reranker)
+        return varied if rerank.max_chunks_per_page is None else varied.with_page_cap(rerank.max_chunks_per_page)
+
+    def over(self, base: Base) -> Pipeline:
+        """The pipeline over a knowledge base, or several.
 
         A channel that the base was indexed without is left out of each search that would ask it, and the result is
         degraded.
-
-        `parents` and `graph` are read in place of the base's own, but for what names its `store` in the preset. Raises
-        ConfigError where nothing would read them.
         """
-        made = {name: options for name, options in self.channels.items() if name != "graph" or not self._apart(graph)}
-        channels = channels_there(base, made)
-        notes = getattr(base, "notes", ())
-        return self.build(channels, notes=notes, base=base, llm=llm, parents=parents, graph=graph)
+        made = {name: options for name, options in self.channels.items() if not (name == "graph" and self._apart)}
+        return self.build(channels_there(base, made), notes=getattr(base, "notes", ()), base=base)
 
     def build(
-        self,
-        channels: Mapping[str, Channel],
-        *,
-        notes: Iterable[Failure] = (),
-        base: Base | None = None,
-        llm: TextModel | None = None,
-        parents: Parents | None = None,
-        graph: GraphStore | None = None,
+        self, channels: Mapping[str, Channel], *, notes: Iterable[Failure] = (), base: Base | None = None
     ) -> Pipeline:
         """The pipeline over channels of the names that the preset has; `base` is for stages that read from one.
 
-        A channel `graph` that is not among them is made over the store that the preset names, or over `graph`. The
-        other options are those of `over`.
+        A channel `graph` that is not among them is made over the store that the preset names, or over its `graph`.
         """
-        self.refuse_unused(parents, graph, llm)
-        llm = self.llm if llm is None else llm
-        channels = {**self._graph(base, graph), **channels}
+        llm = self._model
+        channels = {**self._graph(base), **channels}
         if set(channels) != set(self.channels):
             raise ConfigError(
                 f"preset {self.name!r} has the channels {sorted(self.channels)}, given {sorted(channels)}"
             )
-        around = PresetContext(base, llm, parents, graph)
+        around = PresetContext(base, llm, self.parents, self.graph)
         channel: Channel = fuse(
             channels, method=self.method, weights=self.weights, depth=self.depths, on_error=self.on_error
         )
@@ -196,42 +243,38 @@ class Preset:
             access=self.access,
         )
 
-    def refuse_unused(self, parents: Parents | None, graph: GraphStore | None, llm: TextModel | None) -> None:
-        """Raises ConfigError for a store or a model that nothing of the preset would use: it names its own, or none."""
-        reading = self._awaiting
-        if parents is not None and "parents" not in reading:
-            raise ConfigError(
-                f"preset {self.name!r} has no stage parents without a store of its own: parents= would not be used"
-            )
-        if graph is not None and "graph_expansion" not in reading and not self._apart(graph):
-            raise ConfigError(
-                f"preset {self.name!r} has neither a channel graph nor a stage graph_expansion without a store of its "
-                "own: graph= would not be used"
-            )
-        if llm is not None and not self.asks:
-            raise ConfigError(
-                f"preset {self.name!r} has nothing that asks a language model, or names its own there: llm= would not "
-                "be used"
-            )
+    @property
+    def _asks(self) -> bool:
+        """Whether anything asks the language model that the preset is given."""
+        flare = {} if isinstance(self.flare, Flare) else self.flare
+        own = bool(flare.get("enabled")) and text_model(dict(flare)) is None
+        return own or any(map(asks, (self.route, self.expansion))) or "llm_rerank" in self._awaiting
 
     @property
-    def asks(self) -> bool:
-        """Whether anything asks the language model that the preset is given."""
-        own = bool(self.flare.get("enabled")) and text_model(dict(self.flare)) is None
-        return own or any(map(asks, (self.route, self.expansion))) or "llm_rerank" in self._awaiting
+    def _model(self) -> TextModel | None:
+        if not isinstance(self.llm, TextModel | None):
+            raise ConfigError(
+                f"a {type(self.llm).__name__} is asked in its framework's HybridRetriever(preset=...); here llm= is a "
+                "model of this package's, or any with a name and complete(prompt)"
+            )
+        return self.llm
 
     @property
     def _awaiting(self) -> set[str]:
         return {one.name for one in self.stages if isinstance(one, Awaiting)}
 
-    def _graph(self, base: Base | None, graph: GraphStore | None) -> dict[str, Channel]:
+    def _graph(self, base: Base | None) -> dict[str, Channel]:
         """The channel of a graph that is not the base's, where the preset has one."""
         options = self.channels.get("graph", {})
-        if self._apart(graph):
-            options = {**options, "store": graph}
+        if self._apart:
+            options = {**options, "store": self.graph}
         return {"graph": channel_if_there(base, "graph", options)} if "store" in options else {}
 
-    def _apart(self, graph: GraphStore | None) -> bool:
+    @property
+    def _apart(self) -> bool:
+        return self._reads(self.graph)
+
+    def _reads(self, graph: GraphStore | None) -> bool:
         """Whether the channel graph is over this store."""
         return graph is not None and "store" not in self.channels.get("graph", {"store": None})
 
@@ -240,6 +283,14 @@ class Preset:
         kept = [one for one in self.stages if not _reranks(one)]
         at = next((at for at, one in enumerate(self.stages) if _reranks(one)), 0)
         return self.with_stages([*kept[:at], *([] if reranker is None else [reranker]), *kept[at:]])
+
+    def with_page_cap(self, max_chunks_per_page: int) -> Preset:
+        """With at most so many hits of a page: its page cap says so, or one behind all other stages."""
+        capped = [one for one in self.stages if isinstance(one, PageCap)]
+        caps = [PageCap(max_chunks_per_page, max_chunks_per_document=one.max_chunks_per_document) for one in capped]
+        changed = dict(zip(map(id, capped), caps, strict=True))
+        kept = [changed.get(id(one), one) for one in self.stages]
+        return self.with_stages(kept if capped else [*kept, PageCap(max_chunks_per_page)])
 
     def with_stages(self, stages: Iterable[Stage]) -> Preset:
         """With other stages; what was judged by the calibration of a reranker that is gone, is so by a hit."""
@@ -252,9 +303,17 @@ class Preset:
     @property
     def flare_options(self) -> dict[str, Any]:
         """How a model is to search while it answers, whichever it is."""
-        return {key: value for key, value in self.flare.items() if key not in ("enabled", *MODEL_OPTIONS)}
+        own = {} if isinstance(self.flare, Flare) else self.flare
+        return {key: value for key, value in own.items() if key not in ("enabled", *MODEL_OPTIONS)}
+
+    def _flared(self, given: object) -> Mapping[str, Any] | Flare:
+        if given is None or given is False:
+            return self.flare if given is None else {}
+        return given if isinstance(given, Flare) else Flare(cast(TextModel, given), **self.flare_options)
 
     def _flare(self, llm: TextModel | None) -> Flare | None:
+        if isinstance(self.flare, Flare):
+            return self.flare
         options = dict(self.flare)
         enabled = options.pop("enabled", False)
         writer = text_model(options) or llm
@@ -285,55 +344,3 @@ def _flare(data: Any) -> dict[str, Any]:
     own = {key: value for key, value in options.items() if key != "enabled"}
     Flare(text_model(own) or CallableTextModel(str), **own)  # says now what is wrong with them
     return options
-
-
-def load_preset(name: str | Path) -> Preset:
-    """A shipped preset by its name, or one of your own by the path of its YAML file.
-
-    Raises ConfigError for a name or a file that is not there, a key that is unknown (and names the nearest), and a
-    `${NAME}` that the environment does not have; MissingExtraError without a reader of YAML (extra `cli`).
-    """
-    return Preset.of(preset_data(name))
-
-
-def preset_data(name: str | Path) -> dict[str, Any]:
-    """What `load_preset` makes the preset of: the YAML as it is, each `${NAME}` as it stands there.
-
-    Raises ConfigError for a name or a file that is not there, or is no mapping.
-    """
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        path = shipped("presets") / f"{name}.yaml"
-        if not path.is_file():
-            raise unknown("preset", str(name), preset_names())
-    if not path.is_file():
-        raise ConfigError(f"there is no preset file {path}")
-    yaml = require("yaml", extra="cli")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{path} holds a {type(data).__name__}, not a mapping of options")
-    return {"name": path.stem, **data}
-
-
-def save_preset(data: Mapping[str, Any], path: str | Path) -> None:
-    """Write a preset's data as a YAML file that `load_preset` reads; ConfigError for what is no preset."""
-    file = preset_file(path)
-    Preset.of(data)
-    text = require("yaml", extra="cli").safe_dump(dict(data), sort_keys=False, allow_unicode=True)
-    file.write_text(text, encoding="utf-8")
-
-
-def preset_file(path: str | Path) -> Path:
-    """The path of a preset's file; ConfigError where `load_preset` would take it for a shipped preset's name."""
-    file = Path(path)
-    if file.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"a preset's file ends in .yaml or .yml, not as {file.name!r} does")
-    return file
-
-
-def preset_names() -> list[str]:
-    """The names of the shipped presets."""
-    return sorted(path.stem for path in shipped("presets").glob("*.yaml"))

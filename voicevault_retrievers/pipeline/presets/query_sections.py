@@ -40,10 +40,11 @@ from voicevault_retrievers.query import (
 class PresetModelRewriter(Rewriter):
     """A rewriter that asks the language model that its preset is given."""
 
-    def __init__(self, name: str, made: Callable[[TextModel], Rewriter]) -> None:
+    def __init__(self, name: str, made: Callable[[TextModel], Rewriter], options: Mapping[str, Any]) -> None:
         super().__init__()
         self.name = name
         self.made = made
+        self.options = options
         made(CallableTextModel(str))  # says now what is wrong with its options
 
     def rewrite(self, query: Query) -> Query:
@@ -89,21 +90,19 @@ def expansion(data: Any) -> Rewriter | None:
         return None
     if isinstance(data, list):
         return Together([part for one in data if (part := expansion(one)) is not None])
-    options = dict(section("expansion", data, "method", *chain.from_iterable(_EXPANSION_OPTIONS.values())))
+    options = dict(section("expansion", data, "method", *chain.from_iterable(EXPANSION_OPTIONS.values())))
     method = options.pop("method", "rules")
-    make = choice("expansion method", method, {**_EXPANSIONS, **_ASKING})
-    options = dict(section(f"expansion {method!r}", options, *_EXPANSION_OPTIONS[method]))
+    make = choice("expansion method", method, EXPANSIONS)
+    options = dict(section(f"expansion {method!r}", options, *EXPANSION_OPTIONS[method]))
+    if "file" in options:
+        make = SynonymExpansion.from_file
     return _asking(method, make, options) if method in _ASKING else made(make, options)
 
 
 def _asking(name: str, make: Callable[..., Rewriter], options: dict[str, Any]) -> Rewriter:
     served = text_model(options)
-    asking = PresetModelRewriter(name, lambda llm: made(make, {"model": llm, **options}))
+    asking = PresetModelRewriter(name, lambda llm: made(make, {"model": llm, **options}), options)
     return asking if served is None else asking.made(served)
-
-
-def _synonyms(file: str | None = None, synonyms: Any = (), size: int = 3) -> Rewriter:
-    return SynonymExpansion(synonyms, size) if file is None else SynonymExpansion.from_file(file, size)
 
 
 def fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
@@ -121,22 +120,21 @@ def fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
     return fusion, method_named(name, {key: value for key, value in fusion.items() if key not in shared})
 
 
-_EXPANSIONS: dict[str, Callable[..., Rewriter]] = {
+EXPANSIONS: dict[str, Callable[..., Rewriter]] = {
     "acronyms": AcronymExpansion,
     "compounds": CompoundExpansion,
     "follow_up": FollowUp,
-    "rm3": RM3,
-    "rules": RuleExpansion,
-    "spelling": SpellingExpansion,
-    "synonyms": _synonyms,
-}
-_ASKING: dict[str, Callable[..., Rewriter]] = {
     "hyde": HyDE,
     "model": ModelExpansion,
     "model_follow_up": ModelFollowUp,
+    "rm3": RM3,
+    "rules": RuleExpansion,
+    "spelling": SpellingExpansion,
+    "synonyms": SynonymExpansion,
 }
+_ASKING = ("hyde", "model", "model_follow_up")
 """Those that ask a language model."""
-_EXPANSION_OPTIONS = {
+EXPANSION_OPTIONS = {
     "acronyms": ("least", "timeout"),
     "compounds": ("language", "least", "timeout"),
     "follow_up": ("turns",),

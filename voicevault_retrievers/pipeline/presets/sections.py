@@ -6,38 +6,41 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.protocols import TextModel
+from voicevault_retrievers.core.types import ChannelKind
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
 from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
 from voicevault_retrievers.models.weights import BACKENDS
 from voicevault_retrievers.structure.graph import GraphChannel, GraphStore, ReferenceReader
 
 
-def structural(questions: Any, graph: Any, *, based: bool) -> tuple[dict[str, Channel], dict[str, Mapping[str, Any]]]:
-    """Of `questions` and `graph` those that are given as channels, and the options of those that a base is to make.
+class GivenChannels(NamedTuple):
+    """Channels by name as they are given, apart from those that a base is to make, and from a graph's store."""
 
-    A graph store is neither (see `store_of`). Raises ConfigError for what asks for nothing of these, and where one is
-    to be made and nothing is `based` on a base.
+    parts: Mapping[str, Any]
+    made: Mapping[str, Mapping[str, Any]]
+    graph: GraphStore | None
+
+
+def given_channels(channels: Mapping[str, Any], *, based: bool) -> GivenChannels:
+    """Which of the channels are parts, which are options for a base (True for none), and which is a graph store.
+
+    Raises ConfigError where options are of no channel that a base has, and where nothing is `based` on a base.
     """
-    given: dict[str, Channel] = {}
-    made: dict[str, Mapping[str, Any]] = {}
-    for name, asked in (("questions", questions), ("graph", None if store_of(graph) else graph)):
-        if isinstance(asked, Channel):
-            given[name] = asked.named(name)
-        elif (options := _options(name, asked)) is not None:
-            if not based:
-                raise ConfigError(f"{name} is made of knowledge bases: give kb_names, or a channel as {name}")
-            made[name] = options
-    return given, made
-
-
-def store_of(graph: Any) -> GraphStore | None:
-    """The graph store that is given as `graph`; None where something else is."""
-    return graph if isinstance(graph, GraphStore) else None
+    graph = channels.get("graph")
+    store = graph if isinstance(graph, GraphStore) else None
+    options = {name: part for name, part in channels.items() if part is True or isinstance(part, Mapping)}
+    for name in options:
+        if name not in KINDS:
+            raise unknown("channel of a knowledge base", name, KINDS)
+        if not based:
+            raise ConfigError(f"{name} is made of knowledge bases: give kb_names, or a channel as {name}")
+    apart = {*options, *(() if store is None else ("graph",))}
+    parts = {name: part for name, part in channels.items() if name not in apart}
+    return GivenChannels(parts, {name: {} if part is True else part for name, part in options.items()}, store)
 
 
 def graph_over(store: GraphStore, base: Any, *, hops: int = 2, **options: Any) -> GraphChannel:
@@ -52,19 +55,11 @@ def graph_over(store: GraphStore, base: Any, *, hops: int = 2, **options: Any) -
     return GraphChannel(store, reader=known, depth=hops, **options)
 
 
-def _options(name: str, given: Any) -> Mapping[str, Any] | None:
-    """The options of a channel that is asked for; None where it is not, ConfigError for what asks for none."""
-    if given is None or given is False:
-        return None
-    if given is True:
-        return {}
-    if isinstance(given, Mapping):
-        return given
-    store = ", a graph store" if name == "graph" else ""
-    raise ConfigError(f"{name} is true, a mapping of options{store}, or a channel, not a {type(given).__name__}")
-
-
 T = TypeVar("T")
+KINDS: dict[str, ChannelKind] = {"bm25": "keyword", "dense": "semantic", "graph": "graph", "questions": "question"}
+"""The channels of a knowledge base."""
+STRUCTURAL = ("graph", "questions")
+"""Those that go by this name whatever channel is given for them."""
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -141,20 +136,17 @@ def _variable(match: re.Match[str]) -> str:
     return os.environ[match[1]]
 
 
-NO_PRESET = (
-    "llm= is for a preset: without one, give it to what asks it, such as expansion=QueryExpander(llm=...) or flare="
-)
-_SERVED: dict[str, Callable[..., OllamaModel | OpenAIModel]] = {"ollama": OllamaModel, "openai": OpenAIModel}
-MODEL_OPTIONS = (*_SERVED, "base_url", "request")
+SERVED: dict[str, Callable[..., OllamaModel | OpenAIModel]] = {"ollama": OllamaModel, "openai": OpenAIModel}
+MODEL_OPTIONS = (*SERVED, "base_url", "request")
 
 
 def text_model(options: dict[str, Any]) -> OllamaModel | OpenAIModel | None:
     """The model that options name, which are taken out of them; None where they name none."""
-    named = [kind for kind in _SERVED if kind in options]
+    named = [kind for kind in SERVED if kind in options]
     given = {key: options.pop(key) for key in ("base_url", "request") if key in options}
     if len(named) > 1 or (given and not named):
-        raise ConfigError(f"a language model is named once, by {' or '.join(_SERVED)}, not {named or sorted(given)}")
-    return _SERVED[named[0]](options.pop(named[0]), **given) if named else None
+        raise ConfigError(f"a language model is named once, by {' or '.join(SERVED)}, not {named or sorted(given)}")
+    return SERVED[named[0]](options.pop(named[0]), **given) if named else None
 
 
 def given_model(name: str, llm: TextModel | None) -> TextModel:

@@ -59,10 +59,11 @@ class PresetContext:
 class Awaiting(Stage):
     """A stage that reads from what a preset is over, or asks the language model that it is given."""
 
-    def __init__(self, name: str, made: Callable[[PresetContext], Stage]) -> None:
+    def __init__(self, name: str, made: Callable[[PresetContext], Stage], options: Mapping[str, Any]) -> None:
         super().__init__()
         self.name = name
         self.made = made
+        self.options = options
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         """Never asked: raises ConfigError."""
@@ -82,7 +83,7 @@ def stage(data: Any) -> Stage:
     if len(entry) != 1:
         raise ConfigError(f"each of the stages is one name with its options, not {sorted(map(str, entry))}")
     ((name, options),) = entry.items()
-    return _STAGES[name](dict(section(name, options, *_STAGE_OPTIONS[name])))
+    return _STAGES[name](dict(section(name, options, *STAGE_OPTIONS[name])))
 
 
 def _rerank(options: dict[str, Any]) -> Stage:
@@ -102,7 +103,7 @@ def _llm_rerank(options: dict[str, Any]) -> Stage:
     def over(around: PresetContext) -> Stage:
         return LLMRerank(given_model("llm_rerank", around.llm), **options)
 
-    return Awaiting("llm_rerank", over)
+    return Awaiting("llm_rerank", over, options)
 
 
 def _parents(options: dict[str, Any]) -> Stage:
@@ -119,7 +120,7 @@ def _parents(options: dict[str, Any]) -> Stage:
             return _BaseParents(_from_base("parents", around), **options)
         return ParentExpansion(around.parents, **options)
 
-    return Awaiting("parents", over)
+    return Awaiting("parents", over, options)
 
 
 @runtime_checkable
@@ -148,7 +149,8 @@ class _BaseParents(ParentExpansion):
 
 
 def _graph_expansion(options: dict[str, Any]) -> Stage:
-    store, hops = options.pop("store", None), {"depth": options.pop("hops")} if "hops" in options else {}
+    said, store = dict(options), options.pop("store", None)
+    hops = {"depth": options.pop("hops")} if "hops" in options else {}
     GraphExpansion(EmbeddedGraph(), **options, **hops)
     if store is not None:
         return GraphExpansion(opened_graph({**options, "store": store}), **options, **hops)
@@ -159,7 +161,7 @@ def _graph_expansion(options: dict[str, Any]) -> Stage:
             graph = channel_of(_from_base("graph_expansion", around, "graph"), "references", {})
         return GraphExpansion(graph, **options, **hops)
 
-    return Awaiting("graph_expansion", over)
+    return Awaiting("graph_expansion", over, said)
 
 
 def _from_base(stage: str, around: PresetContext, given: str = "") -> Any:
@@ -213,7 +215,18 @@ _STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {
     "rerank": _rerank,
     "weighted": _weighted,
 }
-_STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
+STAGE_CLASSES: dict[str, tuple[type[Stage], ...]] = {
+    "graph_expansion": (GraphExpansion,),
+    "llm_rerank": (LLMRerank,),
+    "mmr": (MMR,),
+    "near_duplicates": (NearDuplicates,),
+    "page_cap": (PageCap,),
+    "parents": (ParentExpansion,),
+    "recency": (RecencyRerank,),
+    "rerank": (CrossEncoderRerank,),
+    "weighted": (WeightedRerank, _Weighted),
+}
+STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
     "graph_expansion": ("store", "seeds", "limit", "weight", "pool", "hops", "decay", "fan_out", "timeout"),
     "llm_rerank": (*MODEL_OPTIONS, "depth", "top_n", "max_chars", "window", "stride", "prompt", "timeout"),
     "mmr": ("lambda_mult", "by", "depth", "timeout"),

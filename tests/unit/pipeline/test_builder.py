@@ -10,7 +10,8 @@ from voicevault_retrievers.core.types import Chunk, Failure, Query, Ranking
 from voicevault_retrievers.errors import AccessError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.models.generation import CallableTextModel
-from voicevault_retrievers.pipeline.composing import compose
+from voicevault_retrievers.pipeline.builder import compose
+from voicevault_retrievers.pipeline.options import Expand
 from voicevault_retrievers.rerank.calibration import Confidence
 
 CHANNELS = {"bm25": BM25.from_chunks([Chunk("a", "pump", metadata={"open": True}), Chunk("b", "pump valve")])}
@@ -22,7 +23,9 @@ def unsure(ranking: Ranking) -> Confidence:
 
 def test_options_of_a_pipeline_reach_it() -> None:
     flare, context, note = Flare(CallableTextModel(str)), ContextBuilder(), Failure("kb", "Note", "said beforehand")
-    pipeline = compose(CHANNELS, k=1, context=context, flare=flare, confidence=unsure, notes=[note], timeout=9.0)
+    pipeline = compose(
+        CHANNELS, k=1, context=context, confidence=unsure, notes=[note], timeout=9.0, expansion=Expand(flare=flare)
+    )
     assert (pipeline.flare, pipeline.context, pipeline.timeout) == (flare, context, 9.0)
     result = pipeline.search("pump")
     assert (len(result.hits), result.confidence) == (1, "none")

@@ -1,0 +1,171 @@
+"""A preset is written as data of which an equal one is read, or the error says what no file can say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import HashEmbedder
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.types import Query, Ranking
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion import METHODS, RRF
+from voicevault_retrievers.lexical import BM25
+from voicevault_retrievers.models.generation import CallableTextModel
+from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
+from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_names, preset_to_data, save_preset
+from voicevault_retrievers.query import AcronymExpansion, RuleExpansion, RuleRouter
+from voicevault_retrievers.query.routing import Rule
+from voicevault_retrievers.rerank import MMR, CrossEncoderRerank, NearDuplicates, PageCap
+
+pytest.importorskip("yaml")
+
+SERVED = {"ollama": "small", "base_url": "http://127.0.0.1:9", "request": {"options": {"seed": 1}}}
+CALIBRATION = {"intercept": 0.5, "slope": 2.0}
+SECTIONS: dict[str, dict[str, Any]] = {
+    "constants of a formula": {"channels": {"bm25": {"formula": "okapi", "k1": 1.2, "depth": 7, "operators": True}}},
+    "statistics": {"channels": {"bm25": {"statistics": "filtered", "timeout": 2.0, "plain_words": True}}},
+    "a funnel": {"channels": {"dense": {"funnel": {"prefix": 64, "candidates": 9}, "model": "minishlab/potion"}}},
+    "structure": {"channels": {"bm25": {}, "questions": {"by": "dense"}, "graph": {"hops": 3, "decay": 0.4}}},
+    "a route by rules": {"route": {"simple": ["bm25"], "simple_fallback": True}},
+    "a route by the preset's model": {"route": {"method": "model", "simple": ["bm25"], "timeout": 3.0}},
+    "a route by a model": {"route": {"method": "model", "prompt": "Which? {query}", **SERVED}},
+    "an expansion by rules": {"expansion": {"size": 5}},
+    "expansions": {
+        "expansion": [
+            {"method": "acronyms", "least": 0.6, "timeout": 2.0},
+            {"method": "compounds", "language": "sv", "least": 5},
+            {"method": "synonyms", "synonyms": {"pump": ["feeder"]}, "size": 2},
+            {"method": "spelling", "timeout": 1.0},
+            {"method": "rm3", "documents": 5, "original": 0.7},
+            {"method": "follow_up", "turns": 1},
+        ]
+    },
+    "expansions by models": {
+        "expansion": [
+            {"method": "hyde", "weight": 0.5},
+            {"method": "model", "size": 4, "prompt": "{count} of {query}", **SERVED},
+            {"method": "model_follow_up", "turns": 2, "timeout": None, **SERVED},
+        ]
+    },
+    "weights": {"fusion": {"method": "rrf", "k": 20, "depth": 30, "weights": {"bm25": 2.0, "dense": 0.5}}},
+    "a cross-encoder": {"stages": [{"rerank": {"depth": 9, "max_chars": 500, "calibration": CALIBRATION}}]},
+    "a cross-encoder's backend": {"stages": [{"rerank": {"model": "fast", "backend": "onnx", "blend": 1.0}}]},
+    "stages": {
+        "stages": [
+            {"weighted": {"weights": {"fused": 0.9}, "depth": 8, "scale_fused": True}},
+            {"recency": {"weight": 0.3, "date_key": ["date", "time"], "reference_date": "2026-01-31"}},
+            {"near_duplicates": {"threshold": 0.7, "timeout": 1.0}},
+            {"mmr": {"lambda_mult": 0.4, "by": "vectors", "depth": 4}},
+            {"llm_rerank": {"window": 6, "stride": 3, "timeout": 2.0}},
+            {"llm_rerank": {"top_n": 3, **SERVED}},
+            {"page_cap": {"max_chunks_per_page": 1, "max_chunks_per_document": 4}},
+            {"graph_expansion": {"hops": 2, "weight": 0.5}},
+            {"parents": {"max_chars": 900, "merge": False}},
+        ]
+    },
+    "bounds": {"k": 9, "timeout": 3.0, "on_error": "raise", "access": "mandatory", "llm": SERVED},
+    "a context": {"context": {"max_tokens": 50, "markers": "numbered", "reorder": True}},
+    "FLARE": {"flare": {"enabled": "auto", "max_retrievals": 2}},
+    "confidence": {"stages": [{"rerank": {"calibration": CALIBRATION}}], "confidence": {"least": 0.6}},
+}
+
+
+def read(data: dict[str, Any]) -> Preset:
+    return Preset.of({"version": 1, **data})
+
+
+def parts_of(preset: Preset) -> dict[str, str]:
+    return {name: repr(getattr(preset, name)) for name in Preset.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("case", SECTIONS)
+def test_what_is_written_is_read_as_an_equal_preset(case: str, tmp_path: Path) -> None:
+    preset, path = read(SECTIONS[case]), tmp_path / "custom.yaml"
+    save_preset(preset, path)
+    again = load_preset(path)
+    assert parts_of(again) == parts_of(preset)
+    assert preset_to_data(again) == preset_to_data(preset)
+    for name, section in SECTIONS[case].items():
+        written = preset_to_data(preset)[name]
+        assert all(key in str(written) for key in (section if isinstance(section, dict) else []) if key != "depth")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_each_shipped_preset_is_written_and_read_back(name: str) -> None:
+    preset = load_preset(name)
+    assert parts_of(Preset.of(preset_to_data(preset))) == parts_of(preset)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_method_is_written_by_its_name(name: str) -> None:
+    assert preset_to_data(read({"fusion": {"method": name}}))["fusion"] == {"method": name}
+
+
+def test_options_are_written_with_the_preset_that_they_are_over() -> None:
+    over = read({}).with_options(
+        Expand(RuleExpansion(4), route=RuleRouter({"simple": ["bm25"]})),
+        Fusion(RRF(7), weights={"bm25": 2.0}, depth={"dense": 5}, on_error="raise"),
+        Rerank("small", depth=3, max_chunks_per_page=1),
+    )
+    data = preset_to_data(over)
+    assert data["expansion"] == {"method": "rules", "size": 4}
+    assert data["route"] == {"method": "rules", "simple": ["bm25"]}
+    assert data["fusion"] == {"method": "rrf", "k": 7, "weights": {"bm25": 2.0}}
+    assert [data["channels"][name]["depth"] for name in ("bm25", "dense")] == [100, 5]
+    assert data["stages"] == [{"rerank": {"model": "small", "depth": 3}}, {"page_cap": {"max_chunks_per_page": 1}}]
+    assert parts_of(Preset.of(data)) == parts_of(over)
+
+
+class Own(Stage):
+    """A stage of one's own."""
+
+    name = "own"
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        return ranking
+
+
+class OwnMethod(RRF):
+    """A fusion method of one's own."""
+
+
+class OwnScorer:
+    """A scorer of one's own."""
+
+    name = "own"
+
+    def score(self, query: str, passages: Any) -> list[float]:
+        return [0.0 for _ in passages]
+
+
+UNSAID: dict[str, Any] = {
+    "a stage": lambda preset: preset.with_stages([Own()]),
+    "a scorer": lambda preset: preset.with_stages([CrossEncoderRerank(OwnScorer())]),
+    "by": lambda preset: preset.with_stages([MMR(by=HashEmbedder())]),
+    "the fusion method": lambda preset: preset.with_options(fusion=Fusion(OwnMethod())),
+    "the router": lambda preset: preset.with_options(Expand(route=RuleRouter(rules=[Rule("simple", "short", str)]))),  # type: ignore[arg-type]
+    "the expansion": lambda preset: preset.with_options(Expand(AcronymExpansion(BM25.from_chunks([])))),
+    "FLARE": lambda preset: preset.with_options(Expand(flare=CallableTextModel(str))),
+    "leave out the open ones": lambda preset: read({"stages": ["parents"]}).given(parents={}),
+    "'web' is none of these": lambda preset: Preset.plain(["bm25", "web"]),
+}
+
+
+@pytest.mark.parametrize("case", UNSAID)
+def test_what_no_file_can_say_is_named(case: str, tmp_path: Path) -> None:
+    preset = UNSAID[case](read({}))
+    with pytest.raises(ConfigError, match=case):
+        save_preset(preset, tmp_path / "own.yaml")
+    assert not (tmp_path / "own.yaml").exists()
+
+
+def test_stages_made_by_hand_are_written_as_those_of_a_file() -> None:
+    made = read({}).with_stages([NearDuplicates(0.9), MMR(0.5), PageCap(3)])
+    assert preset_to_data(made)["stages"] == [
+        {"near_duplicates": {"threshold": 0.9}},
+        {"mmr": {"lambda_mult": 0.5}},
+        {"page_cap": {"max_chunks_per_page": 3}},
+    ]

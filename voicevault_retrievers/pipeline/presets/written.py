@@ -1,0 +1,213 @@
+"""A preset as the data that a YAML file has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from datetime import date
+from inspect import Parameter, signature
+from typing import Any
+
+from voicevault_retrievers.answers import ContextBuilder
+from voicevault_retrievers.answers.flare import Flare
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.fusion import METHODS, Method
+from voicevault_retrievers.lexical import BM25, Formula
+from voicevault_retrievers.lexical.formulas import FORMULAS
+from voicevault_retrievers.models.language import ServedModel
+from voicevault_retrievers.pipeline.presets.preset import AUTO, DEFAULT_MODEL, VERSION, Preset
+from voicevault_retrievers.pipeline.presets.query_sections import EXPANSION_OPTIONS, EXPANSIONS, PresetModelRewriter
+from voicevault_retrievers.pipeline.presets.sections import KINDS, MODEL_OPTIONS, SERVED
+from voicevault_retrievers.pipeline.presets.stages import STAGE_CLASSES, STAGE_OPTIONS, Awaiting
+from voicevault_retrievers.query import ModelRouter, RuleRouter, Together
+from voicevault_retrievers.query.routing import RULES
+from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
+from voicevault_retrievers.rerank.calibration import Threshold, any_hit
+from voicevault_retrievers.rerank.likeness import Comparing, Shingles
+from voicevault_retrievers.rerank.scorers import backend_of
+
+_BM25_OPTIONS = ("formula", "statistics", "exclude_nonpositive", "operators", "plain_words", "timeout")
+
+
+def preset_of_parts(preset: Preset, channels: Mapping[str, Channel | None], stages: Iterable[Stage], k: int) -> Preset:
+    """A preset with the options of channels as they are, with further stages, and with another k."""
+    options = {name: {**preset.channels[name], **_options_of(channels.get(name))} for name in preset.channels}
+    return replace(preset.with_stages([*preset.stages, *stages]), channels=options, k=k)
+
+
+def _options_of(channel: Channel | None) -> dict[str, Any]:
+    return _differing(channel, _BM25_OPTIONS) if isinstance(channel, BM25) else {}
+
+
+def preset_to_data(preset: Preset) -> dict[str, Any]:
+    """What `Preset.of` makes an equal preset of: plain values, ready for YAML.
+
+    Raises ConfigError for a part that a file cannot say, such as a function, a stage of one's own, or a store.
+    """
+    if preset.parents is not None or preset.graph is not None:
+        raise ConfigError("a file names the stores of parents and of a graph by their address: leave out the open ones")
+    data = {
+        "version": VERSION,
+        "name": preset.name,
+        "k": preset.k,
+        "timeout": preset.timeout,
+        "on_error": preset.on_error,
+        "llm": None if preset.llm is None else _served(preset.llm),
+        "channels": {name: _channel(preset, name) for name in preset.channels},
+        "route": _route(preset.route),
+        "expansion": _expansion(preset.expansion),
+        "fusion": {**_method(preset.method), **({"weights": dict(preset.weights)} if preset.weights else {})},
+        "stages": [_stage(one) for one in preset.stages],
+        "flare": _flare(preset.flare),
+        "access": preset.access,
+        "confidence": _confidence(preset),
+        "context": _differing(preset.context, [one.name for one in fields(ContextBuilder)]),
+    }
+    return {name: value for name, value in data.items() if value not in (None, [], {})}
+
+
+def _channel(preset: Preset, name: str) -> dict[str, Any]:
+    if name not in KINDS:
+        raise ConfigError(f"a preset's file has the channels {', '.join(KINDS)}, and {name!r} is none of these")
+    options = dict(preset.channels[name])
+    formula = options.pop("formula", None)
+    if formula is not None:
+        named = next(known for known, kind in FORMULAS.items() if kind is type(formula))
+        options = {"formula": named, **_differing(formula, signature(type(formula)).parameters), **options}
+    if name == "dense":
+        said = {"model": preset.model, "backend": preset.backend}
+        default = {"model": DEFAULT_MODEL, "backend": AUTO}
+        options |= {key: value for key, value in said.items() if value != default[key]}
+    options = {key: _plain(f"{key} of {name}", value) for key, value in options.items() if value is not None}
+    return {**options, "depth": preset.depths[name]}
+
+
+def _method(method: Method) -> dict[str, Any]:
+    named = next((name for name, kind in METHODS.items() if kind is type(method)), None)
+    if named is None:
+        raise _unsaid("the fusion method", method)
+    return {"method": named, **_differing(method, signature(type(method)).parameters)}
+
+
+def _route(router: Rewriter | None) -> Any:
+    if router is None:
+        return None
+    if isinstance(router, PresetModelRewriter):
+        given = dict(router.options)
+        return {"method": "model", **given.pop("routes", {}), **given}
+    if isinstance(router, RuleRouter) and router.rules == RULES:
+        own: dict[str, Any] = {"method": "rules"}
+    elif isinstance(router, ModelRouter):
+        own = {"method": "model", **_differing(router, ("timeout",)), **_prompted(router)}
+    else:
+        raise _unsaid("the router", router)
+    routes = {route.value: list(on) for route, on in router.routes.channels_of.items()} if router.routes else {}
+    return {**own, **routes, **({"simple_fallback": True} if router.simple_fallback else {})}
+
+
+def _expansion(rewriter: Rewriter | None) -> Any:
+    if rewriter is None:
+        return None
+    if isinstance(rewriter, Together):
+        return [_expansion(one) for one in rewriter.rewriters]
+    if isinstance(rewriter, PresetModelRewriter):
+        return {"method": rewriter.name, **rewriter.options}
+    named = next((name for name, kind in EXPANSIONS.items() if kind is type(rewriter)), None)
+    if named is None or getattr(rewriter, "corpus", None) is not None or getattr(rewriter, "channel", None) is not None:
+        raise _unsaid("the expansion", rewriter)
+    if hasattr(rewriter, "model"):
+        options = [name for name in EXPANSION_OPTIONS[named] if name in ("size", "weight", "turns", "timeout")]
+        return {"method": named, **_differing(rewriter, options), **_prompted(rewriter)}
+    return {"method": named, **_differing(rewriter, [name for name in EXPANSION_OPTIONS[named] if name != "file"])}
+
+
+def _prompted(rewriter: Any) -> dict[str, Any]:
+    """The model that a rewriter asks, and a prompt that is not the default."""
+    own = {} if rewriter.prompt == type(rewriter).PROMPT else {"prompt": rewriter.prompt}
+    return {**_served(rewriter.model), **own}
+
+
+def _stage(stage: Stage) -> Any:
+    if isinstance(stage, Awaiting):
+        return {stage.name: dict(stage.options)} if stage.options else stage.name
+    named = next((name for name, kinds in STAGE_CLASSES.items() if type(stage) in kinds), None)
+    if named is None or getattr(stage, "store", None) is not None:
+        raise _unsaid("a stage", stage)
+    special: dict[str, Any] = {}
+    if isinstance(stage, CrossEncoderRerank):
+        special = _scorer(stage)
+    elif isinstance(stage, LLMRerank):
+        special = _served(stage.model)
+    elif isinstance(stage, Comparing):
+        special = _by(stage)
+    plain = [name for name in STAGE_OPTIONS[named] if name not in ("model", "backend", "by", "key", *MODEL_OPTIONS)]
+    options = {**special, **_differing(stage, plain)}
+    return {named: options} if options else named
+
+
+def _scorer(stage: CrossEncoderRerank) -> dict[str, Any]:
+    if isinstance(stage.scorer, str):
+        return {"model": stage.scorer}
+    backend = backend_of(stage.scorer)
+    if backend is None:
+        raise _unsaid("a scorer", stage.scorer)
+    return {"model": stage.scorer.name, "backend": backend}
+
+
+def _by(stage: Comparing) -> dict[str, Any]:
+    if stage.likeness is None:
+        return {"by": "vectors"}
+    if not isinstance(stage.likeness, Shingles) or stage.likeness.size != Shingles().size:
+        raise _unsaid("by", stage.likeness)
+    return {}
+
+
+def _flare(flare: Mapping[str, Any] | Flare) -> Any:
+    if isinstance(flare, Flare):
+        raise _unsaid("FLARE", flare)
+    return dict(flare)
+
+
+def _confidence(preset: Preset) -> Any:
+    if preset.confidence is any_hit:
+        return None
+    if not isinstance(preset.confidence, Threshold):
+        raise _unsaid("confidence", preset.confidence)
+    return {"least": preset.confidence.least}
+
+
+def _served(model: object) -> dict[str, Any]:
+    """A language model as a section names it."""
+    named = next((name for name, kind in SERVED.items() if kind is type(model)), None)
+    if named is None or not isinstance(model, ServedModel):
+        raise _unsaid("a language model", model)
+    options = _differing(model, ("base_url",))
+    return {named: model.model, **options, **({"request": model.request} if model.request else {})}
+
+
+def _differing(part: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The options of a part that are not the defaults of its class."""
+    parameters = signature(type(part)).parameters
+    found = {}
+    for name in names:
+        value, default = getattr(part, name), parameters[name].default
+        if default is Parameter.empty or value != default:
+            found[name] = value if isinstance(value, Formula) else _plain(name, value)
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str | date):
+        return value
+    if isinstance(value, Mapping):
+        return {key: _plain(f"{name}.{key}", one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise _unsaid(name, value)
+
+
+def _unsaid(what: str, part: object) -> ConfigError:
+    return ConfigError(f"a preset's file cannot say {what} {part!r}: it has names and numbers, and no Python objects")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError
 
 SAMPLES = 10_000
@@ -36,9 +37,10 @@ def paired(a: Scores, b: Scores, *, seed: int = 0) -> Comparison:
 
     p is that of Fisher's randomisation test: the share of all ways to exchange the two scores of questions whose mean
     difference is as far from 0, in either direction (Smucker, Allan, Carterette 2007, "A comparison of statistical
-    significance tests for information retrieval evaluation"). Beyond `EXACT` questions that differ it is estimated
-    from `SAMPLES` draws, the observed one among them, so it is never 0. Equal arguments give equal results. Raises
-    ConfigError where the lengths differ, or there is no question, or a score is not finite.
+    significance tests for information retrieval evaluation"), by SciPy's `permutation_test`. Beyond `EXACT` questions
+    that differ it is estimated from `SAMPLES` draws, the observed one among them, so it is never 0. Equal arguments
+    give equal results. Raises ConfigError where the lengths differ, or there is no question, or a score is not finite,
+    and MissingExtraError without SciPy (extra `eval`).
     """
     if len(a) != len(b):
         raise ConfigError(f"a comparison is of the same questions: {len(a)} scores are given, and {len(b)}")
@@ -50,40 +52,36 @@ def paired(a: Scores, b: Scores, *, seed: int = 0) -> Comparison:
 def interval(values: Scores, *, seed: int = 0) -> tuple[float, float]:
     """The 95 % interval of the mean: the percentiles 2.5 and 97.5 of the means of `SAMPLES` bootstrap samples.
 
-    Efron 1979, "Bootstrap methods: another look at the jackknife". With one value it is that value alone, which says
-    nothing of how far it may be off. Raises ConfigError as `paired`.
+    Efron 1979, "Bootstrap methods: another look at the jackknife", by SciPy's `bootstrap`. With one value it is that
+    value alone, which says nothing of how far it may be off. Raises as `paired`.
     """
     given = _checked(values)
-    rng = np.random.default_rng(seed)
-    means = _drawn(len(given), lambda count: given[rng.integers(len(given), size=(count, len(given)))].mean(axis=1))
-    low, high = np.percentile(means, (2.5, 97.5))
-    return float(low), float(high)
+    if len(given) == 1:
+        return float(given[0]), float(given[0])
+    found = require("scipy.stats", extra="eval").bootstrap(
+        (given,), np.mean, n_resamples=SAMPLES, batch=_batch(given), method="percentile", rng=seed
+    )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
 def _p(differences: Floats, seed: int) -> float:
     """The two-sided p of differences none of which is 0."""
-    if not len(differences):
+    if len(differences) < 2:  # both flips of one are as far from 0
         return 1.0
-    # A flip of all signs is as far from 0 whatever the order of summation; what is equal may differ by a rounding.
-    reached = abs(differences.sum()) - 1e-12 * abs(differences).sum()
-    if len(differences) <= EXACT:
-        flips = np.arange(2 ** len(differences))[:, None] >> np.arange(len(differences)) & 1
-        return float((abs(_signed(flips, differences)) >= reached).mean())
-    rng = np.random.default_rng(seed)
-    sums = _drawn(len(differences), lambda count: _signed(rng.integers(2, size=(count, len(differences))), differences))
-    return float((1 + (abs(sums) >= reached).sum()) / (1 + SAMPLES))
+    found = require("scipy.stats", extra="eval").permutation_test(
+        (differences,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=np.inf if len(differences) <= EXACT else SAMPLES,
+        batch=_batch(differences),
+        rng=seed,
+    )
+    return float(found.pvalue)
 
 
-def _signed(flips: NDArray[np.int64], differences: Floats) -> Floats:
-    """The sum of the differences under each row of flips: 1 keeps a sign, 0 turns it."""
-    signed: Floats = 2.0 * (flips @ differences) - differences.sum()
-    return signed
-
-
-def _drawn(width: int, draw: Callable[[int], Floats]) -> Floats:
-    """`SAMPLES` draws of rows of this width, some at once."""
-    most = max(1, _AT_ONCE // width)
-    return np.concatenate([draw(min(most, SAMPLES - done)) for done in range(0, SAMPLES, most)])
+def _batch(values: Floats) -> int:
+    """How many resamples are held at once."""
+    return max(1, _AT_ONCE // len(values))
 
 
 def _checked(values: Scores) -> Floats:

@@ -31,7 +31,7 @@ from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channels_there
-from voicevault_retrievers.pipeline.presets.written import preset_of_parts
+from voicevault_retrievers.pipeline.presets.serialization import preset_of_parts
 from voicevault_retrievers.structure.graph import GraphStore
 
 C = TypeVar("C", bound="ComposedRetriever")

@@ -1,4 +1,8 @@
-"""One HTTP request and its answer, whole or line by line, which another thread can end."""
+"""One HTTP request and its answer, whole or line by line, which another thread can end.
+
+httpx times each read of a synchronous request and not the whole, so a server that answers byte by byte is waited for
+without end, and one that waits for the headers does not hear that its client was closed before that read times out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals and the randomisation test, beside arithmetic and SciPy."""
+"""Intervals and the randomisation test, beside arithmetic."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ def test_every_flip_is_tried_where_they_are_few(pairs: list[tuple[float, float]]
     assert paired(*zip(*pairs, strict=True)).p == pytest.approx(sum(as_far) / len(as_far))
 
 
-@pytest.mark.parametrize("count", [10, 60])
-def test_it_is_that_of_scipy(count: int) -> None:
-    stats = pytest.importorskip("scipy.stats")
+def test_an_interval_is_that_of_the_normal_law_where_there_are_many() -> None:
+    values = np.random.default_rng(7).normal(0.4, 0.2, 4000)
+    half = 1.96 * values.std() / len(values) ** 0.5
+    assert interval(values) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
+
+
+def test_beyond_what_can_be_tried_draws_come_near_to_all_flips() -> None:
     rng = np.random.default_rng(7)
-    a = rng.random(count)
-    b = a + rng.normal(0.04, 0.2, count)
-    exact = count <= EXACT
-    theirs = stats.permutation_test(
-        (b - a,), np.mean, permutation_type="samples", n_resamples=np.inf if exact else 20_000, rng=1
-    ).pvalue
-    # The standard deviation of a share of SAMPLES draws is at most 0.5 / sqrt(SAMPLES).
-    assert paired(a, b).p == pytest.approx(theirs, abs=1e-12 if exact else 4 * 0.5 / SAMPLES**0.5)
-    boot = stats.bootstrap((b,), np.mean, method="percentile", n_resamples=20_000, rng=1).confidence_interval
-    assert interval(b) == pytest.approx((boot.low, boot.high), abs=0.1 * b.std() / count**0.5)
+    differences = rng.normal(0.04, 0.2, EXACT + 4)
+    flips = 1 - 2 * (np.arange(2 ** len(differences))[:, None] >> np.arange(len(differences)) & 1)
+    exact = (abs(flips @ differences) >= abs(differences.sum()) - 1e-12).mean()
+    # The standard deviation of a share of SAMPLES draws is at most 0.5 / sqrt(SAMPLES); a two-sided p doubles one side.
+    assert paired([0.0] * len(differences), differences).p == pytest.approx(exact, abs=8 * 0.5 / SAMPLES**0.5)
 
 
 def test_the_two_directions_mirror_each_other() -> None:
@@ -61,7 +60,7 @@ def test_where_nothing_differs_nothing_is_found_and_where_all_do_it_is_no_chance
     assert paired([0.5] * 30, [0.5] * 30) == Comparison(0.0, 0.0, 0.0, 1.0)
     assert interval([0.25]) == (0.25, 0.25)
     # Many questions that all gain are no chance.
-    assert paired([0.0] * 100, [1.0] * 100) == Comparison(1.0, 1.0, 1.0, 1 / (1 + SAMPLES))
+    assert paired([0.0] * 100, [1.0] * 100) == Comparison(1.0, 1.0, 1.0, 2 / (1 + SAMPLES))
 
 
 @pytest.mark.parametrize(("a", "b"), [([1.0], [1.0, 2.0]), ([], []), ([0.1, float("nan")], [0.1, 0.2])])

@@ -52,7 +52,7 @@ from voicevault_retrievers.pipeline.presets.files import (
     save_preset,
 )
 from voicevault_retrievers.pipeline.presets.preset import DEFAULT_MODEL, KEYS, VERSION, Base, Preset
-from voicevault_retrievers.pipeline.presets.written import preset_to_data
+from voicevault_retrievers.pipeline.presets.serialization import preset_to_data
 
 __all__ = [
     "DEFAULT_MODEL",

@@ -9,7 +9,7 @@ from typing import Any
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.pipeline.presets.preset import Preset
-from voicevault_retrievers.pipeline.presets.written import preset_to_data
+from voicevault_retrievers.pipeline.presets.serialization import preset_to_data
 from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.structure.graph import GraphStore
 from voicevault_retrievers.structure.parents import Parents

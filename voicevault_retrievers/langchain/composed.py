@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import Runnable
-from pydantic import InstanceOf
 
 from voicevault_retrievers.adapters.placeholders import beside
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage, check_k
@@ -58,7 +57,7 @@ class ComposedRetriever(PipelineRetriever):
     conversation so far as `history`, which a rewriter such as FollowUp() in `expansion` reads.
     """
 
-    preset: str | Path | InstanceOf[Preset] | None = None
+    preset: Annotated[str | Path | Preset | None, AS_GIVEN] = None
     expansion: Annotated[Expansion, AS_GIVEN] = None
     fusion: Annotated[FusionOption, AS_GIVEN] = None
     rerank: Annotated[RerankOption, AS_GIVEN] = None

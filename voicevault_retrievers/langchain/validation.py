@@ -75,7 +75,7 @@ class Checked(BaseModel, Generic[T]):
     """A model whose options raise ConfigError where they are wrong or misspelt."""
 
     model_config = STRICT
-    made: MadeParts = Field(default_factory=MadeParts, exclude=True, repr=False)
+    made: Annotated[MadeParts, AS_GIVEN] = Field(default_factory=MadeParts, exclude=True, repr=False)
 
     def __init__(self, **options: Any) -> None:
         try:

@@ -117,12 +117,16 @@ class ComposedRetriever(PipelineRetriever):
 
     def to_preset(self) -> Preset:
         """All that this retriever does but for what its channels hold and its filters; `save_preset` writes it."""
-        parts = self._named_channels()
-        return preset_of_parts(self._preset(parts), parts, map(stage_of, self.stages), self._k())
+        preset = self._preset(self._channel_names())
+        return preset_of_parts(preset, self._parts(), map(stage_of, self.stages), self._k())
 
-    def _named_channels(self) -> Mapping[str, Channel | None]:
-        """The channels that are searched, by name; None is one that a knowledge base makes."""
-        return dict.fromkeys(BASE_CHANNELS)
+    def _channel_names(self) -> Sequence[str]:
+        """The names of the channels that are searched."""
+        return BASE_CHANNELS
+
+    def _parts(self) -> Mapping[str, Channel]:
+        """Those channels that no knowledge base makes."""
+        return {}
 
     def _varied(self: C, fusion: FusionOption, rerank: RerankOption) -> C:
         """This retriever with a call's own fusion and reranking; it shares what was opened and made."""
@@ -135,7 +139,7 @@ class ComposedRetriever(PipelineRetriever):
 
     def _check(self) -> None:
         super()._check()
-        self._preset(self._named_channels())
+        self._preset(self._channel_names())
 
     def _default_k(self) -> int:
         preset = self._given_preset()

@@ -136,8 +136,8 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
             self.made.forget(type(self).__name__, lambda options: options[-1] is not self.kb.parts)
         return super()._built()
 
-    def _named_channels(self) -> Mapping[str, Channel | None]:
-        return {"bm25": None} if self.kb.manifest.embedder is None else super()._named_channels()
+    def _channel_names(self) -> Sequence[str]:
+        return ("bm25",) if self.kb.manifest.embedder is None else super()._channel_names()
 
     def _unstaged(self) -> Pipeline:
         commit = self.kb.view()

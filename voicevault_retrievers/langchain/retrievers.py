@@ -42,7 +42,7 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline.options import Expand, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset
-from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
+from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, GivenChannels, channel_of, given_channels
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
@@ -286,20 +286,23 @@ class HybridRetriever(ComposedRetriever):
         return self._assembled(self._bases() if self.kb_names else None)
 
     def _assembled(self, bases: Base | None) -> Pipeline:
-        given = given_channels(self.channels, based=bases is not None)
-        parts = self.made.get("channels", [dict(given.parts)], lambda: _channels(given.parts))
         if bases is None:
-            return self._over(parts)
-        made = {name: channel_of(bases, name, options) for name, options in given.made.items()}
-        return self._over_base(bases, made, parts)
+            return self._over(self._parts())
+        made = {name: channel_of(bases, name, options) for name, options in self._given().made.items()}
+        return self._over_base(bases, made, self._parts())
 
-    def _named_channels(self) -> Mapping[str, Channel | None]:
-        given = given_channels(self.channels, based=True)
-        own = dict.fromkeys((*(super()._named_channels() if self.kb_names else ()), *given.made))
-        return {**own, **{name: as_channel(part) for name, part in given.parts.items()}}
+    def _given(self) -> GivenChannels:
+        return given_channels(self.channels, based=bool(self.kb_names))
+
+    def _channel_names(self) -> Sequence[str]:
+        return (*(super()._channel_names() if self.kb_names else ()), *self.channels)
+
+    def _parts(self) -> Mapping[str, Channel]:
+        parts = self._given().parts
+        return self.made.get("channels", [dict(parts)], lambda: _channels(parts))
 
     def _graph_store(self) -> GraphStore | None:
-        given = given_channels(self.channels, based=True).graph
+        given = self._given().graph
         return super()._graph_store() if given is None else given
 
     def _bases(self) -> Bases | Engine:

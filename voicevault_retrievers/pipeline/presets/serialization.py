@@ -30,7 +30,7 @@ from voicevault_retrievers.rerank.scorers import backend_of
 _BM25_OPTIONS = ("formula", "statistics", "exclude_nonpositive", "operators", "plain_words", "timeout")
 
 
-def preset_of_parts(preset: Preset, channels: Mapping[str, Channel | None], stages: Iterable[Stage], k: int) -> Preset:
+def preset_of_parts(preset: Preset, channels: Mapping[str, Channel], stages: Iterable[Stage], k: int) -> Preset:
     """A preset with the options of channels as they are, with further stages, and with another k."""
     options = {name: {**preset.channels[name], **_options_of(channels.get(name))} for name in preset.channels}
     return replace(preset.with_stages([*preset.stages, *stages]), channels=options, k=k)

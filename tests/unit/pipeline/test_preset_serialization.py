@@ -162,6 +162,14 @@ def test_what_no_file_can_say_is_named(case: str, tmp_path: Path) -> None:
     assert not (tmp_path / "own.yaml").exists()
 
 
+def test_synonyms_of_a_file_are_written_as_they_were_read(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("pump, feeder\n", encoding="utf-8")
+    preset = read({"expansion": {"method": "synonyms", "file": str(tmp_path / "words.txt"), "size": 2}})
+    written = preset_to_data(preset)["expansion"]
+    assert (written["method"], written["size"], sorted(written["synonyms"])) == ("synonyms", 2, ["feeder", "pump"])
+    assert parts_of(Preset.of(preset_to_data(preset))) == parts_of(preset)
+
+
 def test_stages_made_by_hand_are_written_as_those_of_a_file() -> None:
     made = read({}).with_stages([NearDuplicates(0.9), MMR(0.5), PageCap(3)])
     assert preset_to_data(made)["stages"] == [

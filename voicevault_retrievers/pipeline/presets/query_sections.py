@@ -95,7 +95,7 @@ def expansion(data: Any) -> Rewriter | None:
     make = choice("expansion method", method, EXPANSIONS)
     options = dict(section(f"expansion {method!r}", options, *EXPANSION_OPTIONS[method]))
     if "file" in options:
-        make = SynonymExpansion.from_file
+        make, options["path"] = SynonymExpansion.from_file, options.pop("file")
     return _asking(method, make, options) if method in _ASKING else made(make, options)
 
 

@@ -30,7 +30,16 @@ Replacement: TypeAlias = tuple[Any, str, Any]
 """An object, the name of an attribute, and what takes its place."""
 
 _CUSTOMISE = """import runpy, sys
-sys.modules.update(dict.fromkeys({hidden}))
+from importlib.machinery import PathFinder
+
+
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {hidden} else PathFinder.find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
 runpy.run_path({path!r})["customise"]({runs!r})
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,25 @@ import pytest
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.types import Query, Ranking
+from voicevault_retrievers.dense import VectorChannel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import METHODS, RRF
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.models.generation import CallableTextModel
+from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
 from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
 from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_names, preset_to_data, save_preset
 from voicevault_retrievers.query import AcronymExpansion, RuleExpansion, RuleRouter
 from voicevault_retrievers.query.routing import Rule
-from voicevault_retrievers.rerank import MMR, CrossEncoderRerank, NearDuplicates, PageCap
+from voicevault_retrievers.rerank import (
+    MMR,
+    CrossEncoderRerank,
+    LLMRerank,
+    NearDuplicates,
+    PageCap,
+    RecencyRerank,
+    WeightedRerank,
+)
 
 pytest.importorskip("yaml")
 
@@ -159,6 +170,37 @@ def test_what_no_file_can_say_is_named(case: str, tmp_path: Path) -> None:
     preset = UNSAID[case](read({}))
     with pytest.raises(ConfigError, match=case):
         save_preset(preset, tmp_path / "own.yaml")
+    assert not (tmp_path / "own.yaml").exists()
+
+
+WITHOUT_WORDS: dict[str, Stage] = {
+    "a vector channel": WeightedRerank(dense=VectorChannel.from_chunks([], HashEmbedder())),
+    "a clock": RecencyRerank(clock=lambda: datetime(2026, 1, 31, tzinfo=timezone.utc)),
+    "a name": MMR(name="again"),
+    "a model's timeout": LLMRerank(OllamaModel("small", timeout=5.0)),
+    "a model's key": LLMRerank(OpenAIModel("small", api_key="hush")),
+}
+"""Options that the section of a stage does not have."""
+
+
+@pytest.mark.parametrize("case", WITHOUT_WORDS)
+def test_an_option_that_a_section_does_not_have_is_not_lost_unsaid(case: str) -> None:
+    with pytest.raises(ConfigError, match="a preset's file cannot say") as raised:
+        preset_to_data(read({}).with_stages([WITHOUT_WORDS[case]]))
+    assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"llm": {"ollama": "small", "base_url": "https://me:hush@host"}},
+        {"flare": {"enabled": True, "ollama": "small", "base_url": "https://me:hush@host"}},
+    ],
+)
+def test_a_password_is_not_written(section: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\$\{NAME\}") as raised:
+        save_preset(read(section), tmp_path / "own.yaml")
+    assert "hush" not in str(raised.value)
     assert not (tmp_path / "own.yaml").exists()
 
 

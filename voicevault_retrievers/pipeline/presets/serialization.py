@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import date
 from inspect import Parameter, signature
 from typing import Any
 
+from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
@@ -26,6 +27,7 @@ from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
 from voicevault_retrievers.rerank.calibration import Threshold, any_hit
 from voicevault_retrievers.rerank.likeness import Comparing, Shingles
 from voicevault_retrievers.rerank.scorers import backend_of
+from voicevault_retrievers.text import Analyzer
 
 _BM25_OPTIONS = ("formula", "statistics", "exclude_nonpositive", "operators", "plain_words", "timeout")
 
@@ -64,7 +66,18 @@ def preset_to_data(preset: Preset) -> dict[str, Any]:
         "confidence": _confidence(preset),
         "context": _differing(preset.context, [one.name for one in fields(ContextBuilder)]),
     }
+    _refuse_passwords(data)
     return {name: value for name, value in data.items() if value not in (None, [], {})}
+
+
+def _refuse_passwords(data: Any) -> None:
+    """Raises ConfigError for an address with a user or a password in it, which it does not repeat."""
+    if isinstance(data, str) and mask_credentials(data) != data:
+        raise ConfigError(
+            f"{mask_credentials(data)} stands in a file with its password alone: write it there by hand, as ${{NAME}}"
+        )
+    for part in data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ():
+        _refuse_passwords(part)
 
 
 def _channel(preset: Preset, name: str) -> dict[str, Any]:
@@ -99,7 +112,8 @@ def _route(router: Rewriter | None) -> Any:
     if isinstance(router, RuleRouter) and router.rules == RULES:
         own: dict[str, Any] = {"method": "rules"}
     elif isinstance(router, ModelRouter):
-        own = {"method": "model", **_differing(router, ("timeout",)), **_prompted(router)}
+        apart = ("model", "prompt", "routes", "simple_fallback")
+        own = {"method": "model", **_whole("the router", router, ("timeout",), apart), **_prompted(router)}
     else:
         raise _unsaid("the router", router)
     routes = {route.value: list(on) for route, on in router.routes.channels_of.items()} if router.routes else {}
@@ -114,12 +128,14 @@ def _expansion(rewriter: Rewriter | None) -> Any:
     if isinstance(rewriter, PresetModelRewriter):
         return {"method": rewriter.name, **rewriter.options}
     named = next((name for name, kind in EXPANSIONS.items() if kind is type(rewriter)), None)
-    if named is None or getattr(rewriter, "corpus", None) is not None or getattr(rewriter, "channel", None) is not None:
+    if named is None:
         raise _unsaid("the expansion", rewriter)
-    if hasattr(rewriter, "model"):
-        options = [name for name in EXPANSION_OPTIONS[named] if name in ("size", "weight", "turns", "timeout")]
-        return {"method": named, **_differing(rewriter, options), **_prompted(rewriter)}
-    return {"method": named, **_differing(rewriter, [name for name in EXPANSION_OPTIONS[named] if name != "file"])}
+    asking = _prompted(rewriter) if hasattr(rewriter, "model") else {}
+    apart = [name for name in ("model", "prompt") if asking]
+    if getattr(rewriter, "analyzer", None) == Analyzer():  # that of no analyzer given
+        apart.append("analyzer")
+    options = [name for name in EXPANSION_OPTIONS[named] if name not in ("file", "prompt", *MODEL_OPTIONS)]
+    return {"method": named, **_whole("the expansion", rewriter, options, apart), **asking}
 
 
 def _prompted(rewriter: Any) -> dict[str, Any]:
@@ -131,8 +147,8 @@ def _prompted(rewriter: Any) -> dict[str, Any]:
 def _stage(stage: Stage) -> Any:
     if isinstance(stage, Awaiting):
         return {stage.name: dict(stage.options)} if stage.options else stage.name
-    named = next((name for name, kinds in STAGE_CLASSES.items() if type(stage) in kinds), None)
-    if named is None or getattr(stage, "store", None) is not None:
+    named = next((name for name, kind in STAGE_CLASSES.items() if kind is type(stage)), None)
+    if named is None:
         raise _unsaid("a stage", stage)
     special: dict[str, Any] = {}
     if isinstance(stage, CrossEncoderRerank):
@@ -141,8 +157,9 @@ def _stage(stage: Stage) -> Any:
         special = _served(stage.model)
     elif isinstance(stage, Comparing):
         special = _by(stage)
-    plain = [name for name in STAGE_OPTIONS[named] if name not in ("model", "backend", "by", "key", *MODEL_OPTIONS)]
-    options = {**special, **_differing(stage, plain)}
+    apart = ("scorer", "model", "backend", "by", *MODEL_OPTIONS)
+    plain = [name for name in STAGE_OPTIONS[named] if name not in apart]
+    options = {**special, **_whole("a stage", stage, plain, apart)}
     return {named: options} if options else named
 
 
@@ -182,8 +199,18 @@ def _served(model: object) -> dict[str, Any]:
     named = next((name for name, kind in SERVED.items() if kind is type(model)), None)
     if named is None or not isinstance(model, ServedModel):
         raise _unsaid("a language model", model)
-    options = _differing(model, ("base_url",))
+    options = _whole("a language model", model, ("base_url",), ("model", "request"))
     return {named: model.model, **options, **({"request": model.request} if model.request else {})}
+
+
+def _whole(what: str, part: Any, names: Sequence[str], apart: Sequence[str] = ()) -> dict[str, Any]:
+    """`_differing`, of a part that has no other option, but for those said `apart`; ConfigError where it has."""
+    for name, option in signature(type(part)).parameters.items():
+        if name not in (*names, *apart):
+            value = getattr(part, name, getattr(part, f"_{name}", option.default))
+            if option.default is Parameter.empty or value != option.default:
+                raise _unsaid(what, part)
+    return _differing(part, names)
 
 
 def _differing(part: Any, names: Iterable[str]) -> dict[str, Any]:

@@ -79,11 +79,12 @@ class Awaiting(Stage):
 
 def stage(data: Any) -> Stage:
     """A stage of a name alone, or of a name with its options."""
-    entry = section("stages", {data: None} if isinstance(data, str) else data, *_STAGES)
+    entry = section("stages", {data: None} if isinstance(data, str) else data, *STAGE_CLASSES)
     if len(entry) != 1:
         raise ConfigError(f"each of the stages is one name with its options, not {sorted(map(str, entry))}")
     ((name, options),) = entry.items()
-    return _STAGES[name](dict(section(name, options, *STAGE_OPTIONS[name])))
+    given = dict(section(name, options, *STAGE_OPTIONS[name]))
+    return _MAKERS[name](given) if name in _MAKERS else STAGE_CLASSES[name](**given)
 
 
 def _rerank(options: dict[str, Any]) -> Stage:
@@ -174,22 +175,6 @@ def _from_base(stage: str, around: PresetContext, given: str = "") -> Any:
     return around.base
 
 
-def _page_cap(options: dict[str, Any]) -> Stage:
-    return PageCap(**options)
-
-
-def _mmr(options: dict[str, Any]) -> Stage:
-    return MMR(**options)
-
-
-def _near_duplicates(options: dict[str, Any]) -> Stage:
-    return NearDuplicates(**options)
-
-
-def _recency(options: dict[str, Any]) -> Stage:
-    return RecencyRerank(**options)
-
-
 class _Weighted(WeightedRerank):
     """A cosine that no channel gave is asked of the pipeline's dense channel, which goes by the stored vector."""
 
@@ -200,32 +185,24 @@ class _Weighted(WeightedRerank):
         return twin
 
 
-def _weighted(options: dict[str, Any]) -> Stage:
-    return _Weighted(**options)
-
-
-_STAGES: dict[str, Callable[[dict[str, Any]], Stage]] = {
+STAGE_CLASSES: dict[str, type[Stage]] = {
+    "graph_expansion": GraphExpansion,
+    "llm_rerank": LLMRerank,
+    "mmr": MMR,
+    "near_duplicates": NearDuplicates,
+    "page_cap": PageCap,
+    "parents": ParentExpansion,
+    "recency": RecencyRerank,
+    "rerank": CrossEncoderRerank,
+    "weighted": _Weighted,
+}
+_MAKERS: dict[str, Callable[[dict[str, Any]], Stage]] = {
     "graph_expansion": _graph_expansion,
     "llm_rerank": _llm_rerank,
-    "mmr": _mmr,
-    "near_duplicates": _near_duplicates,
-    "page_cap": _page_cap,
     "parents": _parents,
-    "recency": _recency,
     "rerank": _rerank,
-    "weighted": _weighted,
 }
-STAGE_CLASSES: dict[str, tuple[type[Stage], ...]] = {
-    "graph_expansion": (GraphExpansion,),
-    "llm_rerank": (LLMRerank,),
-    "mmr": (MMR,),
-    "near_duplicates": (NearDuplicates,),
-    "page_cap": (PageCap,),
-    "parents": (ParentExpansion,),
-    "recency": (RecencyRerank,),
-    "rerank": (CrossEncoderRerank,),
-    "weighted": (WeightedRerank, _Weighted),
-}
+"""What makes those whose options are not their class's alone."""
 STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
     "graph_expansion": ("store", "seeds", "limit", "weight", "pool", "hops", "decay", "fan_out", "timeout"),
     "llm_rerank": (*MODEL_OPTIONS, "depth", "top_n", "max_chars", "window", "stride", "prompt", "timeout"),

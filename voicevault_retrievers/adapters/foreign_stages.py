@@ -80,6 +80,11 @@ def own_stage(part: object) -> Stage | None:
     return stage if top_n is None else TopN(stage, top_n)
 
 
+def changing(part: object) -> list[Any]:
+    """What of a part may be another one later: its stage, of its present options, and how many it keeps."""
+    return [getattr(part, "stage", None), getattr(part, "top_n", None)]
+
+
 def _changed(before: Hit, chunk: Chunk) -> Hit:
     """A hit after its chunk has changed, of which the id and the knowledge base stay.
 

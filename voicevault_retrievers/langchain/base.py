@@ -22,6 +22,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import Field
 
 from voicevault_retrievers._support.checks import seconds_or_none
+from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.core.channel import Channel, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
@@ -40,7 +41,7 @@ from voicevault_retrievers.core.filters import Filter, both, compile_filter, sco
 from voicevault_retrievers.core.types import Query, Result, as_query
 from voicevault_retrievers.langchain.convert import document_of, turns_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, is_heard, observer
-from voicevault_retrievers.langchain.foreign_stages import arranges, changing, stage_of
+from voicevault_retrievers.langchain.foreign_stages import arranges, stage_of
 from voicevault_retrievers.langchain.validation import STRICT, Checked, OwnFilter
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 

@@ -12,6 +12,7 @@ from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import Runnable
 
+from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.adapters.placeholders import beside
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
@@ -22,7 +23,7 @@ from voicevault_retrievers.core.types import Failure, Query, Ranking, Result
 from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import document_of
-from voicevault_retrievers.langchain.foreign_stages import changing, stage_of
+from voicevault_retrievers.langchain.foreign_stages import stage_of
 from voicevault_retrievers.langchain.models import as_scorer, as_text_model, flare_of
 from voicevault_retrievers.langchain.query import QueryExpander
 from voicevault_retrievers.langchain.validation import AS_GIVEN
@@ -137,10 +138,6 @@ class ComposedRetriever(PipelineRetriever):
             said["rerank"] = Rerank.of(rerank).over(Rerank.of(self.rerank))
         return self.model_copy(update=said) if said else self
 
-    def _check(self) -> None:
-        super()._check()
-        self._preset(self._channel_names())
-
     def _default_k(self) -> int:
         preset = self._given_preset()
         return super()._default_k() if preset is None else preset.k
@@ -161,7 +158,8 @@ class ComposedRetriever(PipelineRetriever):
 
     def _options_over(self, preset: Preset) -> Preset:
         given, rerank = Expand.of(self.expansion), Rerank.of(self.rerank)
-        expand = self.made.get("expansion", [given, preset.flare_options], lambda: _expand(given, preset))
+        flare = preset.flare_options
+        expand = self.made.get("expansion", [given, flare], lambda: given.converted(_rewriter, flare_of, **flare))
         asked = [rerank, *changing(rerank.model)]
         reranker = self.made.get("rerank", asked, lambda: rerank.converted(_stage))
         return preset.with_options(expand, Fusion.of(self.fusion), reranker)
@@ -194,14 +192,6 @@ def _documents(found: Ranking) -> list[Document]:
 def _stage(model: object) -> Stage | Scorer:
     scorer = as_scorer(model)
     return scorer if isinstance(scorer, Scorer) else stage_of(scorer)
-
-
-def _expand(given: Expand, preset: Preset) -> Expand:
-    """The options with the core's own parts: a chat model is a QueryExpander's, or writes for FLARE."""
-    flare = given.flare
-    if flare is not None and flare is not False:
-        flare = flare_of(flare, **preset.flare_options)
-    return replace(given, rewriters=given.rewriters and [_rewriter(part) for part in given.parts], flare=flare)
 
 
 def _rewriter(part: object) -> Rewriter:

@@ -70,11 +70,6 @@ def arranges(part: Any) -> bool:
     return getattr(part, "arranges", False) is True
 
 
-def changing(part: Any) -> list[Any]:
-    """What of a part may be another one later: its stage, of its present options, and how many it keeps."""
-    return [getattr(part, "stage", None), getattr(part, "top_n", None)]
-
-
 def _awaits(compressor: BaseDocumentCompressor | BaseDocumentTransformer) -> bool:
     if isinstance(compressor, BaseDocumentTransformer):
         return overrides(compressor, BaseDocumentTransformer, "atransform_documents")

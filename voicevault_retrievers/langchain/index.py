@@ -136,6 +136,10 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
             self.made.forget(type(self).__name__, lambda options: options[-1] is not self.kb.parts)
         return super()._built()
 
+    def _check(self) -> None:
+        super()._check()
+        self._preset(self._channel_names())
+
     def _channel_names(self) -> Sequence[str]:
         return ("bm25",) if self.kb.manifest.embedder is None else super()._channel_names()
 

@@ -20,6 +20,7 @@ from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Never
 
 from voicevault_retrievers._support.caches import Parts
+from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.core.channel import Channel, Stage, check_k
@@ -270,8 +271,7 @@ class PipelineRetriever(BaseRetriever):
 
     def _stage_of(self, part: BaseNodePostprocessor | Stage) -> Stage:
         """The stage of a part's present options, the same in each search: it counts the calls that were abandoned."""
-        options = [part, *(getattr(part, name, None) for name in ("stage", "top_n"))]
-        return self._kept.get("stage", options, lambda: stage_of(part))
+        return self._kept.get("stage", [part, *changing(part)], lambda: stage_of(part))
 
     def _handle_recursive_retrieval(self, query_bundle: QueryBundle, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
         if not any(isinstance(node.node, IndexNode) for node in nodes):

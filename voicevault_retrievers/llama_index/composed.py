@@ -13,6 +13,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
+from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting
@@ -179,16 +180,12 @@ class ComposedRetriever(PipelineRetriever):
         return preset if self.timeout is None else replace(preset, timeout=self.timeout)
 
     def _options_over(self, preset: Preset) -> Preset:
-        given = self.expansion.flare
-        flare = flare_of(given, **preset.flare_options) if given is not None and given is not False else given
-        rewriters = [part.rewriter if isinstance(part, QueryExpander) else part for part in self.expansion.parts]
-        expand = replace(self.expansion, rewriters=self.expansion.rewriters and rewriters, flare=flare)
+        expand = self.expansion.converted(_rewriter, flare_of, **preset.flare_options)
         return preset.with_options(expand, self.fusion, self._reranking())
 
     def _reranking(self) -> Rerank:
         """What reranks as a stage, the same for the same options: it has loaded its model."""
-        model = self.rerank.model
-        asked = [self.rerank, getattr(model, "stage", None), getattr(model, "top_n", None)]
+        asked = [self.rerank, *changing(self.rerank.model)]
         convert = cast("Callable[[object], Stage]", self._stage_of)
         made: Rerank = self._kept.get("rerank", asked, lambda: self.rerank.converted(convert))
         return made
@@ -226,6 +223,10 @@ def preset_of(preset: Preset | str | Path | None) -> Preset | None:
 def _prompted(expand: Expand) -> Expand:
     """With what has prompts of its own as rewriters: a language model is a QueryExpander's."""
     return expand if not expand.parts else replace(expand, rewriters=tuple(map(_expander, expand.parts)))
+
+
+def _rewriter(part: QueryExpander | Rewriter) -> Rewriter:
+    return part.rewriter if isinstance(part, QueryExpander) else part
 
 
 def _expander(part: Any) -> QueryExpander | Rewriter:

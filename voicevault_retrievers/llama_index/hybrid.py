@@ -161,8 +161,7 @@ class HybridRetriever(ComposedRetriever):
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
         base = InMemoryNodes(nodes, analyzer_of(language, analyzer), embed_model, chosen)
-        graph = given_channels(beside({}, channels), based=True).graph
-        wanted = _wanted(chosen, formula, chosen.graph if graph is None and chosen else graph)
+        wanted = _wanted(chosen, formula, given_channels(beside({}, channels), based=True).graph)
         own = _channels(base, wanted, asked=wanted)
         return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
 
@@ -357,7 +356,8 @@ def _wanted(
         return {"bm25": {"formula": formula or "lucene"}, "dense": {}}
     if formula is not None:
         raise ConfigError(f"preset {preset.name!r} says which BM25 formula; formula={formula!r} is not given beside it")
-    return {name: options for name, options in preset.channels.items() if name != "graph" or graph is None}
+    apart = graph is not None or preset.graph is not None
+    return {name: options for name, options in preset.channels.items() if name != "graph" or not apart}
 
 
 def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]], asked: Iterable[str] = ()) -> dict[str, Channel]:

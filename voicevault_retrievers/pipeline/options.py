@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from voicevault_retrievers._support.checks import seconds_or_none, whole, whole_or_none
+from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.channel import Rewriter, Stage
 from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -72,16 +73,13 @@ OPTIONS = (
 class OptionGroup:
     """Options that belong together; those that are None are as the preset has them, else as the default is."""
 
-    short: ClassVar[str]
-    """The field that a value stands for which is no group: `rerank=True` is `rerank=Rerank(model=True)`."""
-
     @classmethod
     def of(cls: type[G], given: object) -> G:
         """The group of what an option was given: a group, its fields by name, or the value of its first field."""
         if given is None or isinstance(given, cls):
             return given or cls()
         if not isinstance(given, Mapping):
-            return cls(**{cls.short: given})
+            return cls(given)  # type: ignore[call-arg]  # each group has a first field
         known = [option.name for option in fields(cls)]
         for name in given:
             if name not in known:
@@ -115,7 +113,6 @@ class Fusion(OptionGroup):
     weights: Mapping[str, float] | None = None
     depth: int | Mapping[str, int] | None = None
     on_error: OnError | None = None
-    short: ClassVar[str] = "method"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", method_of(self.method))
@@ -148,7 +145,15 @@ class Expand(OptionGroup):
     rewriters: object = None
     route: object = None
     flare: object = None
-    short: ClassVar[str] = "rewriters"
+
+    def converted(self, rewriter: Callable[[Any], Rewriter], flare: Callable[..., Flare], **options: Any) -> Expand:
+        """With the parts that `rewriter` and `flare`, with its `options`, make of a framework's own."""
+        writes = self.flare is not None and self.flare is not False
+        return replace(
+            self,
+            rewriters=self.rewriters and [rewriter(part) for part in self.parts],
+            flare=flare(self.flare, **options) if writes else self.flare,
+        )
 
     @property
     def rewriter(self) -> Rewriter | None:
@@ -189,7 +194,6 @@ class Rerank(OptionGroup):
     depth: int | None = None
     timeout: float | None = None
     max_chunks_per_page: int | None = None
-    short: ClassVar[str] = "model"
 
     def __post_init__(self) -> None:
         whole_or_none("max_chunks_per_page", self.max_chunks_per_page)

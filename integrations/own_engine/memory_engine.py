@@ -1,4 +1,4 @@
-"""An engine in as few lines as one takes: collections in a dict. See docs/extending.md."""
+"""An engine in as few lines as one takes: collections in a dict. See docs/how-to/extending.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds that each command of docs/first-steps.md takes a newcomer; writes results/newcomer.json.
+"""Seconds that each command of docs/tutorials/first-steps.md takes a newcomer; writes results/newcomer.json.
 
 python -m tests.benchmarks.newcomer
 
@@ -27,7 +27,7 @@ from fpdf import FPDF
 from tests.benchmarks.results import Row, write
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "first-steps.md"
+PAGE = ROOT / "docs/tutorials/first-steps.md"
 DATA = ROOT / "notebooks" / "data"
 QUESTION = "Who may put a boat on the beach?"
 PACKAGES = ("voicevault-retrievers", "numpy", "onnxruntime", "pypdf", "langchain-core", "starlette", "fpdf2")

@@ -19,31 +19,11 @@ ROOT = Path(__file__).parents[2]
 DEFAULT = "ours, by default"
 LOST = 0.005
 """Below the best part by less is taken as no loss."""
-PAGES = (
-    ROOT / "README.md",
-    *(
-        ROOT / "docs" / f"{name}.md"
-        for name in (
-            "choosing",
-            "keyword-search",
-            "knowledge-bases",
-            "langchain",
-            "llama-index",
-            "fusion",
-            "expansion",
-            "evaluation",
-            "reranking",
-            "graph",
-            "parents",
-            "questions",
-            "chroma",
-            "pdf-chat",
-            "engines",
-            "sizing",
-            "first-steps",
-        )
-    ),
-)
+PAGES = [
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if ":begin -->" in page.read_text("utf-8")
+]
 COLUMNS = {
     "lexical": [
         *((size, metric) for size in ("10k", "100k", "1M") for metric in ("p50 ms", "batch q/s")),
@@ -306,5 +286,4 @@ def _cell(value: float | None) -> str:
 
 if __name__ == "__main__":
     for page in PAGES:
-        if page.is_file():
-            page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The blocks of the pages on the core run, one after the other, and print what stands below them."""
+"""The blocks of every page run, one after the other, and print what stands below them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from tests.docs.shared_runs import HIDDEN
 from tests.docs.test_documents_run import needs_weights
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = (
-    "chroma", "claims", "command-line", "engines", "expansion", "extending", "filters", "flare", "funnel", "fusion",
-    "graph", "index", "inspector", "keyword-search", "knowledge-bases", "mcp", "milvus", "newsroom", "observability",
-    "parents", "pdf-chat", "provenance", "qdrant", "questions", "reranking",
-)  # fmt: skip
-BY_OPENVINO = {"newsroom"}
+RUN_ELSEWHERE = {
+    "tutorials/first-steps", "how-to/langchain", "how-to/llama-index", "how-to/other-engines", "how-to/postgresql",
+    "reference/migrating-from-langchain-classic", "reference/migrating-from-llama-index",
+}  # fmt: skip
+"""Pages whose code other tests of this folder run."""
+BY_OPENVINO = {"how-to/tenants"}
 """Pages that show scores as OpenVINO computes them."""
 STRICT = ("-W", "error", "-W", "ignore:`langchain-community` is being")  # llama-index-core imports what is there of it
-PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
+ALL = {
+    page.relative_to(DOCS).with_suffix("").as_posix(): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))
+}
+PAGES = {name: text for name, text in ALL.items() if "```python" in text and name not in RUN_ELSEWHERE}
 
 
 @needs_weights

@@ -1,4 +1,4 @@
-"""docs/first-steps.md: what comes after the installs, as `make bench-newcomer` runs all of it."""
+"""docs/tutorials/first-steps.md: what comes after the installs, as `make bench-newcomer` runs all of it."""
 
 from __future__ import annotations
 

@@ -14,9 +14,11 @@ from tests.docs.test_documents_run import needs_weights
 pytest.importorskip("langchain_core")
 
 DOCS = Path(__file__).parents[2] / "docs"
-SETUP, *REST = re.split(r"(?m)^(?=## (?!What))", (DOCS / "migrating-from-langchain-classic.md").read_text("utf-8"))
+SETUP, *REST = re.split(
+    r"(?m)^(?=## (?!What))", (DOCS / "reference/migrating-from-langchain-classic.md").read_text("utf-8")
+)
 SECTIONS = {part.splitlines()[0].removeprefix("## "): part for part in REST}
-GUIDE = (DOCS / "langchain.md").read_text("utf-8")
+GUIDE = (DOCS / "how-to/langchain.md").read_text("utf-8")
 
 STRICT = ("-W", "error", "-W", "ignore:The function `load` is in beta", "-W", "ignore:`langchain-community` is being")
 

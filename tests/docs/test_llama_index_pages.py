@@ -14,9 +14,11 @@ from tests.docs.test_documents_run import needs_weights
 pytest.importorskip("llama_index.core")
 
 DOCS = Path(__file__).parents[2] / "docs"
-SETUP, *REST = re.split(r"(?m)^(?=## (?!What))", (DOCS / "migrating-from-llama-index.md").read_text(encoding="utf-8"))
+SETUP, *REST = re.split(
+    r"(?m)^(?=## (?!What))", (DOCS / "reference/migrating-from-llama-index.md").read_text(encoding="utf-8")
+)
 SECTIONS = {part.splitlines()[0].removeprefix("## "): part for part in REST}
-GUIDE = (DOCS / "llama-index.md").read_text(encoding="utf-8")
+GUIDE = (DOCS / "how-to/llama-index.md").read_text(encoding="utf-8")
 STRICT = (
     "-W", "error",
     "-W", "ignore:`langchain-community` is being",  # core imports what is there of LangChain

@@ -13,7 +13,7 @@ import pytest
 
 from tests.docs.blocks import Block
 
-PAGE = (Path(__file__).parents[2] / "docs" / "other-engines.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/other-engines.md").read_text(encoding="utf-8")
 BLOCKS = {re.search(r"def (\w+)", code)[1]: Block(code, "") for code in re.findall(r"```python\n(.*?)```", PAGE, re.S)}  # type: ignore[index]
 FOUND = [("a", "Change the seal.", "pump.pdf"), ("b", "The pump is blue.", "blue.pdf")]
 

@@ -11,7 +11,7 @@ from tests.docs.blocks import blocks, printed
 from tests.docs.test_documents_run import needs_weights
 from tests.engines.engines import SYSTEMS, PostgresServer, running
 
-PAGE = (Path(__file__).parents[2] / "docs" / "postgresql.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/postgresql.md").read_text(encoding="utf-8")
 
 
 @needs_weights

@@ -40,7 +40,7 @@ def test_only_these_blocks_are_not_run_with_the_others() -> None:
 
 
 def test_the_presets_of_the_page_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asking, file = re.findall(r"```yaml\n(.*?)```", (DOCS / "presets.md").read_text(encoding="utf-8"), re.DOTALL)
+    asking, file = re.findall(r"```yaml\n(.*?)```", (DOCS / "how-to/presets.md").read_text(encoding="utf-8"), re.DOTALL)
     for name in re.findall(r"\$\{(\w+)\}", file):
         monkeypatch.setenv(name, "there")
     path = tmp_path / "served.yaml"
@@ -55,7 +55,7 @@ def test_the_presets_of_the_page_load(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_block_that_needs_servers_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if program() is None:
         pytest.skip("no redis-server is installed")
-    page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    page = (DOCS / "how-to" / f"{name}.md").read_text(encoding="utf-8")
     *before, block = (code for _, code in re.findall(r"```(python|py)\n(.*?)```", page, re.DOTALL))
     assert f"```py\n{block}" in page
     monkeypatch.setenv("VOICEVAULT_HOME", str(tmp_path / "kbs"))

@@ -72,7 +72,7 @@ def test_a_line_is_of_a_kind_that_is_run_or_checked(line: str) -> None:
     elif start == "export":
         assert words == ["OPENAI_API_KEY=..."]
     elif line not in COMMANDS:
-        assert line in LINES[ROOT / "docs" / "first-steps.md"]  # which `make bench-newcomer` types as it is
+        assert line in LINES[ROOT / "docs/tutorials/first-steps.md"]  # which `make bench-newcomer` types as it is
 
 
 @needs_weights
@@ -89,7 +89,7 @@ def test_a_line_of_the_command_works(line: str, folder: Path, monkeypatch: pytes
 
 def _own(place: Path) -> None:
     """What the pages take for granted beside what the examples of the help do."""
-    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
     (file,) = re.findall(r"```yaml\n# plant\.yaml\n(.*?)```", page, re.DOTALL)
     place.joinpath("plant.yaml").write_text(file)
     place.joinpath("indexes").symlink_to(place / "kbs", target_is_directory=True)

@@ -63,7 +63,7 @@ def listed(scores: Scores, depth: int) -> list[str]:
 
 
 def adaptive(words: Scores, near: Scores, lists: tuple[list[str], list[str]], known: float) -> Mapping[str, Scores]:
-    """What each channel adds to each chunk of either list, by the rules of docs/fusion.md."""
+    """What each channel adds to each chunk of either list, by the rules of docs/explanation/fusion.md."""
 
     def kept(factor: float) -> float:
         return 0.05 + 0.95 * min(max(factor, 0.0), 1.0)

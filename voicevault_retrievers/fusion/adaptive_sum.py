@@ -45,7 +45,7 @@ class AdaptiveSum(ScoreMethod):
     and refute nothing.
 
     Other kinds are scaled as keywords are, and confirm nothing. No factor is below .05. `semantic` did best at 3 over
-    the development collections (docs/fusion.md). A chunk that a channel cannot score counts as its last hit, where the
+    the development collections (docs/explanation/fusion.md). A chunk that a channel cannot score counts as its last hit, where the
     kind is semantic, and else as no match; a note says so.
     """
 

@@ -55,7 +55,7 @@ def native(where: MetadataFilters, metadata: dict[str, Any]) -> bool | None:
 
 
 def differs(operator: FilterOperator, value: Any, metadata: Any) -> bool:
-    """The differences that the table in docs/filters.md has."""
+    """The differences that the table in docs/how-to/filters.md has."""
     ordered = operator in (FilterOperator.GT, FilterOperator.GTE, FilterOperator.LT, FilterOperator.LTE)
     if ordered and isinstance(metadata, bool):
         return True  # booleans have no order

@@ -53,11 +53,13 @@ processors: install  ## run the tests that compute with models' weights as other
 browser:  ## install Chromium from Debian, which the tests of the inspector's page drive; without it they are skipped
 	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
-check: install  ## lint, types, import floors, a test for each capability
+check: install  ## lint, types, import floors, spelling, the documents' limits, a test for each capability
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell voicevault_retrievers docs integrations *.md
+	$(BIN)/python -m tests.docs.limits
 	$(BIN)/python -m tests.capabilities --check
 
 format: install  ## format the code

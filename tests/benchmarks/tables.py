@@ -31,108 +31,61 @@ COLUMNS = {
         ("100k text", "bytes per posting"),
     ],
     "store": [
-        *(("100k", f"batches of 1,000: chunks/s{beside}") for beside in ("", " / Chroma", " / index() into Chroma")),
-        ("100k", "largest batches: chunks/s"),
-        ("100k", "largest batches: chunks/s / Chroma"),
-        ("100k", "again, unchanged: s"),
+        ("100k", "batches of 1,000: chunks/s"),
         ("100k", "bytes per chunk"),
         ("100k", "open ms"),
-        ("100k", "first vector search ms"),
-        ("100k", "peak MB after a vector search"),
-        *(("100k", f"{change} {part} ms") for change in ("add", "delete") for part in ("p50", "p99")),
+        ("100k", "add p50 ms"),
+        ("100k", "delete p50 ms"),
         ("100k", "adds/s of 8 threads"),
-    ],
-    "legal_settings": [
-        ("statute book, chosen on", "nDCG@10"),
-        ("statute book, other half", "nDCG@10"),
-        *(
-            ("statute book, other half, over standard without the graph", f"gain in nDCG@10{end}")
-            for end in ("", ", lower end", ", upper end")
-        ),
-        ("statute book, other half", "recall@20"),
-        ("aila2019-statutes, all", "nDCG@10"),
-        ("aila2019-statutes, all", "recall@20"),
     ],
 }
 """Cases and metrics of the tables that do not show all that was measured."""
 
-ACROSS = (
-    "store", "quality", "quality_inside", "quality_strangers", "quality_multilingual", "quality_expansion",
-    "quality_tuning", "rerank_quality",
-    "rerank_abstention", "abstention_languages", "embedding", "pdf_chat_costs", "legal", "legal_routes",
-    "frame_clients", "frame_batches",
-)  # fmt: skip
+ACROSS = ("store", "quality", "quality_rivals", "rerank_quality", "frame_clients")
 """Tables that have the systems across, for they show more of each than there are systems."""
 
 SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "quality": ("quality", lambda row: "," not in row.case and row.metric == "nDCG@10"),
-    "quality_inside": ("quality", lambda row: row.case.endswith("inside all") and row.metric == "nDCG@10"),
-    "quality_strangers": ("quality", lambda row: row.metric == "change in nDCG@10"),
-    "fusion_ablation": ("fusion_ablation", lambda row: row.metric != "collections won"),
-    "quality_parts": ("quality", lambda row: "," not in row.case and row.metric.startswith("difference")),
-    "quality_parts_inside": (
+    "quality_rivals": (
         "quality",
-        lambda row: row.case.endswith("inside all") and row.metric.startswith("difference"),
+        lambda row: (
+            "," not in row.case
+            and row.metric == "nDCG@10"
+            and " of the lists" not in row.system
+            and "hindsight" not in row.system
+        ),
     ),
-    "quality_multilingual": ("quality_multilingual", lambda row: row.metric == "nDCG@10"),
-    "quality_expansion": ("quality_expansion", lambda row: row.system.startswith("hybrid +") and row.metric == "gain"),
-    "quality_tuning": (
-        "quality_tuning",
-        lambda row: "draw" not in row.case and row.metric in ("gain in nDCG@10", "significantly worse"),
+    "fusion_ablation": ("fusion_ablation", lambda row: row.metric == "nDCG@10"),
+    "rerank": ("rerank", lambda row: "50 candidates" in row.case and row.metric == "pairs a second"),
+    "rerank_depth": ("rerank_depth", lambda row: row.metric in ("seconds", "nDCG@10")),
+    "rerank_quality": (
+        "rerank_quality",
+        lambda row: row.metric == "nDCG@10" and row.system != "reranked, but where the first is sure",
     ),
-    "quality_pages": ("quality_pages", lambda row: row.metric in ("nDCG@10 by page", "queries given 10 chunks")),
-    "rerank": (
-        "rerank",
-        lambda row: "50 candidates" in row.case and (row.metric == "pairs a second" or row.metric.startswith("times ")),
-    ),
-    "rerank_scores": ("rerank", lambda row: row.metric == "nDCG@10"),
-    "rerank_depth": ("rerank_depth", lambda row: row.metric in ("seconds", "times faster", "nDCG@10", "difference")),
-    "rerank_quality": ("rerank_quality", lambda row: row.metric in ("nDCG@10", "share of questions")),
     "rerank_abstention": (
         "rerank_abstention",
         lambda row: row.metric in ("precision of none", "recall of none", "answerable, none said"),
     ),
-    "embedding": (
-        "embedding",
-        lambda row: row.metric in ("times sentence-transformers", "lowest cosine to fp32", "nDCG@10"),
-    ),
     "structure": ("structure", lambda row: row.metric in ("nDCG@10", "recall@20")),
     "structure_pages": ("structure", lambda row: row.metric in ("recall of the answer's pages", "part of their text")),
-    "legal": (
-        "legal",
-        lambda row: (
-            row.case.endswith((", fused", ", reranked", ", neighbours")) and row.metric in ("nDCG@10", "recall@20")
-        ),
-    ),
-    "legal_routes": (
-        "legal",
-        lambda row: ("that name" in row.case or "definitions" in row.case) and row.system != "rules",
-    ),
-    "legal_contexts": ("legal", lambda row: row.metric.endswith(("that is read", "that are read", "most tokens"))),
-    "legal_settings": ("legal", lambda row: True),
-    "legal_counts": ("legal", lambda row: row.system == "rules"),
-    "legal_gains": ("legal", lambda row: ", over " not in row.case and row.metric.startswith("gain in")),
-    "legal_questions": (
-        "legal",
-        lambda row: row.system in ("+ questions", "questions, beside the graph") and row.metric.startswith("gain in"),
-    ),
     "pdf_chat": ("pdf_chat", lambda row: row.metric in ("nDCG@5", "recall@5")),
-    "pdf_chat_gains": ("pdf_chat", lambda row: row.metric.startswith("gain in") and not row.metric.endswith(", p")),
-    "pdf_chat_costs": ("pdf_chat", lambda row: row.case == "costs"),
     "engines": (
         "engines",
         lambda row: row.metric in ("ingest chunks/s", "bm25 p50 ms", "dense p50 ms", "hybrid q/s of 8 threads"),
     ),
-    "engines_narrow": ("engines", lambda row: "pass" in row.metric and row.metric.endswith("p50 ms")),
-    "engines_overlap": ("engines", lambda row: "overlap" in row.metric or row.metric.endswith("at most")),
     "sizing": ("sizing", lambda row: row.metric.startswith("bytes a chunk,")),
-    "sizing_many": ("sizing", lambda row: row.case.endswith("million")),
     "sizing_formulas": ("sizing", lambda row: row.case == "formula"),
-    "loading": ("loading", lambda row: not row.metric.startswith("20 more, MiB")),
-    "fusion": ("fusion", lambda row: row.metric == "p50 us"),
-    "frame": ("frame", lambda row: row.metric in ("CPU ms p50", "CPU p50, times by hand")),
-    "frame_clients": ("frame", lambda row: "threads: " in row.case or "coroutines: " in row.case),
-    "frame_batches": ("frame", lambda row: "a batch of" in row.case),
+    "frame": (
+        "frame",
+        lambda row: (
+            row.case.endswith(("1 segment", "deleted, half filtered"))
+            and row.metric in ("CPU ms p50", "CPU p50, times by hand")
+        ),
+    ),
+    "frame_clients": (
+        "frame",
+        lambda row: ("threads: " in row.case or "coroutines: " in row.case) and row.metric == "queries/s",
+    ),
     "frame_faces": ("frame", lambda row: row.metric.startswith("CPU ms above")),
     "frame_peers": ("frame", lambda row: " / " in row.system),
     "frame_first": ("frame", lambda row: row.metric == "seconds"),
@@ -184,36 +137,6 @@ def _is_alone(case: str, metric: str) -> bool:
     return metric == "nDCG@10" and "," not in case and " " not in case and case not in ("mean", "filings")
 
 
-def gains_in_words(rows: Sequence[Row]) -> str:
-    """Each gain with its interval, and whether it helps: where the interval has no 0 in it."""
-    values = {row[:3]: row.value for row in rows}
-    metrics = list(dict.fromkeys(row.metric for row in rows if not row.metric.endswith(" end")))
-    lines = [("measured on", "added", "which", *metrics)]
-    for case, system in dict.fromkeys((row.case, row.system) for row in rows):
-        ends = ("", ", lower end", ", upper end")
-        gains = [tuple(values[system, case, f"{metric}{end}"] for end in ends) for metric in metrics]
-        told = [f"{gain:+.3f} ({low:+.3f} to {high:+.3f})" for gain, low, high in gains]
-        lines.append((case, system, _verdict(gains), *told))
-    head, *body = lines
-    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
-
-
-def _verdict(gains: Sequence[Sequence[float]]) -> str:
-    helps, hurts = any(low > 0 for _, low, _ in gains), any(high < 0 for *_, high in gains)
-    if not any(value for gain in gains for value in gain):
-        return "changes nothing"
-    if helps and hurts:
-        return "helps and hurts"
-    return "helps" if helps else "hurts" if hurts else "does not help: it may be chance"
-
-
-def counts_in_words(rows: Sequence[Row]) -> str:
-    """A line for each case: what was counted, and how many."""
-    cases = dict.fromkeys(row.case for row in rows)
-    counted = {case: [f"{row.metric} {row.value:.0f}" for row in rows if row.case == case] for case in cases}
-    return "\n".join(f"- {case}: {', '.join(counts)}" for case, counts in counted.items())
-
-
 def steps_in_words(rows: Sequence[Row]) -> str:
     """A line for each command with its seconds, and one for all of them."""
     lines = [(f"`{row.system}`", f"{row.value:.1f}") for row in rows]
@@ -221,6 +144,19 @@ def steps_in_words(rows: Sequence[Row]) -> str:
     head = (f"command ({cases})", "seconds")
     all_of_it = ("all of it", f"{sum(row.value for row in rows):.1f}")
     return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, [*lines, all_of_it])])
+
+
+def metrics_across(rows: Sequence[Row]) -> str:
+    """A line for each case, with the metrics of one system across."""
+    values = {row[1:3]: row.value for row in rows}
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    lines = [("collection", *metrics)]
+    lines += [
+        (case, *(_cell(values.get((case, metric))) for metric in metrics))
+        for case in dict.fromkeys(row.case for row in rows)
+    ]
+    head, *body = lines
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
 
 
 def times_in_words(rows: Sequence[Row]) -> str:
@@ -236,27 +172,10 @@ def times_in_words(rows: Sequence[Row]) -> str:
     return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
 
 
-def intervals_in_words(rows: Sequence[Row]) -> str:
-    """A line for each case, with a difference and its interval."""
-    lines = [("collection", "difference", "95 % interval")]
-    values = {row[1:3]: row.value for row in rows}
-    difference, low, high = dict.fromkeys(row.metric for row in rows)
-    for case in dict.fromkeys(row.case for row in rows):
-        own, lower, upper = (_cell(values.get((case, metric))) for metric in (difference, low, high))
-        lines.append((case, own, f"{lower} to {upper}"))
-    head, *body = lines
-    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
-
-
 IN_WORDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "frame": times_in_words,
-    "quality_parts": intervals_in_words,
-    "quality_parts_inside": intervals_in_words,
-    "legal_counts": counts_in_words,
-    "legal_gains": gains_in_words,
-    "legal_questions": gains_in_words,
     "newcomer": steps_in_words,
-    "pdf_chat_gains": gains_in_words,
+    "rerank_abstention": metrics_across,
 }
 """What has words beside its numbers, and how they are made."""
 

@@ -35,21 +35,6 @@ def test_what_the_reference_lists_is_there() -> None:
         assert (ROOT / name.replace(".", "/")).is_dir() or (ROOT / f"{name.replace('.', '/')}.py").is_file(), name
 
 
-def test_the_floors_are_those_that_are_checked() -> None:
-    layers = re.findall(r"layers = \[\n(.*?)\n\]", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.DOTALL)[0]
-    checked = [sorted(re.findall(r"\w+", line)) for line in layers.splitlines()]
-    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("```")[1]
-    drawn = re.split(r" /\s+|\n\d", table.strip())
-    assert [sorted(re.findall(r"[a-z_]+", floor)) for floor in drawn] == checked
-
-
-def test_the_architecture_names_files_that_are_there() -> None:
-    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    files = {path.relative_to(ROOT).as_posix() for root in (ROOT / PACKAGE, ROOT / "tests") for path in root.rglob("*")}
-    for name in re.findall(r"`([\w/]+(?:\.py|/))`", page):
-        assert any(f"/{path}/".endswith(f"/{name.rstrip('/')}/") for path in files), name
-
-
 def test_every_extra_is_told() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (table,) = re.findall(r"\[project\.optional-dependencies\]\n(.*?)\n\n", project, re.DOTALL)

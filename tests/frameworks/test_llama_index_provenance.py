@@ -60,7 +60,7 @@ from voicevault_retrievers.llama_index import (
     provenance,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "provenance.md"
+PAGE = Path(__file__).parents[2] / "docs/explanation/provenance.md"
 QUESTION = "is the pump primed?"
 PRIME, DRAIN, FLOOD = "The pump is primed in spring.", "The pump is drained in autumn.", "The pump stands dry."
 

@@ -22,7 +22,7 @@ from voicevault_retrievers.documents import Skipped
 from voicevault_retrievers.store import KnowledgeBase, indexing, update
 from voicevault_retrievers.store.indexing import ReadingProgress
 
-PAGE = Path(__file__).parents[3] / "docs" / "observability.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/observability.md"
 HOSTILE = "\x1b[31m\x1b]0;title\x07[bold]a\r\nb\u202egpj.\udcff[/]/end.txt"
 SAFE = r"\x1b[31m\x1b]0;title\x07[bold]a\r\nb\u202egpj.\udcff[/]/end.txt"
 

@@ -33,7 +33,7 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "observability.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/observability.md"
 FOUND = [("secret-1", 0.9), ("secret-2", 0.8), ("secret-3", 0.7)]
 
 Read = Callable[[], dict[str, dict[tuple[str, ...], Any]]]

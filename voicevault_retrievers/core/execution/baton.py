@@ -1,6 +1,6 @@
 """Who computes: searches begin one after the other, first come, first served.
 
-Threads that run Python at the same time only pass the interpreter's lock to and fro: whoever gives it up for one
+Threads that run Python at the same time only pass the interpreter's lock back and forth: whoever gives it up for one
 product waits for up to 5 ms to have it back. A search that reads many rows without that lock steps `aside` for so
 long: another one begins meanwhile. Nothing but speed depends on it: who has waited `PATIENCE` goes on without.
 """

@@ -44,7 +44,7 @@ test-fast: install  ## run the tests that start no program, server or browser an
 
 test-nightly: install  ## run the property tests with 25 times as many examples
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/properties tests/oracles \
-		tests/engines tests/unit/lexical/test_searches.py tests/unit/dense/test_int8.py tests/unit/display/test_display_html.py
+		tests/engines tests/unit/lexical/test_searches.py tests/unit/dense/test_int8.py tests/unit/display/test_html.py
 
 processors: install  ## run the tests that compute with models' weights as other processors would
 	command -v qemu-x86_64 || { apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user; }

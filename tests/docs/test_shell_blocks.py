@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.docs.test_documents_run import needs_weights
-from tests.unit.cli.test_cli_help import LINES as EXAMPLES
-from tests.unit.cli.test_cli_help import folder, prepared  # noqa: F401 - fixtures
+from tests.unit.cli.test_help import LINES as EXAMPLES
+from tests.unit.cli.test_help import folder, prepared  # noqa: F401 - fixtures
 from voicevault_retrievers.cli.commands import voicevault
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""What of LlamaIndex keeps a node's provenance, and what cannot, as the table of docs/explanation/provenance.md says."""
+"""What of LlamaIndex keeps a node's provenance, and what cannot, as docs/explanation/provenance.md says."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ soak: install  ## eight processes read a knowledge base while one writes it, for
 	$(BIN)/python -W ignore::DeprecationWarning -m tests.faults.killed --calls
 
 docs: install  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove what was built
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .venv .venv-3.* .venv-langchain-* .venv-llama-index-*

@@ -1,4 +1,4 @@
-"""What each choice of a pipeline was worth where it was measured: the table of explanation/choosing.md, from the results."""
+"""What each choice of a pipeline was worth: the table of docs/explanation/choosing.md, from the results."""
 
 from __future__ import annotations
 

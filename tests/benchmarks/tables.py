@@ -41,11 +41,10 @@ COLUMNS = {
 }
 """Cases and metrics of the tables that do not show all that was measured."""
 
-ACROSS = ("store", "quality", "quality_rivals", "rerank_quality", "frame_clients")
+ACROSS = ("store", "quality_rivals", "rerank_quality", "frame_clients")
 """Tables that have the systems across, for they show more of each than there are systems."""
 
 SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
-    "quality": ("quality", lambda row: "," not in row.case and row.metric == "nDCG@10"),
     "quality_rivals": (
         "quality",
         lambda row: (
@@ -57,7 +56,6 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     ),
     "fusion_ablation": ("fusion_ablation", lambda row: row.metric == "nDCG@10"),
     "rerank": ("rerank", lambda row: "50 candidates" in row.case and row.metric == "pairs a second"),
-    "rerank_depth": ("rerank_depth", lambda row: row.metric in ("seconds", "nDCG@10")),
     "rerank_quality": (
         "rerank_quality",
         lambda row: row.metric == "nDCG@10" and row.system != "reranked, but where the first is sure",
@@ -67,8 +65,6 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         lambda row: row.metric in ("precision of none", "recall of none", "answerable, none said"),
     ),
     "structure": ("structure", lambda row: row.metric in ("nDCG@10", "recall@20")),
-    "structure_pages": ("structure", lambda row: row.metric in ("recall of the answer's pages", "part of their text")),
-    "pdf_chat": ("pdf_chat", lambda row: row.metric in ("nDCG@5", "recall@5")),
     "engines": (
         "engines",
         lambda row: row.metric in ("ingest chunks/s", "bm25 p50 ms", "dense p50 ms", "hybrid q/s of 8 threads"),
@@ -86,7 +82,6 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         "frame",
         lambda row: ("threads: " in row.case or "coroutines: " in row.case) and row.metric == "queries/s",
     ),
-    "frame_faces": ("frame", lambda row: row.metric.startswith("CPU ms above")),
     "frame_peers": ("frame", lambda row: " / " in row.system),
     "frame_first": ("frame", lambda row: row.metric == "seconds"),
 }

